@@ -3,8 +3,13 @@
 Plans batches of 512 sequences of both corpora of InfiniPipe's kind at its contexts, for
 its cluster and FlexSP's constants. For each batch: the longest over the mean chunk
 time, what the counts of recomputed layers are against the bound of the relaxation and
-against the paper's integer programme, and processor seconds of the plan. Then the
-paper's ablations beside it. Nothing here is published; the batches are synthetic.
+against the paper's integer programme, processor seconds of the plan, and what of the
+iteration that it predicts they are: less than all of it hides behind the training of
+the batch before. Then the paper's ablations beside it, and chunks of any planner that
+is compared with this one. Nothing here is published; the batches are synthetic.
+
+``baselines`` sets the planners of pipelines beside ours in InfiniPipe's experiments'
+own setting: FlexSP's constants as if nothing were recomputed, traffic of ZeRO-3 apart.
 """
 
 from __future__ import annotations
@@ -23,10 +28,12 @@ from batches import SEED, lengths_of
 from railx.planning import checkpoints
 from railx.planning.pipeline import PipelineSettings, checkpoint_problem, plan_pipeline_batch
 from railx.planning.plan import PipelineBatch, PlanError
+from railx.planning.planner import PlanningTask
+from railx.planning.planners import PlannerSettings, planner_of
 from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModelSettings
+from railx.workload.cost import CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
@@ -45,6 +52,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "even chunks": {"chunking": "even", "most_over_mean": None},
     "no checkpoints": {"checkpointing": "none"},
     "full checkpoints": {"checkpointing": "full"},
+    "best chunks": {"chunking": "best"},
+}
+
+
+#: Planners of pipelines and changes of their settings, ours first.
+BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ours": ("pipeline_4x8", {}),
+    "best chunks": ("pipeline_4x8", {"chunking": "best"}),
+    "best chunks and schedule": ("pipeline_4x8_best", {}),
+    "Seq1F1B, fixed": ("seq1f1b_4x8", {}),
+    "even": ("seq1f1b_4x8", {"splitting": "even"}),
+    "equal work": ("seq1f1b_4x8", {"splitting": "equal_work"}),
+    "DAPPLE": ("dapple_4x8", {}),
+    "ChunkFlow": ("chunk_flow_4x8", {}),
+    "SlimPipe, no exchange": ("slim_pipe_4x8", {"context_exchange": False}),
+    "DynaPipe": ("dyna_pipe_4x8", {}),
 }
 
 
@@ -65,7 +88,9 @@ class Case:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", nargs="?", default="chunks", choices=["chunks", "checkpoints"])
+    parser.add_argument(
+        "table", nargs="?", default="chunks", choices=["chunks", "checkpoints", "baselines"]
+    )
     parser.add_argument("--model", default="7b", choices=["7b", "13b", "30b"])
     parser.add_argument("--draws", type=int, default=DRAWS)
     given = parser.parse_args()
@@ -73,7 +98,9 @@ def main() -> None:
     # Compiled code and the solver are loaded before anything is timed.
     first = next(cases("7b", SHORT_GIB[0], 1))
     plan_pipeline_batch(0, first.batch, settings, first.cost)
-    if given.table == "chunks":
+    if given.table == "baselines":
+        _print_baselines(given.model, given.draws)
+    elif given.table == "chunks":
         _print_chunks(given.model, given.draws, settings)
     else:
         _print_checkpoints(given.model, given.draws, settings)
@@ -81,9 +108,10 @@ def main() -> None:
 
 def _print_chunks(model: str, draws: int, settings: PipelineSettings) -> None:
     heads = ["batch", "longest over mean", "slices", "chunks", "pipelines", "CPU s"]
+    heads += ["of the iteration"]
     print(f"| {' | '.join([*heads, *VARIANTS])} |")
     print("|" + "---|" * (len(heads) + len(VARIANTS)))
-    worst, slowest = 0.0, 0.0
+    worst, slowest, largest = 0.0, 0.0, 0.0
     for case in cases(model, MEMORY_GIB, draws):
         before = time.process_time()
         planned = plan_pipeline_batch(0, case.batch, settings, case.cost)
@@ -96,14 +124,52 @@ def _print_chunks(model: str, draws: int, settings: PipelineSettings) -> None:
             str(sum(len(one.chunks) for one in planned.pipelines)),
             str(len(planned.pipelines)),
             f"{busy:.2f}",
+            f"{busy / planned.predicted_ms * 1e3:.2%}",
         ]
+        largest = max(largest, busy / planned.predicted_ms * 1e3)
         cells += [
             _time_of(case, replace(settings, **changes), planned.predicted_ms)
             for changes in VARIANTS.values()
         ]
         print(f"| {' | '.join(cells)} |", flush=True)
         worst, slowest = max(worst, even), max(slowest, busy)
-    print(f"\n* longest over mean at most {worst:.3f}, a plan at most {slowest:.2f} s")
+    print(
+        f"\n* longest over mean at most {worst:.3f}, a plan at most {slowest:.2f} s and"
+        f" {largest:.2%} of the iteration"
+    )
+
+
+def _print_baselines(model: str, draws: int) -> None:
+    """Predicted time over that of balanced chunks, and processor seconds."""
+    print(f"| batch | {' | '.join(BASELINES)} |")
+    print("|" + "---|" * (1 + len(BASELINES)))
+    constants: Any = load(
+        CostModelSettings, _choice("cost_model", f"flexsp_{model}_kept_zero3"), "cost_model"
+    )
+    cluster: ClusterSettings = load(ClusterSettings, _choice("cluster", "a800_32"), "cluster")
+    chosen: ModelSettings = load(ModelSettings, _choice("model", f"gpt_{model}"), "model")
+    for corpus in CORPORA:
+        for context in CONTEXTS:
+            cost = build_cost_model(
+                constants, replace(cluster, tokens_per_device=1), chosen, context
+            )
+            filled = FilledBatchSettings(512, draws, context, "truncate")
+            for draw, batch in enumerate(sample_batches(lengths_of(corpus), filled, SEED)):
+                task = PlanningTask((batch,), cost, context, cluster, chosen, constants, SEED)
+                cells, first = [], 0.0
+                for name, changes in BASELINES.values():
+                    own: Any = load(PlannerSettings, _choice("planner", name), "planner")
+                    own = replace(own, **changes)
+                    before = time.process_time()
+                    try:
+                        total = sum(one.predicted_ms for one in planner_of(own).plan(own, task))
+                    except ValueError:
+                        cells.append("-")
+                        continue
+                    busy, first = time.process_time() - before, first or total
+                    cells.append(f"{total / 1e3:.2f} ({total / first:.3f}), {busy:.2f} s")
+                where = f"{corpus}_{context // 1000}k_{draw}"
+                print(f"| {where} | {' | '.join(cells)} |", flush=True)
 
 
 def _print_checkpoints(model: str, draws: int, settings: PipelineSettings) -> None:
@@ -119,7 +185,7 @@ def _print_checkpoints(model: str, draws: int, settings: PipelineSettings) -> No
             if bound == 0:
                 continue
             fast, fast_s = _solved(checkpoints.fast, problems)
-            exact, exact_s = _solved(lambda one: checkpoints.exact(one).counts, problems)
+            exact, exact_s = _solved(_programme, problems)
             cells = [
                 f"{case.name}, {memory_gib:.0f} GiB",
                 " + ".join(str(problem.chunks) for problem in problems),
@@ -134,6 +200,11 @@ def _print_checkpoints(model: str, draws: int, settings: PipelineSettings) -> No
             equal += fast == exact
             near += fast <= 1.02 * bound
     print(f"\n* as few as the programme: {equal} of {number}; within 2 % of the bound: {near}")
+
+
+def _programme(problem: checkpoints.CheckpointProblem) -> Any:
+    solution = checkpoints.exact(problem)
+    return None if solution is None else solution.counts
 
 
 def _solved(solve: Any, problems: list[checkpoints.CheckpointProblem]) -> tuple[int, float]:

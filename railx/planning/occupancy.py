@@ -31,6 +31,7 @@ __all__ = [
     "held_over_time",
     "peak_bytes",
     "stage_times",
+    "tensor_ranks",
     "virtual_cost",
 ]
 
@@ -152,7 +153,10 @@ def cost_of(plan: Plan) -> PipelineCost | None:
         return None
     pipelines = [one for batch in plan.pipeline_batches() for one in batch.pipelines]
     shape = PipelineShape(
-        pipelines[0].stages, pipelines[0].degree, 1 + max(one.replica for one in pipelines)
+        pipelines[0].stages,
+        pipelines[0].degree,
+        1 + max(one.replica for one in pipelines),
+        tensor_ranks(plan.pipeline_batches()),
     )
     return build_pipeline_cost(
         load(CostModelSettings, plan.settings["cost_model"], "cost_model"),
@@ -161,6 +165,13 @@ def cost_of(plan: Plan) -> PipelineCost | None:
         plan.settings["max_length_tokens"],
         shape,
     )
+
+
+def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
+    """Ranks of tensor parallelism that a planner tells in its account; None: none."""
+    told = batches[0].solver.get("tensor") if batches else None
+    degree = batches[0].pipelines[0].degree if batches else 1
+    return told if isinstance(told, int) and told >= 1 and degree % told == 0 else None
 
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from railx.planning.best_schedule import weight_ms
-from railx.planning.occupancy import peak_bytes, virtual_cost
+from railx.planning.occupancy import peak_bytes, tensor_ranks, virtual_cost
 from railx.planning.plan import (
     Chunk,
     Group,
@@ -127,10 +127,11 @@ def pipeline_tokens_per_device(
 
 def _shapes(batches: tuple[PipelineBatch, ...]) -> list[PipelineShape]:
     """Those of the pipelines; states lie on all replicas of the plan."""
+    tensor = tensor_ranks(batches)
     pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
     replicas = 1 + max(pipeline.replica for pipeline in pipelines)
     found = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
-    return [PipelineShape(*one, replicas) for one in sorted(found)]
+    return [PipelineShape(*one, replicas, tensor) for one in sorted(found)]
 
 
 def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:

@@ -65,11 +65,16 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PipelineShape:
-    """``stages`` of ``degree`` sequence-parallel ranks each, ``replicas`` of them."""
+    """``stages`` of ``degree`` sequence-parallel ranks each, ``replicas`` of them.
+
+    With ``tensor`` so many of a stage's ranks divide all states among them, and the
+    others that hold the same its optimizer's (ZeRO-1); None: as the cost model says.
+    """
 
     stages: int
     degree: int
     replicas: int = 1
+    tensor: int | None = None
 
     @property
     def devices(self) -> int:
@@ -399,7 +404,7 @@ def _capacities(
             found.append(cluster.tokens_per_device * shape.stages * each)
             continue
         parameters = stage_parameters(model, max_length_tokens, stage, shape.stages)
-        states = parameters * _state_bytes(settings, shape.degree * shape.replicas)
+        states = parameters * _state_bytes(settings, shape)
         capacity = cluster.memory_gib * 2**30 - states
         if capacity <= 0:
             raise SettingsError(
@@ -437,8 +442,12 @@ def _traffic_ms(
     return gather, gather + traffic.gradient_bytes * each
 
 
-def _state_bytes(settings: CostModelSettings, ranks: int) -> float:
+def _state_bytes(settings: CostModelSettings, shape: PipelineShape) -> float:
     """Bytes on a rank for each parameter of its stage: states, and copies that stay."""
+    ranks = shape.degree * shape.replicas
+    if shape.tensor is not None:
+        whole = settings.state_bytes_per_parameter / shape.tensor
+        return whole * state_share(1, ranks // shape.tensor)
     states = settings.state_bytes_per_parameter * state_share(settings.zero_stage, ranks)
     if isinstance(settings, ProfiledCostSettings) and ranks > 1:
         # The runtime that was profiled holds a stage's parameters and gradients whole.

@@ -28,6 +28,8 @@ UNTIMED = (
     "opus_data_parallel_pipeline_switches_twice",
     "opus_provisioned_hides_stalls",
     "infinipipe_window_in_training",
+    "infinipipe_live_chunks_over_time",
+    "infinipipe_stage_memory_in_training",
     "infinipipe_same_loss",
     "infinipipe_loss_falls",
     "flexsp_same_loss",
@@ -89,12 +91,39 @@ def alone(repeat: int) -> Iterator[dict[str, Any]]:
         yield from block(mode, 0.0, repeat, transitions=0)
 
 
+def passes(more: int = 0, share: float = 1.0) -> list[dict[str, Any]]:
+    """Two chunks through three stages: forward, forward, backward, backward.
+
+    Each holds ``more`` chunks once, and ``share`` of the bytes expected.
+    """
+    return [
+        {
+            "stage": stage,
+            "rank": stage,
+            "place": 0,
+            "position": position,
+            "kind": kind,
+            "chunk": chunk,
+            "live_chunks": live + more * (position == 1),
+            "predicted_live_chunks": live,
+            "held_bytes": int(1000 * live * share),
+            "peak_bytes": 2000 * live,
+            "predicted_held_bytes": 1000 * live,
+        }
+        for stage in range(3)
+        for position, (kind, chunk, live) in enumerate(
+            [("forward", 0, 1), ("forward", 1, 2), ("backward", 0, 1), ("backward", 1, 0)]
+        )
+    ]
+
+
 def verdicts(
     results: Path,
     pipeline: Iterable[dict[str, Any]],
     static: Iterable[dict[str, Any]] = (),
     held: tuple[int, int] = (3, 2),
     parameters: int = 10_000_000,
+    over_time: Iterable[dict[str, Any]] = (),
 ) -> dict[str, dict[str, Any]]:
     whole = [row for n in range(3) for row in repeat_of(n)]
     runs = {
@@ -120,6 +149,14 @@ def verdicts(
     for run in ("pipeline_stdlib", "static_stdlib", "flexsp_stdlib"):
         files.append(results / f"training/{run}/result.json")
         write_json(files[-1], {"parameters": parameters, "blocks": blocks})
+    own = list(over_time) or passes()
+    files.append(
+        write_result(
+            results, "training.passes", own, "pipeline_stdlib", run="pipeline_stdlib",
+            plan="pipeline_stdlib", device="cpu", iteration=0, replica=0, pipeline=0,
+            start_ms=0.0, end_ms=1.0, fidelity="measured_cpu",
+        )
+    )  # fmt: skip
     names = [str(file.relative_to(results)) for file in files]
     return {row["claim"]: row for row in judge(CLAIMS, results, names)}
 
@@ -151,6 +188,8 @@ def test_one_repeat_decides_nothing(tmp_path: Path) -> None:
     left_alone = (
         "opus_pipeline_alone_never_switches",
         "infinipipe_window_in_training",
+        "infinipipe_live_chunks_over_time",
+        "infinipipe_stage_memory_in_training",
         "flexsp_same_loss",
     )
     assert {row["verdict"] for name, row in found.items() if name not in left_alone} == {
@@ -215,6 +254,16 @@ def test_a_chunk_too_many_and_another_loss_contradict(tmp_path: Path) -> None:
     assert found["infinipipe_window_in_training"]["verdict"] == "not reproduced"
     assert found["infinipipe_same_loss"]["verdict"] == "not reproduced"
     assert found["flexsp_same_loss"]["verdict"] == "not reproduced"
+
+
+def test_a_chunk_or_bytes_too_many_contradict(tmp_path: Path) -> None:
+    many = verdicts(tmp_path / "many", three(), over_time=passes(more=1))
+    assert many["infinipipe_live_chunks_over_time"]["verdict"] == "not reproduced"
+    assert many["infinipipe_stage_memory_in_training"]["verdict"] == "reproduced"
+    for share, verdict in ((1.04, "reproduced"), (0.9, "not reproduced")):
+        found = verdicts(tmp_path / str(share), three(), over_time=passes(share=share))
+        assert found["infinipipe_stage_memory_in_training"]["verdict"] == verdict
+        assert found["infinipipe_live_chunks_over_time"]["verdict"] == "reproduced"
 
 
 def test_a_toy_converges_nowhere(tmp_path: Path) -> None:

@@ -213,7 +213,8 @@ def test_enough_memory_recomputes_nothing() -> None:
 
 def test_too_little_memory_has_no_counts() -> None:
     problem = problem_of([3, 1, 1], 2, [60] * 5, -0.01)
-    assert exact(problem) is fast(problem) is quick(problem) is None
+    assert exact(problem) is None
+    assert fast(problem) is quick(problem) is None
     assert lp_bound(problem) == math.inf
 
 

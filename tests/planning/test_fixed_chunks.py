@@ -195,3 +195,18 @@ def test_chunks_of_another_planner_are_taken_and_named() -> None:
     assert batch.solver["chunking"] == ["seq1f1b 160"]
     assert plain.solver["chunking"] == ["balanced"]
     assert batch.predicted_ms < 0.99 * plain.predicted_ms
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "taken"),
+    [
+        # Nothing is cut: neighbours in length make the most even micro-batches.
+        ([150, 300, 200, 150, 300, 150, 100, 150], 330, "dyna_pipe"),
+        # A third of the longest context, aligned upwards, and not of this batch's 600.
+        ([300, 200, 150, 600, 300, 200, 200, 400], 200, "seq1f1b equal_work 272"),
+    ],
+)
+def test_what_is_taken_by_name(lengths: list[int], tokens: int, taken: str) -> None:
+    task = replace(task_of(lengths, tokens=tokens), max_length_tokens=800)
+    [batch] = PIPELINE.plan(_best(2, 1, schedule="1f1b"), task)
+    assert batch.solver["chunking"] == [taken]

@@ -10,10 +10,12 @@ import pytest
 
 from railx.planning.megatron import MEGATRON, MegatronSettings, every_shape
 from railx.planning.megatron_pipeline import MEGATRON_PIPELINE, stage_cost
+from railx.planning.occupancy import tensor_ranks
 from railx.planning.plan import PlanError
 from railx.planning.planner import PlanningTask
 from railx.workload import SampledBatch, build_cost_model
 from railx.workload.model import stage_parameters
+from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import checked
 from tests.planning.pipeline_rules import check_pipelines
 
@@ -76,6 +78,21 @@ def test_memory_is_what_tensor_parallelism_and_zero_1_leave() -> None:
     small = replace(task, cluster=replace(task.cluster, memory_gib=20.0))
     with pytest.raises(PlanError, match=r"^planner\.tensor: got 1 with 1 stages; allowed: more"):
         stage_cost(small, replace(shape, tensor=1), 1)
+
+
+def test_a_plan_s_memory_is_that_of_its_tensor_parallelism() -> None:
+    """In the table of memory too, where ZeRO-3 with copies that stay may leave none."""
+
+    task = _task(*[4000] * 4)
+    [shape] = every_shape(MegatronSettings("megatron", 8, 2, "ring", 8, 1.0, "full"), task)
+    own = stage_cost(task, shape, 2)
+    planned = _planned(task, context=2, stages=2)
+    assert tensor_ranks([planned]) == 8
+    assert tensor_ranks([replace(planned, solver={"tensor": 5})]) is None
+    told = build_pipeline_cost(
+        task.constants, task.cluster, task.model, 4000, PipelineShape(2, 16, 2, 8)
+    )
+    assert told.capacities == pytest.approx(own.capacities)
 
 
 def test_the_best_shape_of_all_is_taken() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from railx.planning.make import memory_rows
 from railx.planning.occupancy import (
     batch_starts,
     chunk_bytes,
@@ -17,8 +21,15 @@ from railx.planning.occupancy import (
     virtual_cost,
 )
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
-from railx.planning.schedule import SCHEDULES, peak_live_chunks, pipeline_ms, simulate_pipeline
+from railx.planning.schedule import (
+    SCHEDULES,
+    ScheduledOp,
+    peak_live_chunks,
+    pipeline_ms,
+    simulate_pipeline,
+)
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
+from tests.planning.pipelines import pipeline_of
 from tests.plans import pipeline_plan
 
 #: Two stages of three layers; a layer keeps 4 bytes of a token, its input is 1, keys
@@ -131,3 +142,84 @@ def test_a_virtual_stage_costs_its_share_of_the_layers() -> None:
 
 def test_a_plan_by_hand_has_no_cost() -> None:
     assert cost_of(pipeline_plan(2, [Pipeline(2, 0, CHUNKS)])) is None
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 2)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_rows_of_several_pipelines_are_what_their_passes_make_and_drop(
+    drawn: list[tuple[list[int], int]], stages: int, random: Any
+) -> None:
+    """Pipelines of a replica one after another, replicas side by side.
+
+    At every moment a stage holds what its passes so far have made and not dropped.
+    """
+    cost = replace(
+        COST, shape=PipelineShape(stages, 1), layer_counts=(3,) * stages,
+        capacities=tuple(1000.0 + stage for stage in range(stages)),
+    )  # fmt: skip
+    pipelines = []
+    for counts, replica in drawn:
+        counts = sorted(counts, reverse=True)
+        tokens = [random.randint(1, 50) for _ in range(sum(counts))]
+        chunks = [
+            replace(
+                chunk,
+                predicted_forward_ms=random.uniform(0.5, 3),
+                predicted_backward_ms=random.uniform(0.5, 3),
+                checkpoint_layers=tuple(random.randint(0, 3) for _ in range(stages)),
+                predicted_layer_forward_ms=0.25,
+            )
+            for chunk in pipeline_of(counts, stages, tokens).chunks
+        ]
+        pipelines.append(Pipeline(stages, replica, tuple(chunks)))
+    plan = pipeline_plan(6, pipelines)
+    rows = memory_rows(plan, "drawn", cost)
+    clock: dict[int, float] = {}
+    for index, pipeline in enumerate(pipelines):
+        start_ms = clock.get(pipeline.replica, 0.0)
+        clock[pipeline.replica] = start_ms + pipeline_ms(pipeline)
+        ops = simulate_pipeline(pipeline, start_ms)
+        for stage in range(stages):
+            own = [row for row in rows if (row["pipeline"], row["stage"]) == (index, stage)]
+            assert {row["replica"] for row in own} == {pipeline.replica}
+            assert {row["capacity_bytes"] for row in own} == {1000.0 + stage}
+            times = [row["time_ms"] for row in own]
+            assert times == sorted(times)
+            assert start_ms <= times[0] <= times[-1] <= clock[pipeline.replica] + 1e-9
+            assert (own[-1]["live_chunks"], own[-1]["live_tokens"]) == (0, 0)
+            assert own[-1]["activation_bytes"] == pytest.approx(0, abs=1e-6)
+            for row in own:
+                live = _live_at(row["time_ms"], [op for op in ops if op.stage == stage])
+                held = [pipeline.chunks[chunk] for chunk in live]
+                assert row["live_chunks"] == len(held)
+                assert row["live_tokens"] == sum(chunk.tokens for chunk in held)
+                assert row["activation_bytes"] == pytest.approx(
+                    sum(
+                        float(
+                            cost.activation_bytes(
+                                chunk.tokens,
+                                chunk.kind == "split",
+                                stage,
+                                chunk.checkpoint_layers[stage],
+                            )
+                        )
+                        for chunk in held
+                    ),
+                    abs=1e-6,
+                )
+
+
+def _live_at(time_ms: float, ops: list[ScheduledOp]) -> list[int]:
+    """Chunks whose forward pass has begun and whose backward pass has not ended."""
+    begun = {op.chunk for op in ops if op.kind == "forward" and op.start_ms <= time_ms}
+    return sorted(
+        begun - {op.chunk for op in ops if op.kind == "backward" and op.end_ms <= time_ms}
+    )

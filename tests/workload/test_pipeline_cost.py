@@ -188,6 +188,13 @@ def test_traffic_of_sharding_is_a_stages_own(replicas: int) -> None:
     assert chunk.capacities == none.capacities
     assert chunk.forward.constant_ms == pytest.approx(none.forward.constant_ms + 2 * one_byte_ms)
     assert chunk.backward.constant_ms == pytest.approx(none.backward.constant_ms + 6 * one_byte_ms)
+    # Backward has gathered what recomputing needs: it costs the same however often.
+    times = [one.chunk_time_ms([(3000, 5000)]).forward_ms for one in (none, batch, chunk)]
+    again = [
+        one.layer_forward_ms(time) for one, time in zip((none, batch, chunk), times, strict=True)
+    ]
+    assert times[2] == pytest.approx(times[0] + 2 * one_byte_ms)
+    assert again == pytest.approx([times[0] / 8] * 3)
     assert none.batch_ms == 0.0
 
 
