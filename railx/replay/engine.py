@@ -132,6 +132,7 @@ def replay(
     *,
     log: list[Logged] | None = None,
     held: bool = False,
+    message_ns: int = 0,
 ) -> list[ReplayedIteration]:
     """Carry out the programs (by rank) on a virtual clock that starts at 0.
 
@@ -139,11 +140,13 @@ def replay(
     ``held``: leases stay with their members until they are recalled, as in a run, and
     an operation on them asks for nothing. With messages that take no time this changes
     what is asked. It changes a time only where groups contend for ports at one moment,
-    because who began on held circuits stands in no queue.
+    because who began on held circuits stands in no queue. ``message_ns``: how long a
+    message takes from a rank to the controller, or back, with the threads that wake up
+    for it; a measured value, 0 where none is known.
     Raises ValueError where the programs cannot end, because a rank waits for an
     operation that another never comes to.
     """
-    run = _Replay(programs, layout, mode, latency_ns, log, held=held)
+    run = _Replay(programs, layout, mode, latency_ns, log, held=held, message_ns=message_ns)
     run.run()
     return run.rows()
 
@@ -193,12 +196,14 @@ class _Replay:
         log: list[Logged] | None,
         *,
         held: bool,
+        message_ns: int,
     ) -> None:
         self._mode = mode
         self._latency_ns = latency_ns
         self._log = log
         self._layout = layout
         self._held = held
+        self._message_ns = message_ns
         self._ranks = {
             rank: _Rank(steps, Holdings(cast("Layout", layout))) for rank, steps in programs.items()
         }
@@ -391,8 +396,10 @@ class _Replay:
             self._start_if_ready(operation)
             return
         state.waiting.add(number)
-        self._act(
-            self._core.ask(rank, number, key, configuration, self._now_ns, can_hold=self._held)
+        self._tell(
+            lambda now_ns: self._core.ask(
+                rank, number, key, configuration, now_ns, can_hold=self._held
+            )
         )
 
     def _operation(self, rank: int, number: int) -> ReplayedOperation:
@@ -411,7 +418,27 @@ class _Replay:
         self._ranks[rank].transferred[step.iteration].append((self._now_ns, end_ns))
         self._at(end_ns, functools.partial(self._end, rank, number))
 
+    # Messages
+
+    def _tell(self, message: Callable[[int], Sequence[Action]]) -> None:
+        """A rank's message gets to the controller, in the order of sending."""
+        if self._message_ns:
+            self._at(self._now_ns + self._message_ns, lambda: self._act(message(self._now_ns)))
+        else:
+            self._act(message(self._now_ns))
+
     def _act(self, actions: Sequence[Action]) -> None:
+        """What the controller decided: switches get it now, ranks a message later."""
+        if not self._message_ns:
+            self._carry_out(actions)
+            return
+        kinds = (GrantAction, RecallAction)
+        self._carry_out([action for action in actions if not isinstance(action, kinds)])
+        told = [action for action in actions if isinstance(action, kinds)]
+        if told:
+            self._at(self._now_ns + self._message_ns, functools.partial(self._carry_out, told))
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
         granted: dict[OperationKey, set[int]] = {}
         left = deque(actions)
         while left:
@@ -422,7 +449,12 @@ class _Replay:
                     self._note("grant", action.key)
                 granted.setdefault(action.key, set()).add(action.rank)
             elif isinstance(action, RecallAction):
-                left += self._give_back(action.rank, action.configuration, action.hold)
+                report = self._give_back(action.rank, action.configuration, action.hold)
+                if report is not None and self._message_ns:
+                    self._tell(report)
+                elif report is not None:
+                    # What follows from it comes after what was decided before.
+                    left += report(self._now_ns)
             elif isinstance(action, RefuseAction):
                 raise ValueError(action.message)
             elif isinstance(action, SwitchAction):
@@ -454,15 +486,18 @@ class _Replay:
 
     def _give_back(
         self, rank: int, configuration: Configuration, hold: int | None = None
-    ) -> list[Action]:
-        """A rank gives a held lease back; what has not begun on it has to wait."""
+    ) -> Callable[[int], Sequence[Action]] | None:
+        """A rank gives a held lease back; what has not begun on it has to wait.
+
+        Returns what the controller hears, None where there was nothing to give back.
+        """
         report = self._ranks[rank].holdings.recall(configuration, hold)
         if report is None:
-            return []
+            return None
         for key in report.open:
             if key in self._arrived:
                 self._ready[key].discard(rank)
-        return self._core.recalled(rank, configuration, report, self._now_ns)
+        return lambda now_ns: self._core.recalled(rank, configuration, report, now_ns)
 
     def _note(self, decision: Literal["grant", "switch"], what: tuple[Any, ...]) -> None:
         if self._log is not None:
@@ -500,7 +535,7 @@ class _Replay:
             if operation.configuration.kind == "ring":
                 state.passed = max(state.passed, number)
             if state.holdings.end(operation.key):
-                self._act(self._core.release(rank, operation.key, self._now_ns))
+                self._tell(lambda now_ns: self._core.release(rank, operation.key, now_ns))
         if lane:
             pickup_ns = state.steps[lane[0]].pickup_ns
             self._at(self._now_ns + pickup_ns, functools.partial(self._arrive, rank, lane[0]))
@@ -517,8 +552,10 @@ class _Replay:
         if holdings.holds(following):
             return
         for configuration in holdings.in_the_way_of(following):
-            self._act(self._give_back(rank, configuration))
-        self._act(self._core.hint(rank, following, self._now_ns))
+            report = self._give_back(rank, configuration)
+            if report is not None:
+                self._tell(report)
+        self._tell(lambda now_ns: self._core.hint(rank, following, now_ns))
 
     def _following(self, state: _Rank) -> Configuration | None:
         """What to announce when an operation has ended, as ranks of a run do.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.replay.engine import ReplayedOperation, Step, replay
 from railx.replay.formula import iteration_ms, stall_ms, utilisation
+from railx.replay.wiring import CircuitModel
+from tests.replay.programs import programs as drawn
+from tests.replay.programs import rails
 
 WORLD = Configuration("ring", (0, 1, 2, 3))
 HALVES = {rank: Configuration("ring", (0, 1) if rank < 2 else (2, 3)) for rank in range(4)}
@@ -124,6 +127,61 @@ def test_leases_that_stay_change_what_is_asked_and_no_time(
         assert (other.begin_ns, other.end_ns) == (one.begin_ns, one.end_ns)
         assert (other.stall_ns, other.reconfigurations) == (one.stall_ns, one.reconfigurations)
         assert (one.requests, other.requests) == (2 * in_a_row, 2)
+
+
+@given(
+    window_ns=st.integers(0, 100),
+    latency_ns=st.integers(0, 100),
+    message_ns=st.integers(0, 50),
+    in_a_row=st.integers(1, 3),
+    held=st.booleans(),
+)
+def test_messages_take_their_time(
+    window_ns: int, latency_ns: int, message_ns: int, in_a_row: int, held: bool
+) -> None:
+    """A question and its answer; where others hold the ports, a recall as well."""
+    programs = alternating(window_ns, 3, in_a_row)
+
+    def lasted(mode: Mode) -> set[int]:
+        rows = replay(programs, Layout(1), mode, latency_ns, held=held, message_ns=message_ns)
+        assert all(row.mispredictions == 0 for row in rows)
+        return {row.duration_ns for row in rows if row.iteration > 0}
+
+    electrical_ns = 2 * in_a_row * (window_ns + 5)
+    asked = 2 if held else 2 * in_a_row
+    # Nobody gives back ports for an iteration that nobody has announced.
+    recalled_ns = 2 * message_ns if held else 0
+    questions_ns = electrical_ns + 2 * message_ns * asked
+    assert lasted("electrical") == {electrical_ns}
+    assert lasted("on_demand") == {questions_ns + 2 * (latency_ns + recalled_ns)}
+    assert lasted("provisioned") == {
+        questions_ns + latency_ns + recalled_ns + max(0, latency_ns - window_ns)
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=drawn(),
+    model=rails(),
+    mode=st.sampled_from(["on_demand", "provisioned"]),
+    latency_ns=st.integers(0, 9),
+    message_ns=st.integers(1, 9),
+    held=st.booleans(),
+)
+def test_every_program_ends_however_long_messages_take(
+    steps: dict[int, list[Step]],
+    model: CircuitModel,
+    mode: Mode,
+    latency_ns: int,
+    message_ns: int,
+    held: bool,
+) -> None:
+    rows = replay(steps, model, mode, latency_ns, held=held, message_ns=message_ns)
+    plain = replay(steps, model, "electrical", 0)
+    assert [(row.rank, row.iteration) for row in rows] == [
+        (row.rank, row.iteration) for row in plain
+    ]
+    assert [row.compute_ns for row in rows] == [row.compute_ns for row in plain]
 
 
 def test_groups_within_servers_never_ask() -> None:

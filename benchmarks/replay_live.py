@@ -1,0 +1,288 @@
+"""Live iterations under emulated switching, and what the replay of the electrical one
+says of them.
+
+    python benchmarks/replay_live.py [--repeats 10]
+
+Four ranks go through the process group ``railx``, a controller and an emulated switch:
+two stages of two replicas, pipeline messages and data-parallel rings in turn. A timed
+sleep stands where a GPU computes, so that the ranks use less processor than there is
+(how much is printed). Settings take turns: each repeat runs all of them once. The
+electrical iteration of each repeat is recorded, and its replay gives the other rows.
+
+Two times are measured on the run on demand at 0 ms, and on nothing else: what a switch
+command takes more than its latency (the controller's account of stalls), and what a
+message to the controller or back takes (what the run is longer than the electrical one,
+less the commands). The replay charges both. That run is not judged; all others are.
+Prints the tables of docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from machine import describe
+
+from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
+from railx.fabric.circuits import Layout
+from railx.fabric.settings import Mode
+from railx.io import read_rows
+from railx.replay.engine import ReplayedIteration, Step, replay
+from railx.replay.recording import recorded_programs
+
+RANKS, STAGES = 4, 2
+#: Iterations of a setting in a repeat; the last one counts. The first finds the
+#: circuits of no iteration before.
+ITERATIONS = 2
+#: Seconds: the pass of a micro-batch, and between the collectives of a pass.
+PASS_S, BETWEEN_S = 0.03, 0.005
+MICRO_BATCHES, COLLECTIVES = 2, 3
+LATENCIES_MS = (0.0, 10.0, 50.0, 200.0)
+SETTINGS: tuple[tuple[Mode, float], ...] = (
+    ("electrical", 0.0),
+    *(("on_demand", latency_ms) for latency_ms in LATENCIES_MS),
+    *(("provisioned", latency_ms) for latency_ms in LATENCIES_MS),
+)
+GOAL = 0.05
+#: No message takes longer.
+_LONGEST_NS = 50_000_000
+
+
+def iteration(dist: Any, rank: int, whole: Any, ring: Any, tensor: Any) -> None:
+    """All micro-batches forward through both stages, then backward; all-reduces among
+    the replicas in each pass.
+    """
+    stage, peer = rank // STAGES, (rank + STAGES) % RANKS
+    for backward in (False, True):
+        first = stage == int(backward)
+        for _ in range(MICRO_BATCHES):
+            if not first:
+                dist.recv(tensor, src=peer, group=whole)
+            time.sleep(PASS_S)
+            for _ in range(COLLECTIVES):
+                dist.all_reduce(tensor, group=ring)
+                time.sleep(BETWEEN_S)
+            if first:
+                dist.send(tensor, dst=peer, group=whole)
+    time.sleep(PASS_S)
+
+
+def be_rank(rank: int, folder: Path, repeats: int, addresses: list[str | None]) -> None:
+    """One rank: writes a row for each repeat and setting, and its electrical traces."""
+    import pyarrow.parquet as pq
+    import torch
+    import torch.distributed as dist
+
+    from training import backend
+    from training.trace import Recorder
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
+    )
+    rows, schedule = [], CircuitSchedule({})
+    for repeat in range(repeats):
+        for (mode, latency_ms), address in zip(SETTINGS, addresses, strict=True):
+            recorder = Recorder(rank)
+            backend.configure(backend.BackendOptions("gloo", address, mode, 1), recorder)
+            whole = dist.new_group(backend="railx")
+            rings = [dist.new_group([0, 1], backend="railx")]
+            rings.append(dist.new_group([2, 3], backend="railx"))
+            if mode == "provisioned":
+                backend.use_schedule(schedule)
+            tensor = torch.ones(1024)
+            for number in range(ITERATIONS):
+                tensor.fill_(1.0)
+                dist.barrier()
+                backend.reset_statistics()
+                busy_ns = time.process_time_ns()
+                backend.begin_iteration(number)
+                iteration(dist, rank, whole, rings[rank // STAGES], tensor)
+                lasted_ns = backend.end_iteration()
+                busy_ns = time.process_time_ns() - busy_ns
+            counts = backend.statistics()
+            rows.append(
+                {
+                    "repeat": repeat,
+                    "mode": mode,
+                    "latency_ms": latency_ms,
+                    "lasted_ns": lasted_ns,
+                    "busy_ns": busy_ns,
+                    "stall_ns": counts.stall_ns,
+                    "requests": counts.requests,
+                    "changes": counts.reconfigurations,
+                }
+            )
+            if mode == "electrical":
+                schedule = backend.recorded_schedule()
+                pq.write_table(recorder.table(), folder / f"trace.{repeat}.{rank}.parquet")
+            # Nobody leaves while others still talk to the controller.
+            dist.barrier()
+            for group in (*rings, whole):
+                if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                    dist.destroy_process_group(group)
+    (folder / f"{rank}.json").write_text(json.dumps(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run(folder: Path, repeats: int) -> list[list[dict[str, Any]]]:
+    """The rows of each rank."""
+    with contextlib.ExitStack() as stack:
+        addresses = [
+            stack.enter_context(
+                launch_controller(FabricSettings(1, "127.0.0.1", 0, 60, mode, latency_ms), RANKS)
+            ).address
+            for mode, latency_ms in SETTINGS
+        ]
+        arguments = [str(folder), str(repeats), json.dumps(addresses)]
+        ranks = [
+            subprocess.Popen([sys.executable, __file__, "--rank", str(rank), *arguments])
+            for rank in range(RANKS)
+        ]
+        try:
+            # All of them: nobody is left behind.
+            if sum(rank.wait() != 0 for rank in ranks):
+                raise SystemExit("a rank failed")
+        finally:
+            for rank in ranks:
+                rank.kill()
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def slowest(live: list[list[dict[str, Any]]], field: str, mode: Mode, at_ms: float) -> list[float]:
+    """The largest value of the ranks in each repeat, in the order of repeats."""
+    kept = [
+        [row[field] for row in rank if (row["mode"], row["latency_ms"]) == (mode, at_ms)]
+        for rank in live
+    ]
+    return [max(values) for values in zip(*kept, strict=True)]
+
+
+class Replays:
+    """The recorded electrical iterations, replayed."""
+
+    def __init__(self, folder: Path, repeats: int) -> None:
+        self._programs: list[dict[int, list[Step]]] = [
+            recorded_programs(
+                row
+                for rank in range(RANKS)
+                for row in read_rows(folder / f"trace.{repeat}.{rank}.parquet")
+            )
+            for repeat in range(repeats)
+        ]
+
+    def last(self, mode: Mode, latency_ns: int, message_ns: int) -> list[list[ReplayedIteration]]:
+        """The rows of the ranks in the last iteration, for each recording."""
+        return [
+            [
+                row
+                for row in replay(
+                    programs, Layout(1), mode, latency_ns, held=True, message_ns=message_ns
+                )
+                if row.iteration == ITERATIONS - 1
+            ]
+            for programs in self._programs
+        ]
+
+    def median_ns(self, mode: Mode, latency_ns: int, message_ns: int) -> float:
+        """The iteration of the slowest rank."""
+        found = self.last(mode, latency_ns, message_ns)
+        return median(max(row.duration_ns for row in rows) for rows in found)
+
+
+def report(live: list[list[dict[str, Any]]], replays: Replays, load: str) -> None:
+    """Print both tables."""
+    at_0 = median(slowest(live, "lasted_ns", "on_demand", 0.0))
+    commands = [row for rank in live for row in rank if row["mode"] == "on_demand"]
+    commands = [row for row in commands if row["latency_ms"] == 0 and row["changes"]]
+    command_ns = round(median(row["stall_ns"] / row["changes"] for row in commands))
+    free_ns = replays.median_ns("on_demand", command_ns, 0)
+    low_ns, message_ns = 0, _LONGEST_NS
+    while message_ns - low_ns > 1:
+        middle_ns = (low_ns + message_ns) // 2
+        if replays.median_ns("on_demand", command_ns, middle_ns) < at_0:
+            low_ns = middle_ns
+        else:
+            message_ns = middle_ns
+    electrical = [value / 1e6 for value in slowest(live, "lasted_ns", "electrical", 0.0)]
+    low, _, high = quantiles(electrical, n=4)
+    wall_ns = sum(
+        slowest(live, "lasted_ns", *setting)[n]
+        for setting in SETTINGS
+        for n in range(len(electrical))
+    )
+    busy_ns = sum(row["busy_ns"] for rank in live for row in rank)
+    print(f"{describe()}; {load}", end="\n\n")
+    print(
+        f"The ranks used {busy_ns / wall_ns:.2f} of a processor while they ran. The electrical"
+        f" iteration took {median(electrical):.1f} ms, quartiles {low:.1f} and {high:.1f}.\n"
+        f"Measured on demand at 0 ms: a switch command {command_ns / 1e6:.2f} ms more than its"
+        f" latency, a message {message_ns / 1e6:.2f} ms, {(at_0 - free_ns) / message_ns:.1f} of them one after another in"
+        " an iteration.",
+        end="\n\n",
+    )
+    print(
+        "| mode | latency, ms | live, ms (quartiles) | replay, ms | error | replay without the two"
+        " times, ms | error | stall live, ms | stall replay, ms | changes, live and replay |\n"
+        "|---|---|---|---|---|---|---|---|---|---|"
+    )
+    worst = 0.0
+    for mode, latency_ms in SETTINGS:
+        taken = [value / 1e6 for value in slowest(live, "lasted_ns", mode, latency_ms)]
+        optical = mode != "electrical"
+        bare_ns = round(latency_ms * 1e6)
+        found = replays.last(mode, bare_ns + command_ns * optical, message_ns * optical)
+        ours = median(max(row.duration_ns for row in rows) for rows in found) / 1e6
+        bare = replays.median_ns(mode, bare_ns, 0) / 1e6
+        low, middle, high = quantiles(taken, n=4)
+        judged = (mode, latency_ms) != ("on_demand", 0.0)
+        if judged:
+            worst = max(worst, abs(ours / middle - 1))
+        stall = median(slowest(live, "stall_ns", mode, latency_ms)) / 1e6
+        stall_ours = median(max(row.stall_ns for row in rows) for rows in found) / 1e6
+        changes = median(slowest(live, "changes", mode, latency_ms))
+        changes_ours = median(max(row.reconfigurations for row in rows) for rows in found)
+        error = f"{100 * (ours / middle - 1):+.1f} %" if judged else "not judged"
+        print(
+            f"| {mode} | {latency_ms:g} | {middle:.1f} ({low:.1f} to {high:.1f}) | {ours:.1f} |"
+            f" {error} | {bare:.1f} | {100 * (bare / middle - 1):+.1f} % | {stall:.1f} |"
+            f" {stall_ours:.1f} | {changes:g}, {changes_ours:g} |"
+        )
+    met = "met" if worst <= GOAL else "not met"
+    print(f"\nGoal of {GOAL:.0%}: {met}, at most {worst:.1%}.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--keep", type=Path, help="a folder for rows and traces")
+    parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        rank, folder, repeats, addresses = options.rank
+        be_rank(int(rank), Path(folder), int(repeats), json.loads(addresses))
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory() as name:
+        folder = options.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        before = os.getloadavg()[0]
+        live = run(folder, options.repeats)
+        load = f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}"
+        report(live, Replays(folder, options.repeats), load)
+
+
+if __name__ == "__main__":
+    main()
