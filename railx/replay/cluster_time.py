@@ -16,12 +16,10 @@ from typing import Any
 
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedIteration, Step
+from railx.replay.engine import ReplayedIteration, Step, replay
 from railx.replay.passes import Passes
 from railx.replay.pricing import price_of
-from railx.replay.programs import Programs
 from railx.replay.recording import cluster_programs, recorded_programs
-from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
 
 __all__ = ["RECORDED", "cluster_time", "summarised"]
@@ -73,9 +71,8 @@ def cluster_time(
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
         for topology, own in programs.items()
-        for prepared in [prepare(Programs.from_steps(own), layout)]
         for setting in _sweep(settings)
-        for row in _replayed(topology, prepared, setting, warmup, wall)
+        for row in _replayed(topology, own, layout, setting, warmup, wall)
     ]
 
 
@@ -119,14 +116,16 @@ def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
 
 def _replayed(
     topology: str,
-    programs: Prepared,
+    programs: Mapping[int, Sequence[Step]],
+    layout: Layout,
     setting: _Setting,
     warmup: int,
     wall: Mapping[tuple[str, float, int], float],
 ) -> Iterable[dict[str, Any]]:
     latency_ns = round(setting.latency_ms * 1e6)
     by_iteration: dict[int, list[ReplayedIteration]] = defaultdict(list)
-    for row in replay_programs(programs, None, setting.mode, latency_ns).rows():
+    # Leases stay with their members as in a run, so that as many operations ask.
+    for row in replay(programs, layout, setting.mode, latency_ns, held=True):
         by_iteration[row.iteration].append(row)
     for iteration, ranks in sorted(by_iteration.items()):
         if iteration < warmup:
