@@ -86,6 +86,8 @@ bench: $(READY) ## how good plans are, how fast the simulators, and what the bac
 	@$(BIN)/python benchmarks/pipelines.py checkpoints --draws 3
 	@$(BIN)/python benchmarks/packet_simulator.py
 	@$(BIN)/python benchmarks/replay.py
+	@$(BIN)/python benchmarks/replay_live.py
+	@$(BIN)/python benchmarks/replay_live.py --busy --repeats 3
 	@$(BIN)/python benchmarks/backend.py
 	@$(BIN)/python benchmarks/controller.py
 	@$(BIN)/python benchmarks/full_scale.py

@@ -98,6 +98,23 @@ def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
         assert {tuple(one)[:3] for one in own} == {("topology", "compute", "mode")}
 
 
+def test_leases_stay_with_their_members_as_in_a_run() -> None:
+    """The same circuits in the next iteration: nobody asks for them again."""
+    later = [
+        {name: value + 20 * 10**6 if name.endswith("_ns") else value for name, value in one.items()}
+        | {"iteration": 2, "sequence": min(one["sequence"] + 1, 1)}
+        for one in trace()
+    ]
+    settings = ReplaySettings("analytic", "measured", None, (5.0,), (5.0,))
+    rows = cluster_time([*trace(), *later], {}, settings, Layout(1), 1)
+    asked = {(one["mode"], one["iteration"]): one["requests"] for one in rows}
+    assert asked == {
+        **{("electrical", number): 0 for number in (1, 2)},
+        **{(mode, 1): 1 for mode in ("on_demand", "provisioned")},
+        **{(mode, 2): 0 for mode in ("on_demand", "provisioned")},
+    }
+
+
 def test_a_shared_gpu_tells_no_cluster_time() -> None:
     settings = ReplaySettings("analytic", "measured", None, (), ())
     rows = cluster_time(trace(), {"fast": TABLE}, settings, Layout(1), 1, shared_device=True)
