@@ -253,9 +253,9 @@ def report(taken: dict[str, Any], replays: Replays) -> None:
         f"The ranks used {used:.2f} processors while they ran. The electrical iteration took"
         f" {median(electrical):.1f} ms, quartiles {low:.1f} and {high:.1f}; its"
         f" replay differs by at most {max(own):.2%} in any repeat.\n"
-        f"Measured on demand at 0 ms ({(at_0 - free_ns) / 1e6:.1f} ms more than without messages):"
-        f" a switch command {command_ns / 1e6:.2f} ms more than its latency, a message"
-        f" {message_ns / 1e6:.2f} ms.",
+        f"Measured on demand at 0 ms: a switch command {command_ns / 1e6:.2f} ms more than its"
+        f" latency; {(at_0 - free_ns) / 1e6:+.1f} ms of an iteration for messages,"
+        f" {f'{message_ns / 1e6:.2f} ms each' if at_0 > free_ns else 'so none is told'}.",
         end="\n\n",
     )
     print(
