@@ -371,8 +371,13 @@ class World:
         rank.connected = True
         problem = self.core.register(number, rank.life, returning=True)
         assert problem is None, problem
+        given_up = rank.holdings.given_up()
         rank.up.append(("present", rank.holdings.present()))
-        for request, key, configuration in rank.holdings.questions():
+        for request, key, configuration in sorted(
+            (*rank.holdings.questions(), *given_up), key=lambda item: item[0]
+        ):
+            if request in {item[0] for item in given_up}:
+                rank.up.append(("abandon", key))
             rank.up.append(("ask", request, key, configuration))
 
     def _send(self, rank: _Rank, message: Message) -> None:
@@ -461,6 +466,8 @@ class World:
                 rank.over.add(self.programs[number][action.request][0])
                 if not any(self.scenario.faults):
                     raise Violation(f"refused without a fault: {action.message}")
+            elif action.request is not None:
+                holdings.refused(action.request)
         elif isinstance(action, GrantAction):
             request = action.request
             if request is None:
