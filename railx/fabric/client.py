@@ -211,9 +211,7 @@ class FabricClient:
         broken.
         """
         key = channel, sequence
-        question, number = self._ask(
-            "ACQUIRE", key, configuration, **_question(key, configuration)
-        )
+        question, number = self._ask("ACQUIRE", key, configuration, **_question(key, configuration))
         return Asked(channel, sequence, configuration, number, question)
 
     def granted(self, asked: Asked, *, timeout_s: float | None = None) -> Grant:

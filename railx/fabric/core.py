@@ -23,7 +23,7 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   hinted or asked and no lease or queued operation is in the way. It reserves nothing,
   so a wrong one costs at most the switch back. A rank that hints gives back the held
   leases that are in the way of it; those that it shared are then recalled from the
-  others too;
+  others too. So are those of a rank that has asked for what is hinted by its peers;
 * a receive from any source asks for nothing yet: the rank listens, and is told of the
   first sender that stands before an operation with it. What only one end has begun
   under a held lease is not known here, so no lease of the two stays with them while one
@@ -1092,11 +1092,16 @@ class ControllerCore:
             RecallAction(rank, configuration, hold.number, reason) for rank in sorted(hold.holders)
         ]
 
-    def _recall_from(self, circuits: list[Circuit], *, partial: bool = False) -> list[Action]:
+    def _recall_from(
+        self, circuits: list[Circuit], expected: Configuration | None = None
+    ) -> list[Action]:
         """Recall the held leases that keep ``circuits`` from coming up.
 
-        ``partial``: only those that some member has given back already.
+        ``expected``: only to be ahead of what needs this, so that only those leases are
+        recalled with which a member is through: it has given its part back, or has
+        asked for an operation of ``expected``.
         """
+        through = set() if expected is None else self._standing_before(expected)
         in_the_way: dict[Configuration, None] = {}
         for circuit in circuits:
             for port in circuit.ports:
@@ -1105,9 +1110,21 @@ class ControllerCore:
                 for configuration in sorted(held, key=_by_name) if len(held) > 1 else held:
                     hold = self.holds[configuration]
                     few = len(hold.holders) < len(configuration.members)
-                    if not hold.recalled and (few or not partial):
+                    if not hold.recalled and (
+                        expected is None or few or not through.isdisjoint(hold.holders)
+                    ):
                         in_the_way[configuration] = None
         return [action for configuration in in_the_way for action in self._recall(configuration)]
+
+    def _standing_before(self, configuration: Configuration) -> set[int]:
+        """Who has asked for an operation that needs this, and waits for it."""
+        return {
+            rank
+            for operation in self._by_configuration.get(configuration, {}).values()
+            if not operation.granted
+            for rank, asked in operation.asked.items()
+            if asked.request is not None
+        }
 
     def _hold(self, operation: _Operation) -> _Hold | None:
         """Begin a held lease with the grant of ``operation``, if there may be one.
@@ -1614,7 +1631,7 @@ class ControllerCore:
             if to_start and not self._waiting.keys().isdisjoint(ports_of(tuple(to_start))):
                 continue
             if to_start and not self._can_move(to_start):
-                actions += self._recall_from(to_start, partial=True)
+                actions += self._recall_from(to_start, configuration)
                 continue
             expected = self._expected[configuration]
             for rank in expected.hints:

@@ -286,6 +286,45 @@ def test_a_hint_gives_back_what_is_in_its_way_and_frees_it_of_the_others() -> No
     assert [grant.stall_ns for grant in fabric.grants if grant.key == ("a", 0)] == [0, 0]
 
 
+def test_who_has_asked_for_what_its_peer_hints_is_asked_for_the_lease_in_the_way() -> None:
+    """The last stage asks for the first pair of a step while it holds its ring.
+
+    The switch is made in the window, and none is made that was not made without hints.
+    """
+    for hints in (True, False):
+        fabric = Fabric(4)
+        fabric.run(("w", 0), RIGHT)
+        fabric.begin(2, ("m", 0), PAIR)
+        fabric.settle()
+        assert fabric.holdings[2].holds(RIGHT), "nobody else expects the pair"
+        if hints:
+            fabric.hint(1, PAIR)
+        fabric.settle()
+        assert len(fabric.switches) == 1 + hints
+        assert fabric.holdings[3].holds(RIGHT) is not hints
+        fabric.begin(1, ("m", 0), PAIR)
+        fabric.settle()
+        for rank in PAIR.members:
+            fabric.end(rank, ("m", 0))
+        fabric.run(("w", 1), RIGHT)
+        statistics = fabric.core.statistics()
+        assert statistics["reconfigurations"] == 3
+        assert (statistics["speculative"], statistics["wasted"]) == (hints, 0)
+
+
+def test_a_lease_that_came_after_the_hint_is_not_recalled_for_it() -> None:
+    """Its member has hinted what comes later, and has not asked for it."""
+    fabric = Fabric(4)
+    fabric.begin(1, ("a", 0), LEFT)
+    fabric.hint(1, PAIR)
+    fabric.hint(2, PAIR)
+    fabric.begin(0, ("a", 0), LEFT)
+    fabric.settle()
+    assert fabric.begun["a", 0] == {0, 1}
+    assert fabric.core.statistics()["recalls"] == 0
+    assert fabric.holdings[1].holds(LEFT)
+
+
 def test_a_member_that_gave_its_part_back_can_still_run_with_the_others() -> None:
     fabric = Fabric(2)
     fabric.run(("a", 0), LEFT)
