@@ -396,6 +396,7 @@ class ControllerCore:
             problem = f"{message}; allowed: no more", "limit"
         if problem is not None:
             return self._refuse_all(rank, request, key, configuration, problem, now_ns)
+        passed = self._pass(rank, key)
         operation = self._operation(key, configuration)
         self._note_last(rank, *key)
         mispredicted = self._take_hint(rank, configuration)
@@ -403,7 +404,7 @@ class ControllerCore:
         self._count(rank, "requests")
         self._enqueue(operation)
         # Those who still hold the lease may have begun it without asking.
-        return [*self._recall(configuration), *self._advance(now_ns)]
+        return [*passed, *self._recall(configuration), *self._advance(now_ns)]
 
     def listen(
         self, rank: int, request: int, channels: Mapping[str, tuple[int, int]], now_ns: int
@@ -828,8 +829,8 @@ class ControllerCore:
         refusal = self._refuse(rank, request, *problem)
         if operation.granted or rank not in operation.configuration.members:
             return [refusal]
+        failed = [*self._pass(rank, key), *self._fail(operation, *problem)]
         self._note_last(rank, *key)
-        failed = self._fail(operation, *problem)
         self._told(key, rank)
         others = [item for item in failed if not _answers(item, rank, request)]
         return [refusal, *others, *self._advance(now_ns)]
@@ -891,7 +892,31 @@ class ControllerCore:
             self._refuse(rank, asked.request, message, reason)
             for rank, asked in sorted(operation.asked.items())
             if rank not in self._gone
+            and (asked.request is not None or rank not in operation.released)
         ]
+
+    def _pass(self, rank: int, key: OperationKey) -> list[Action]:
+        """Fail the earlier operations of a channel that ``rank`` has not asked for.
+
+        It comes to ``key``, and a question for one before that would be refused. They
+        are left where a controller before this one has refused them to the rank.
+        """
+        channel, number = key
+        last = self._last_of(rank, channel)
+        if number <= last + 1:
+            return []
+        actions: list[Action] = []
+        row = self._by_channel.get(channel, {})
+        for operation in [row[earlier] for earlier in sorted(row) if last < earlier < number]:
+            configuration = operation.configuration
+            if operation.granted or rank in operation.asked or rank not in configuration.members:
+                continue
+            hold = self.holds.get(configuration)
+            if hold is None or rank not in hold.holders:
+                message = _passed(rank, configuration, operation.key)
+                actions += self._fail(operation, message, "ended")
+                self._told(operation.key, rank)
+        return actions
 
     def _told(self, key: OperationKey, rank: int) -> None:
         """A member knows that an operation failed."""
@@ -1196,19 +1221,22 @@ class ControllerCore:
         hold: _Hold,
         ran: Counter[int],
         now_ns: int,
-        over: int = -1,
+        over: int | None = None,
     ) -> list[Action]:
         """Make operations of what members have begun on a channel without asking.
 
-        Those up to ``over`` are part of a former process of a member.
+        ``over``: members have presented themselves, and up to this number it is part of
+        a former process of one. What they have asked since then they have not begun.
         """
         last = {
-            rank: max(numbers.get(channel, -1), self._last_of(rank, channel))
+            rank: max(
+                numbers.get(channel, -1), self._last_of(rank, channel) if over is None else -1
+            )
             for rank, numbers in begun.items()
         }
         for rank, number in last.items():
             self._note_last(rank, channel, number)
-        least, most = max(min(last.values()), over), max(last.values())
+        least, most = max(min(last.values()), -1 if over is None else over), max(last.values())
         numbers = {
             # Nobody honest is further ahead of its peers.
             *range(max(least, most - OPEN_OPERATIONS) + 1, most + 1),
@@ -1272,6 +1300,17 @@ class ControllerCore:
         under_way = begun >= set(configuration.members)
         if under_way and not still_open:
             return actions
+        known = begun | (operation.asked.keys() if operation else set())
+        for rank in configuration.members:
+            if rank not in known and self._last_of(rank, key[0]) >= key[1]:
+                # Its question was refused, by this controller or the one before.
+                message = _passed(rank, configuration, key)
+                if operation is not None:
+                    actions += self._fail(operation, message, "ended")
+                return [
+                    *actions,
+                    *(self._refuse(peer, None, message, "ended") for peer in sorted(still_open)),
+                ]
         operation = self._operation(key, configuration)
         for rank in sorted(begun):
             self._stand(operation, rank, _Asked(None, now_ns, False, True))
@@ -1687,4 +1726,12 @@ def _by_name(configuration: Configuration) -> str:
 
 
 def _name(operation: _Operation) -> str:
-    return f"{operation.configuration.name} (operation {operation.key[1]} of {operation.key[0]})"
+    return _named(operation.configuration, operation.key)
+
+
+def _named(configuration: Configuration, key: OperationKey) -> str:
+    return f"{configuration.name} (operation {key[1]} of {key[0]})"
+
+
+def _passed(rank: int, configuration: Configuration, key: OperationKey) -> str:
+    return f"rank {rank} has gone on without {_named(configuration, key)}"

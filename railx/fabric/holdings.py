@@ -76,6 +76,8 @@ class Holdings:
         # Questions that wait for their answer, and those for which nobody waits.
         self._asked: dict[int, tuple[OperationKey, Configuration]] = {}
         self._given_up: dict[int, tuple[OperationKey, Configuration]] = {}
+        # The last question of a channel, where it was refused and nothing began since.
+        self._refused: dict[str, tuple[int, OperationKey, Configuration]] = {}
         # The last operation of each channel, the channel used last at the end.
         self._last: dict[str, tuple[Configuration, int]] = {}
         # What was begun with a former process of a member, by channel.
@@ -134,8 +136,13 @@ class Holdings:
         return True
 
     def given_up(self) -> list[tuple[int, OperationKey, Configuration]]:
-        """The questions for whose answer nobody waits, which has not come either."""
-        return [(request, *asked) for request, asked in self._given_up.items()]
+        """The questions that nobody will ask again, for a controller that knows nothing.
+
+        Those for whose answer nobody waits, which has not come either, and the last one
+        of a channel where it was refused: peers may still come to it.
+        """
+        given_up = [(request, *asked) for request, asked in self._given_up.items()]
+        return [*given_up, *self._refused.values()]
 
     def answer(
         self, request: int, key: OperationKey, configuration: Configuration, hold: int | None
@@ -156,8 +163,17 @@ class Holdings:
 
     def refused(self, request: int) -> None:
         """A question was answered with an error."""
-        self._asked.pop(request, None)
-        self._given_up.pop(request, None)
+        asked = self._asked.pop(request, None) or self._given_up.pop(request, None)
+        if asked is None:
+            return
+        (channel, number), configuration = asked
+        _, last = self._last.get(channel, (None, -1))
+        before = self._refused.get(channel)
+        if number > max(last, -1 if before is None else before[1][1]):
+            self._refused.pop(channel, None)
+            self._refused[channel] = request, (channel, number), configuration
+            if len(self._refused) > CHANNELS:
+                del self._refused[next(iter(self._refused))]
 
     def granted_late(
         self, key: OperationKey, configuration: Configuration, hold: int | None
@@ -259,6 +275,8 @@ class Holdings:
     def _remember(self, key: OperationKey, configuration: Configuration) -> None:
         _, last = self._last.pop(key[0], (None, -1))
         self._last[key[0]] = configuration, max(last, key[1])
+        if self._refused:
+            self._refused.pop(key[0], None)
         if len(self._last) > CHANNELS:
             oldest = next(iter(self._last))
             del self._last[oldest]

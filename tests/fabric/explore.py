@@ -686,6 +686,7 @@ def _rank_state(rank: _Rank, place: dict[int, int]) -> tuple[Any, ...]:
         frozenset(holdings._to_tell),
         frozenset(holdings._asked),
         frozenset(holdings._given_up),
+        frozenset(holdings._refused),
         _frozen(holdings._last),
         _frozen(holdings._over),
     )
@@ -767,6 +768,7 @@ def _copy_rank(rank: _Rank) -> _Rank:
     new._to_tell = old._to_tell.copy()
     new._asked = old._asked.copy()
     new._given_up = old._given_up.copy()
+    new._refused = old._refused.copy()
     new._last = old._last.copy()
     new._over = old._over.copy()
     return _Rank(
