@@ -136,7 +136,7 @@ class Holdings:
         return True
 
     def given_up(self) -> list[tuple[int, OperationKey, Configuration]]:
-        """The questions that nobody will ask again, for a controller that knows nothing.
+        """What nobody will ask for again, for a controller that knows nothing.
 
         Those for whose answer nobody waits, which has not come either, and the last one
         of a channel where it was refused: peers may still come to it.

@@ -336,6 +336,24 @@ def test_a_member_that_gave_its_part_back_can_still_run_with_the_others() -> Non
     assert fabric.core.statistics()["reconfigurations"] == 1
 
 
+def test_what_was_given_up_or_refused_last_is_told_to_a_controller_that_knows_nothing() -> None:
+    holdings = Holdings(Layout(1))
+    for request in range(4):
+        holdings.ask(request, ("a", request), LEFT)
+    holdings.refused(0)
+    holdings.refused(1)
+    holdings.ask(4, ("b", 0), PAIR)
+    holdings.give_up(4)
+    expected = [(4, ("b", 0), PAIR), (1, ("a", 1), LEFT)]
+    assert holdings.given_up() == expected
+    holdings.present()
+    assert holdings.given_up() == expected, "the next controller may end as well"
+    holdings.refused(4)
+    assert holdings.given_up() == [(1, ("a", 1), LEFT), (4, ("b", 0), PAIR)]
+    holdings.answer(2, ("a", 2), LEFT, None)
+    assert holdings.given_up() == [(4, ("b", 0), PAIR)], "who has begun a 2 is past a 1"
+
+
 def test_late_and_repeated_messages_change_nothing() -> None:
     fabric = Fabric(4)
     fabric.run(("a", 0), LEFT)
