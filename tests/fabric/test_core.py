@@ -713,6 +713,7 @@ def test_what_was_asked_during_a_recovery_was_not_begun() -> None:
     (refusal,) = core.ask(0, 5, ("a", 7), LEFT, 0)
     assert isinstance(refusal, RefuseAction)
     assert refusal.reason == "port"
+    core.ports_back([Port(1, "left")], 0)
     core.present(1, Presentation({"a": (LEFT, 3)}), 0)
     assert core.statistics()["open"] == 0, "rank 0 began nothing behind operation 3"
 
