@@ -911,8 +911,8 @@ class ControllerCore:
             configuration = operation.configuration
             if operation.granted or rank in operation.asked or rank not in configuration.members:
                 continue
-            hold = self.holds.get(configuration)
-            if hold is None or rank not in hold.holders:
+            # What it has begun under a lease counts when the lease ends.
+            if configuration not in self.holds:
                 message = _passed(rank, configuration, operation.key)
                 actions += self._fail(operation, message, "ended")
                 self._told(operation.key, rank)

@@ -336,6 +336,31 @@ def test_a_member_that_gave_its_part_back_can_still_run_with_the_others() -> Non
     assert fabric.core.statistics()["reconfigurations"] == 1
 
 
+def test_who_ran_ahead_on_a_lease_is_not_past_what_its_peers_ask_for() -> None:
+    """Its report is here, but the lease has not ended: what it has begun counts then."""
+    trio = Configuration("ring", (0, 1, 2))
+    fabric = Fabric(3)
+    fabric.run(("t", 0), trio)
+    for number in (1, 2):
+        fabric.begin(0, ("t", number), trio)
+    for rank in (0, 1):
+        fabric.give_back(rank, trio)
+    fabric.begin(1, ("t", 1), trio)
+    fabric.begin(0, ("t", 3), trio)
+    for rank in (1, 0):
+        while fabric.up[rank]:
+            fabric.arrive(rank, fabric.up[rank].popleft())
+    fabric.settle()
+    assert not fabric.refusals
+    for number in (1, 2, 3):
+        for rank in (1, 2):
+            if (rank, number) != (1, 1):
+                fabric.begin(rank, ("t", number), trio)
+        fabric.settle()
+        assert fabric.begun["t", number] == {0, 1, 2}
+    assert not fabric.refusals
+
+
 def test_what_was_given_up_or_refused_last_is_told_to_a_controller_that_knows_nothing() -> None:
     holdings = Holdings(Layout(1))
     for request in range(4):
