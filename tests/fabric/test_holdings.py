@@ -337,7 +337,7 @@ def test_a_member_that_gave_its_part_back_can_still_run_with_the_others() -> Non
 
 
 def test_who_ran_ahead_on_a_lease_is_not_past_what_its_peers_ask_for() -> None:
-    """Its report is here, but the lease has not ended: what it has begun counts then."""
+    """Its report is here, but the lease lasts: what it has begun counts at the end."""
     trio = Configuration("ring", (0, 1, 2))
     fabric = Fabric(3)
     fabric.run(("t", 0), trio)
