@@ -210,15 +210,8 @@ class FabricClient:
         ``abandon`` has to follow. Raises :class:`FabricError` where the connection is
         broken.
         """
-        question, number = self._ask(
-            "ACQUIRE",
-            (channel, sequence),
-            configuration,
-            channel=channel,
-            sequence=sequence,
-            kind=configuration.kind,
-            members=configuration.members,
-        )
+        key = channel, sequence
+        question, number = self._ask("ACQUIRE", key, configuration, **_question(key, configuration))
         return Asked(channel, sequence, configuration, number, question)
 
     def granted(self, asked: Asked, *, timeout_s: float | None = None) -> Grant:
@@ -533,15 +526,16 @@ class FabricClient:
                     f"{reason}; the one that answers now did not wait for rank {self.rank}"
                 )
             with self._lock:
-                # What was given up is asked no more: nobody would take its grant.
-                again = [
-                    question.data
-                    for number, question in sorted(self._questions.items())
-                    if not self._holdings.gave_up(number)
-                ]
+                again = {number: question.data for number, question in self._questions.items()}
+                # The end goes first, so that the question cannot be granted any more.
+                for number, key, configuration in self._holdings.given_up():
+                    again[number] = encode("ABANDON", channel=key[0], sequence=key[1]) + encode(
+                        "ACQUIRE", request=number, **_question(key, configuration)
+                    )
                 presentation = self._holdings.present()
                 self._connected, self._connected_at = True, time.monotonic()
-                self._write(b"".join([_presented(presentation), *again]))
+                asked = [data for _, data in sorted(again.items())]
+                self._write(b"".join([_presented(presentation), *asked]))
             if presentation.open and self._tell_given_back is not None:
                 self._tell_given_back(presentation.open)
             return early
@@ -621,6 +615,16 @@ class FabricClient:
             self._noticed.notify_all()
         for question in questions:
             question.answered.set()
+
+
+def _question(key: OperationKey, configuration: Configuration) -> dict[str, Any]:
+    """The fields of ACQUIRE but its number."""
+    return {
+        "channel": key[0],
+        "sequence": key[1],
+        "kind": configuration.kind,
+        "members": configuration.members,
+    }
 
 
 def _recalled(configuration: Configuration, report: Report) -> bytes:

@@ -23,7 +23,7 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   hinted or asked and no lease or queued operation is in the way. It reserves nothing,
   so a wrong one costs at most the switch back. A rank that hints gives back the held
   leases that are in the way of it; those that it shared are then recalled from the
-  others too;
+  others too. So are those of a rank that has asked for what is hinted by its peers;
 * a receive from any source asks for nothing yet: the rank listens, and is told of the
   first sender that stands before an operation with it. What only one end has begun
   under a held lease is not known here, so no lease of the two stays with them while one
@@ -396,6 +396,7 @@ class ControllerCore:
             problem = f"{message}; allowed: no more", "limit"
         if problem is not None:
             return self._refuse_all(rank, request, key, configuration, problem, now_ns)
+        passed = self._pass(rank, key)
         operation = self._operation(key, configuration)
         self._note_last(rank, *key)
         mispredicted = self._take_hint(rank, configuration)
@@ -403,7 +404,7 @@ class ControllerCore:
         self._count(rank, "requests")
         self._enqueue(operation)
         # Those who still hold the lease may have begun it without asking.
-        return [*self._recall(configuration), *self._advance(now_ns)]
+        return [*passed, *self._recall(configuration), *self._advance(now_ns)]
 
     def listen(
         self, rank: int, request: int, channels: Mapping[str, tuple[int, int]], now_ns: int
@@ -828,8 +829,8 @@ class ControllerCore:
         refusal = self._refuse(rank, request, *problem)
         if operation.granted or rank not in operation.configuration.members:
             return [refusal]
+        failed = [*self._pass(rank, key), *self._fail(operation, *problem)]
         self._note_last(rank, *key)
-        failed = self._fail(operation, *problem)
         self._told(key, rank)
         others = [item for item in failed if not _answers(item, rank, request)]
         return [refusal, *others, *self._advance(now_ns)]
@@ -891,7 +892,31 @@ class ControllerCore:
             self._refuse(rank, asked.request, message, reason)
             for rank, asked in sorted(operation.asked.items())
             if rank not in self._gone
+            and (asked.request is not None or rank not in operation.released)
         ]
+
+    def _pass(self, rank: int, key: OperationKey) -> list[Action]:
+        """Fail the earlier operations of a channel that ``rank`` has not asked for.
+
+        It comes to ``key``, and a question for one before that would be refused. They
+        are left where a controller before this one has refused them to the rank.
+        """
+        channel, number = key
+        last = self._last_of(rank, channel)
+        if number <= last + 1:
+            return []
+        actions: list[Action] = []
+        row = self._by_channel.get(channel, {})
+        for operation in [row[earlier] for earlier in sorted(row) if last < earlier < number]:
+            configuration = operation.configuration
+            if operation.granted or rank in operation.asked or rank not in configuration.members:
+                continue
+            # What it has begun under a lease counts when the lease ends.
+            if configuration not in self.holds:
+                message = _passed(rank, configuration, operation.key)
+                actions += self._fail(operation, message, "ended")
+                self._told(operation.key, rank)
+        return actions
 
     def _told(self, key: OperationKey, rank: int) -> None:
         """A member knows that an operation failed."""
@@ -1092,11 +1117,16 @@ class ControllerCore:
             RecallAction(rank, configuration, hold.number, reason) for rank in sorted(hold.holders)
         ]
 
-    def _recall_from(self, circuits: list[Circuit], *, partial: bool = False) -> list[Action]:
+    def _recall_from(
+        self, circuits: list[Circuit], expected: Configuration | None = None
+    ) -> list[Action]:
         """Recall the held leases that keep ``circuits`` from coming up.
 
-        ``partial``: only those that some member has given back already.
+        ``expected``: only to be ahead of what needs this, so that only those leases are
+        recalled with which a member is through: it has given its part back, or has
+        asked for an operation of ``expected``.
         """
+        through = set() if expected is None else self._standing_before(expected)
         in_the_way: dict[Configuration, None] = {}
         for circuit in circuits:
             for port in circuit.ports:
@@ -1105,9 +1135,21 @@ class ControllerCore:
                 for configuration in sorted(held, key=_by_name) if len(held) > 1 else held:
                     hold = self.holds[configuration]
                     few = len(hold.holders) < len(configuration.members)
-                    if not hold.recalled and (few or not partial):
+                    if not hold.recalled and (
+                        expected is None or few or not through.isdisjoint(hold.holders)
+                    ):
                         in_the_way[configuration] = None
         return [action for configuration in in_the_way for action in self._recall(configuration)]
+
+    def _standing_before(self, configuration: Configuration) -> set[int]:
+        """Who has asked for an operation that needs this, and waits for it."""
+        return {
+            rank
+            for operation in self._by_configuration.get(configuration, {}).values()
+            if not operation.granted
+            for rank, asked in operation.asked.items()
+            if asked.request is not None
+        }
 
     def _hold(self, operation: _Operation) -> _Hold | None:
         """Begin a held lease with the grant of ``operation``, if there may be one.
@@ -1179,19 +1221,22 @@ class ControllerCore:
         hold: _Hold,
         ran: Counter[int],
         now_ns: int,
-        over: int = -1,
+        over: int | None = None,
     ) -> list[Action]:
         """Make operations of what members have begun on a channel without asking.
 
-        Those up to ``over`` are part of a former process of a member.
+        ``over``: members have presented themselves, and up to this number it is part of
+        a former process of one. What they have asked since then they have not begun.
         """
         last = {
-            rank: max(numbers.get(channel, -1), self._last_of(rank, channel))
+            rank: max(
+                numbers.get(channel, -1), self._last_of(rank, channel) if over is None else -1
+            )
             for rank, numbers in begun.items()
         }
         for rank, number in last.items():
             self._note_last(rank, channel, number)
-        least, most = max(min(last.values()), over), max(last.values())
+        least, most = max(min(last.values()), -1 if over is None else over), max(last.values())
         numbers = {
             # Nobody honest is further ahead of its peers.
             *range(max(least, most - OPEN_OPERATIONS) + 1, most + 1),
@@ -1255,6 +1300,17 @@ class ControllerCore:
         under_way = begun >= set(configuration.members)
         if under_way and not still_open:
             return actions
+        known = begun | (operation.asked.keys() if operation else set())
+        for rank in configuration.members:
+            if rank not in known and self._last_of(rank, key[0]) >= key[1]:
+                # Its question was refused, by this controller or the one before.
+                message = _passed(rank, configuration, key)
+                if operation is not None:
+                    actions += self._fail(operation, message, "ended")
+                return [
+                    *actions,
+                    *(self._refuse(peer, None, message, "ended") for peer in sorted(still_open)),
+                ]
         operation = self._operation(key, configuration)
         for rank in sorted(begun):
             self._stand(operation, rank, _Asked(None, now_ns, False, True))
@@ -1614,7 +1670,7 @@ class ControllerCore:
             if to_start and not self._waiting.keys().isdisjoint(ports_of(tuple(to_start))):
                 continue
             if to_start and not self._can_move(to_start):
-                actions += self._recall_from(to_start, partial=True)
+                actions += self._recall_from(to_start, configuration)
                 continue
             expected = self._expected[configuration]
             for rank in expected.hints:
@@ -1670,4 +1726,12 @@ def _by_name(configuration: Configuration) -> str:
 
 
 def _name(operation: _Operation) -> str:
-    return f"{operation.configuration.name} (operation {operation.key[1]} of {operation.key[0]})"
+    return _named(operation.configuration, operation.key)
+
+
+def _named(configuration: Configuration, key: OperationKey) -> str:
+    return f"{configuration.name} (operation {key[1]} of {key[0]})"
+
+
+def _passed(rank: int, configuration: Configuration, key: OperationKey) -> str:
+    return f"rank {rank} has gone on without {_named(configuration, key)}"

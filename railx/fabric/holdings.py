@@ -75,7 +75,9 @@ class Holdings:
         self._to_tell: set[OperationKey] = set()
         # Questions that wait for their answer, and those for which nobody waits.
         self._asked: dict[int, tuple[OperationKey, Configuration]] = {}
-        self._given_up: set[int] = set()
+        self._given_up: dict[int, tuple[OperationKey, Configuration]] = {}
+        # The last question of a channel, where it was refused and nothing began since.
+        self._refused: dict[str, tuple[int, OperationKey, Configuration]] = {}
         # The last operation of each channel, the channel used last at the end.
         self._last: dict[str, tuple[Configuration, int]] = {}
         # What was begun with a former process of a member, by channel.
@@ -127,14 +129,20 @@ class Holdings:
 
     def give_up(self, request: int) -> bool:
         """Nobody waits for an answer any more; False where it has come already."""
-        if self._asked.pop(request, None) is None:
+        asked = self._asked.pop(request, None)
+        if asked is None:
             return False
-        self._given_up.add(request)
+        self._given_up[request] = asked
         return True
 
-    def gave_up(self, request: int) -> bool:
-        """Whether nobody waits for the answer, which has not come either."""
-        return request in self._given_up
+    def given_up(self) -> list[tuple[int, OperationKey, Configuration]]:
+        """What nobody will ask for again, for a controller that knows nothing.
+
+        Those for whose answer nobody waits, which has not come either, and the last one
+        of a channel where it was refused: peers may still come to it.
+        """
+        given_up = [(request, *asked) for request, asked in self._given_up.items()]
+        return [*given_up, *self._refused.values()]
 
     def answer(
         self, request: int, key: OperationKey, configuration: Configuration, hold: int | None
@@ -149,14 +157,23 @@ class Holdings:
             return "begins"
         if request not in self._given_up:
             return "nothing"
-        self._given_up.remove(request)
+        del self._given_up[request]
         self.granted(key, configuration, hold)
         return "release" if self.end(key) else "nothing"
 
     def refused(self, request: int) -> None:
         """A question was answered with an error."""
-        self._asked.pop(request, None)
-        self._given_up.discard(request)
+        asked = self._asked.pop(request, None) or self._given_up.pop(request, None)
+        if asked is None:
+            return
+        (channel, number), configuration = asked
+        _, last = self._last.get(channel, (None, -1))
+        before = self._refused.get(channel)
+        if number > max(last, -1 if before is None else before[1][1]):
+            self._refused.pop(channel, None)
+            self._refused[channel] = request, (channel, number), configuration
+            if len(self._refused) > CHANNELS:
+                del self._refused[next(iter(self._refused))]
 
     def granted_late(
         self, key: OperationKey, configuration: Configuration, hold: int | None
@@ -216,7 +233,9 @@ class Holdings:
     def present(self) -> Presentation:
         """Everything for a controller that knows nothing; its numbers begin anew.
 
-        All leases are given back with it. The questions have to be asked again.
+        All leases are given back with it. The questions have to be asked again, and of
+        those that were given up it has to be told that they were: peers may have begun
+        the operation without asking, and would count as waiting for this rank.
         """
         presentation = Presentation(
             dict(self._last),
@@ -232,7 +251,6 @@ class Holdings:
         self._open.clear()
         self._held.clear()
         self._last_given_back.clear()
-        self._given_up.clear()
         return presentation
 
     def in_the_way_of(self, configuration: Configuration) -> list[Configuration]:
@@ -257,6 +275,8 @@ class Holdings:
     def _remember(self, key: OperationKey, configuration: Configuration) -> None:
         _, last = self._last.pop(key[0], (None, -1))
         self._last[key[0]] = configuration, max(last, key[1])
+        if self._refused:
+            self._refused.pop(key[0], None)
         if len(self._last) > CHANNELS:
             oldest = next(iter(self._last))
             del self._last[oldest]

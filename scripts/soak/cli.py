@@ -258,7 +258,7 @@ class Soak:
         known = (
             *("lost its connection", "has left", "has been silent", "is lost", "failed"),
             *("gave up", "did not come back", "not come back", "closed the connection", "broke"),
-            *("came back", "no answer", "asked again", "disagree"),
+            *("came back", "no answer", "asked again", "disagree", "has gone on"),
         )
         # Commands may still be about to fail that were told to fail before.
         if self._calm and "stuck mirror" not in text:

@@ -371,8 +371,13 @@ class World:
         rank.connected = True
         problem = self.core.register(number, rank.life, returning=True)
         assert problem is None, problem
+        given_up = rank.holdings.given_up()
         rank.up.append(("present", rank.holdings.present()))
-        for request, key, configuration in rank.holdings.questions():
+        for request, key, configuration in sorted(
+            (*rank.holdings.questions(), *given_up), key=lambda item: item[0]
+        ):
+            if request in {item[0] for item in given_up}:
+                rank.up.append(("abandon", key))
             rank.up.append(("ask", request, key, configuration))
 
     def _send(self, rank: _Rank, message: Message) -> None:
@@ -461,6 +466,8 @@ class World:
                 rank.over.add(self.programs[number][action.request][0])
                 if not any(self.scenario.faults):
                     raise Violation(f"refused without a fault: {action.message}")
+            elif action.request is not None:
+                holdings.refused(action.request)
         elif isinstance(action, GrantAction):
             request = action.request
             if request is None:
@@ -679,6 +686,7 @@ def _rank_state(rank: _Rank, place: dict[int, int]) -> tuple[Any, ...]:
         frozenset(holdings._to_tell),
         frozenset(holdings._asked),
         frozenset(holdings._given_up),
+        frozenset(holdings._refused),
         _frozen(holdings._last),
         _frozen(holdings._over),
     )
@@ -760,6 +768,7 @@ def _copy_rank(rank: _Rank) -> _Rank:
     new._to_tell = old._to_tell.copy()
     new._asked = old._asked.copy()
     new._given_up = old._given_up.copy()
+    new._refused = old._refused.copy()
     new._last = old._last.copy()
     new._over = old._over.copy()
     return _Rank(

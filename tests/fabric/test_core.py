@@ -679,6 +679,58 @@ def test_who_does_not_present_in_time_is_dead() -> None:
     assert core.register(1, 7) is None
 
 
+def _recovering() -> ControllerCore:
+    """A restarted controller to which ranks 0 and 1 have to present what they began."""
+    core = ControllerCore(Layout(1), 3, active=[Circuit(0, 1), Circuit(1, 0)], recovering=True)
+    for rank in range(3):
+        core.register(rank, rank, returning=True)
+    core.present(2, Presentation(), 0)
+    return core
+
+
+def _come_back(core: ControllerCore, rank: int, begun: int, asks: int | None = None) -> None:
+    """Present, and say that the last operation was given up."""
+    core.present(rank, Presentation({"a": (LEFT, begun)}), 0)
+    if asks is not None:
+        core.abandon(rank, ("a", asks), 0)
+        core.ask(rank, 9, ("a", asks), LEFT, 0)
+
+
+def test_nobody_is_waited_for_that_is_past_an_operation() -> None:
+    """Of what it has not begun the last was given up, the others were refused to it."""
+    for first in (0, 1):
+        core = _recovering()
+        for rank in (first, 1 - first):
+            _come_back(core, rank, *((3, 7) if rank == 0 else (7,)))
+        assert not core.recovering
+        assert core.statistics()["open"] == 0, f"rank {first} came first"
+
+
+def test_what_was_asked_during_a_recovery_was_not_begun() -> None:
+    core = _recovering()
+    core.ports_lost([Port(1, "left")], "pulled out", 0)
+    core.present(0, Presentation({"a": (LEFT, 3)}), 0)
+    (refusal,) = core.ask(0, 5, ("a", 7), LEFT, 0)
+    assert isinstance(refusal, RefuseAction)
+    assert refusal.reason == "port"
+    core.ports_back([Port(1, "left")], 0)
+    core.present(1, Presentation({"a": (LEFT, 3)}), 0)
+    assert core.statistics()["open"] == 0, "rank 0 began nothing behind operation 3"
+
+
+def test_who_goes_on_without_an_operation_is_not_waited_for() -> None:
+    story = Story(ranks=3)
+    story.ask(("a", 0), LEFT, 1)
+    story.ask(("a", 2), LEFT, 0)
+    assert [(item.rank, item.request, item.reason) for item in story.refusals] == [
+        (1, 101, "ended")
+    ]
+    assert "rank 0 has gone on without ring 0,1 (operation 0 of a)" in story.refusals[0].message
+    story.ask(("a", 2), LEFT, 1)
+    story.until(100)
+    assert len(story.granted(("a", 2))) == 2
+
+
 def test_open_operations_listeners_and_tombstones_are_bounded() -> None:
     core = ControllerCore(Layout(1), 2)
     for number in range(OPEN_OPERATIONS):

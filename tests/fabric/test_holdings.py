@@ -286,6 +286,45 @@ def test_a_hint_gives_back_what_is_in_its_way_and_frees_it_of_the_others() -> No
     assert [grant.stall_ns for grant in fabric.grants if grant.key == ("a", 0)] == [0, 0]
 
 
+def test_who_has_asked_for_what_its_peer_hints_is_asked_for_the_lease_in_the_way() -> None:
+    """The last stage asks for the first pair of a step while it holds its ring.
+
+    The switch is made in the window, and none is made that was not made without hints.
+    """
+    for hints in (True, False):
+        fabric = Fabric(4)
+        fabric.run(("w", 0), RIGHT)
+        fabric.begin(2, ("m", 0), PAIR)
+        fabric.settle()
+        assert fabric.holdings[2].holds(RIGHT), "nobody else expects the pair"
+        if hints:
+            fabric.hint(1, PAIR)
+        fabric.settle()
+        assert len(fabric.switches) == 1 + hints
+        assert fabric.holdings[3].holds(RIGHT) is not hints
+        fabric.begin(1, ("m", 0), PAIR)
+        fabric.settle()
+        for rank in PAIR.members:
+            fabric.end(rank, ("m", 0))
+        fabric.run(("w", 1), RIGHT)
+        statistics = fabric.core.statistics()
+        assert statistics["reconfigurations"] == 3
+        assert (statistics["speculative"], statistics["wasted"]) == (hints, 0)
+
+
+def test_a_lease_that_came_after_the_hint_is_not_recalled_for_it() -> None:
+    """Its member has hinted what comes later, and has not asked for it."""
+    fabric = Fabric(4)
+    fabric.begin(1, ("a", 0), LEFT)
+    fabric.hint(1, PAIR)
+    fabric.hint(2, PAIR)
+    fabric.begin(0, ("a", 0), LEFT)
+    fabric.settle()
+    assert fabric.begun["a", 0] == {0, 1}
+    assert fabric.core.statistics()["recalls"] == 0
+    assert fabric.holdings[1].holds(LEFT)
+
+
 def test_a_member_that_gave_its_part_back_can_still_run_with_the_others() -> None:
     fabric = Fabric(2)
     fabric.run(("a", 0), LEFT)
@@ -295,6 +334,49 @@ def test_a_member_that_gave_its_part_back_can_still_run_with_the_others() -> Non
     fabric.settle()
     assert fabric.begun["a", 1] == {0, 1}
     assert fabric.core.statistics()["reconfigurations"] == 1
+
+
+def test_who_ran_ahead_on_a_lease_is_not_past_what_its_peers_ask_for() -> None:
+    """Its report is here, but the lease lasts: what it has begun counts at the end."""
+    trio = Configuration("ring", (0, 1, 2))
+    fabric = Fabric(3)
+    fabric.run(("t", 0), trio)
+    for number in (1, 2):
+        fabric.begin(0, ("t", number), trio)
+    for rank in (0, 1):
+        fabric.give_back(rank, trio)
+    fabric.begin(1, ("t", 1), trio)
+    fabric.begin(0, ("t", 3), trio)
+    for rank in (1, 0):
+        while fabric.up[rank]:
+            fabric.arrive(rank, fabric.up[rank].popleft())
+    fabric.settle()
+    assert not fabric.refusals
+    for number in (1, 2, 3):
+        for rank in (1, 2):
+            if (rank, number) != (1, 1):
+                fabric.begin(rank, ("t", number), trio)
+        fabric.settle()
+        assert fabric.begun["t", number] == {0, 1, 2}
+    assert not fabric.refusals
+
+
+def test_what_was_given_up_or_refused_last_is_told_to_a_controller_that_knows_nothing() -> None:
+    holdings = Holdings(Layout(1))
+    for request in range(4):
+        holdings.ask(request, ("a", request), LEFT)
+    holdings.refused(0)
+    holdings.refused(1)
+    holdings.ask(4, ("b", 0), PAIR)
+    holdings.give_up(4)
+    expected = [(4, ("b", 0), PAIR), (1, ("a", 1), LEFT)]
+    assert holdings.given_up() == expected
+    holdings.present()
+    assert holdings.given_up() == expected, "the next controller may end as well"
+    holdings.refused(4)
+    assert holdings.given_up() == [(1, ("a", 1), LEFT), (4, ("b", 0), PAIR)]
+    holdings.answer(2, ("a", 2), LEFT, None)
+    assert holdings.given_up() == [(4, ("b", 0), PAIR)], "who has begun a 2 is past a 1"
 
 
 def test_late_and_repeated_messages_change_nothing() -> None:

@@ -203,6 +203,35 @@ def test_a_run_goes_on_after_the_controller_was_killed_and_started_again(tmp_pat
             list(pool.map(lambda client: client.acquire("g", 1, PAIR), (zero, one)))
 
 
+def test_what_was_given_up_without_a_controller_is_known_to_the_next(tmp_path: Path) -> None:
+    """Its peer has begun and ended it on a lease, and would be taken to wait for it."""
+    switch = EmulatedSwitchSettings(state_file=str(tmp_path / "light"))
+    keeps = dataclasses.replace(SETTINGS, switch=switch)
+    with launch_controller(keeps, 3) as controller, contextlib.ExitStack() as stack:
+        assert controller.address is not None
+        zero, one, two = (
+            stack.enter_context(FabricClient(controller.address, rank, gpus_per_server=1))
+            for rank in range(3)
+        )
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda client: client.acquire("g", 0, PAIR), (zero, one)))
+            for client in (zero, one):
+                client.release("g", 0)
+            zero.prepare(Configuration("ring", (0, 2)))
+            assert not zero.begin("g", 1, PAIR), "it has given its part back"
+            assert one.begin("g", 1, PAIR)
+            one.release("g", 1)
+            for process in controller.processes:
+                os.kill(process, signal.SIGSTOP)
+            zero.abandon(zero.ask("g", 1, PAIR))
+            controller.restart()
+            for client in (two, one, zero, one):
+                statistics = client.statistics()
+            assert statistics["open"] == 0
+            assert statistics["refusals"] == {"abandoned": 1}
+            list(pool.map(lambda client: client.acquire("g", 2, PAIR), (zero, one)))
+
+
 def test_bad_input_is_refused_with_a_reason_and_touches_nobody_else() -> None:
     """Of another job, of another size, unknown ports, too early, without the token."""
     with launch_controller(SETTINGS, 4) as controller, contextlib.ExitStack() as stack:
