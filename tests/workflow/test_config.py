@@ -140,7 +140,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ),
         (
             "experiment=fast",
-            "experiment: got 'fast'; allowed: convergence, end_to_end, gpu, paper,",
+            "experiment: got 'fast'; allowed: convergence, end_to_end, gpu, live, paper,",
         ),
         ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
         (
@@ -252,7 +252,7 @@ def test_a_seed_on_the_command_line_reaches_every_seed(name: str) -> None:
     plain = to_dict(compose_experiment([f"experiment={name}"]))
     for seed, leaves in seeds.items():
         assert set(leaves.values()) == {seed}
-    entries = {f"{group}.{one}.seed" for group in ("plans", "runs") for one in plain[group]}
+    entries = {f"{group}.{one}.seed" for group in ("plans", "runs", "live") for one in plain[group]}
     assert set(seeds[7]) == set(seed_leaves(plain)) == {"seed", *entries}
 
 
