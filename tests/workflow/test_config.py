@@ -417,7 +417,7 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
         ),
         (
             "defaults: [slow]",
-            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, mine, paper,",
+            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, live, mine, paper,",
         ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),

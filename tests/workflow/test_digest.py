@@ -63,6 +63,6 @@ def test_a_changed_version_changes_the_stages_that_use_the_package_and_no_others
     assert digests() == before
     changed = {name for name in STAGES if before[name] != after[name]}
     assert changed == {
-        *("network", "packets", "agreement", "bandwidth", "mapping", "tenancy", "underlay"),
-        *("plan", "buckets", "training", "replay", "steps", "figure"),
+        *("network", "packets", "agreement", "bandwidth", "mapping", "switched", "tenancy"),
+        *("underlay", "plan", "buckets", "training", "replay", "steps", "figure"),
     }
