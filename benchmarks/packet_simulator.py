@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import yaml
+from compiling import compile_times, first_call
 from machine import describe
 
 from railx.families import TopologySettings, build_routing, build_topology
@@ -73,31 +69,10 @@ def speed(case: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def first_call() -> float:
-    """Seconds of the first short run in this process, import of the compiler included,
-    less those of the second.
-    """
+def first_run() -> float:
+    """Seconds until the simulator is ready in this process."""
     setting = prepare("8 x 8 mesh, 0.2", warmup_cycles=10, measured_cycles=10, batches=2)
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        simulate_packets(*setting, 1)
-        seconds.append(time.perf_counter() - start)
-    return seconds[0] - seconds[1]
-
-
-def compile_times() -> tuple[float, float]:
-    """Seconds of the first call in a fresh process: with an empty cache of compiled
-    code, then with a full one.
-    """
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        command = [sys.executable, __file__, "--first-call"]
-        seconds = [
-            float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-            for _ in range(2)
-        ]
-    return seconds[0], seconds[1]
+    return first_call(lambda: simulate_packets(*setting, 1))
 
 
 def main() -> None:
@@ -109,10 +84,10 @@ def main() -> None:
     parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.first_call:
-        print(first_call())
+        print(first_run())
         return
     rows = [speed(case, options.repeats) for case in CASES]
-    cold, warm = compile_times()
+    cold, warm = compile_times(__file__)
     print(describe(), end="\n\n")
     print(
         "| simulated, one thread | million flit-hops/s (least to most) | thousand cycles/s"

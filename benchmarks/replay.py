@@ -8,24 +8,20 @@ Prints the table of docs/benchmarks.md. Seconds are of this process's processor 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from statistics import median
 from typing import Any
 
 import numpy as np
+from compiling import compile_times, first_call
 from machine import describe
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.planning.plan import Pipeline
+from railx.planning.plan import Chunk, Pipeline, Slice
 from railx.planning.schedule import one_f_one_b
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.run import prepare, replay_programs
-from tests.plans import chunk
 
 #: GPUs of each job; what one is: 8 to a server (tensor parallel), 4 pipeline stages of
 #: 12 layers, the rest data parallel; 8 micro-batches, weights gathered for each pass of
@@ -53,7 +49,8 @@ def template(stage: int) -> list[Row]:
         if wait:
             rows.append((WAIT, 0, channel, kind, 0, 0))
 
-    pipeline = Pipeline(STAGES, 0, tuple(chunk((n, 0, 1, 1)) for n in range(MICRO_BATCHES)))
+    chunks = tuple(Chunk((Slice(n, 0, 1, 1),), 1.0, 2.0) for n in range(MICRO_BATCHES))
+    pipeline = Pipeline(STAGES, 0, chunks)
     for op in one_f_one_b(pipeline, stage):
         forward = op.kind == "forward"
         first, last = (0, STAGES - 1) if forward else (STAGES - 1, 0)
@@ -177,29 +174,10 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def first_call() -> float:
-    """Seconds of the first replay in this process, less those of the second."""
+def first_run() -> float:
+    """Seconds until the engine is ready in this process."""
     prepared = prepare(job(SERVER * STAGES * 2), Layout(SERVER))
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        replay_programs(prepared, None, "on_demand", LATENCY_NS)
-        seconds.append(time.perf_counter() - start)
-    return seconds[0] - seconds[1]
-
-
-def compile_times() -> tuple[float, float]:
-    """Seconds of the first call in a fresh process: with an empty cache of compiled
-    code, then with a full one.
-    """
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        command = [sys.executable, __file__, "--first-call"]
-        seconds = [
-            float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-            for _ in range(2)
-        ]
-    return seconds[0], seconds[1]
+    return first_call(lambda: replay_programs(prepared, None, "on_demand", LATENCY_NS))
 
 
 def main() -> None:
@@ -211,7 +189,7 @@ def main() -> None:
     options = parser.parse_args()
     assert DOES == ("begin", "issue", "wait", "end")
     if options.first_call:
-        print(first_call())
+        print(first_run())
         return
     rows = measure(options.repeats)
     print(describe(), end="\n\n")
@@ -225,7 +203,7 @@ def main() -> None:
             f" {row['events'] / row['seconds'] / 1e3:,.0f} | {row['seconds']:.2f} |"
             f" {row['prepared_s']:.2f} | {row['commands']:,} | {row['iteration_ms'] / 1e3:.3f} |"
         )
-    cold, warm = compile_times()
+    cold, warm = compile_times(__file__)
     print(
         f"\nFirst call: {cold:.1f} s with an empty cache of compiled code, {warm:.2f} s with a full"
         " one."

@@ -3,6 +3,7 @@ the families' rooms asks which family a network is.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -97,3 +98,14 @@ def test_no_module_outside_the_families_asks_for_a_family() -> None:
 )
 def test_questions_are_noticed(source: str) -> None:
     assert len(list(family_questions(source))) == 1
+
+
+def test_only_tests_import_tests() -> None:
+    """What is run by itself does not find them; the steps on a GPU bring them along."""
+    found = [
+        str(path.relative_to(ROOT))
+        for room in ("railx", "training", "workflow", "benchmarks", "examples")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE)
+    ]
+    assert found == []
