@@ -9,6 +9,7 @@ line.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.settings import SettingsError
+from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
 
@@ -236,17 +238,7 @@ def _written_out(mounts: _Mounts, experiment: str) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     """A file of choices as plain data, interpolations as they stand."""
-    from omegaconf import OmegaConf
-    from yaml import YAMLError
-
-    where = path.relative_to(CONF.parent)
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except YAMLError as error:
-        raise SettingsError(str(where), f"no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise SettingsError(str(where), "allowed: a mapping of an experiment's keys")
-    return {str(key): value for key, value in content.items()}
+    return copy.deepcopy(read_yaml_mapping(path, CONF.parent))
 
 
 def _command_line(
