@@ -336,11 +336,28 @@ def compose_stage(
     """
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
-    composed = _drop_missing(_compose(primary, StageSettings, list(overrides)))
+    overrides = list(overrides)
+    composed = _drop_missing(_compose(primary, StageSettings, overrides))
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
-    return {group: load(hints[group], composed.get(group), group) for group in wanted}
+    _check_used(overrides, hints, wanted)
+    loaded = {group: load(hints[group], composed.get(group), group) for group in wanted}
+    from workflow.fit import check_choices
+
+    check_choices(loaded)
+    return loaded
+
+
+def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable[str]) -> None:
+    """Refuse overrides of groups that a stage does not read: they would do nothing."""
+    unused = set(known) - set(wanted)
+    for override in overrides:
+        key = override.split("=", 1)[0].lstrip("+~")
+        if re.split(r"[.@]", key)[0] in unused:
+            raise SettingsError(
+                key, f"is not used here; allowed: settings of {', '.join(sorted(wanted))}"
+            )
 
 
 def read_choice(path: Path) -> dict[str, Any]:
@@ -361,10 +378,25 @@ def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[st
     """
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
-            raise SettingsError(override, "not an override; allowed: key=value, in Hydra's syntax")
+            raise SettingsError(
+                override,
+                "not an override; allowed: key=value, in Hydra's syntax, in quotes where there are"
+                " spaces",
+            )
+    _check_twice(overrides)
     key = composed.key([primary, *overrides], [*CONF.rglob("*.yaml"), *_COMPOSERS])
     kept = composed.read(KEPT, key)
     return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, schema, overrides))
+
+
+def _check_twice(overrides: Iterable[str]) -> None:
+    """Refuse two values for one key: which of them was meant is not to be guessed."""
+    given: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        key = key.strip()
+        if given.setdefault(key, value) != value:
+            raise SettingsError(key, f"got {given[key]!r} and {value!r}; allowed: one of them")
 
 
 def _anew(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:

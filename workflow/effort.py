@@ -1,8 +1,8 @@
 """What settings would cost, estimated before any job, so that nothing endless starts.
 
-The estimates are rough, of one slow core: they are there to refuse what could never
-end or fit, not to plan by. A field that makes work stands in :data:`COSTS` with what one
-of it costs; where several fields multiply, :data:`PRODUCTS` has a function.
+The estimates are rough, of one slow core: they are there to refuse what could never end
+or fit, not to plan by. A field that makes work stands in :data:`COSTS` with what one of
+it costs; where several fields multiply, :data:`PRODUCTS` has a function.
 """
 
 from __future__ import annotations
@@ -97,6 +97,9 @@ COSTS: Mapping[str, Cost] = {
     "StepJob.small_reductions": Cost(0.01, 1e5),
 }
 
+#: What every field of a network costs: chips and ports are counted, rates cost nothing.
+_PORT = Cost(0, 1e3)
+
 #: A field and what it costs together with its neighbours.
 _Estimate = tuple[str, Cost]
 
@@ -134,7 +137,8 @@ def _profile(settings: Any) -> _Estimate:
     longest = max((*settings.lengths, 1)) + max((*settings.contexts, 0))
     per_token = 12.0 * model.hidden * (model.hidden + model.feed_forward) + model.hidden * longest
     return "lengths", Cost(
-        passes * tokens * per_token / (1e13 if settings.device == "cuda" else 1e10), 40.0 * max((*settings.lengths, 1)) * model.hidden
+        passes * tokens * per_token / (1e13 if settings.device == "cuda" else 1e10),
+        40.0 * max((*settings.lengths, 1)) * model.hidden,
     )
 
 
@@ -145,14 +149,23 @@ def _passes(settings: Any) -> _Estimate:
 
 def _training(settings: Any) -> _Estimate:
     latencies = (*settings.on_demand_latencies_ms, *settings.provisioned_latencies_ms)
-    steps = (settings.warmup_iterations + settings.iterations) * settings.repeats
     # A step switches its circuits a few times.
+    longest = 4e-3 * max((*latencies, 0.0))
+    if longest > 3600:
+        slow = max(settings.on_demand_latencies_ms, default=0.0) == max(latencies)
+        field = "on_demand_latencies_ms" if slow else "provisioned_latencies_ms"
+        return field, Cost(longest * 48)
+    steps = (settings.warmup_iterations + settings.iterations) * settings.repeats
     waited = 4e-3 * sum(latencies)
     return "iterations", Cost(steps * (0.02 * (1 + len(latencies)) + waited), 100.0 * steps)
 
 
 def _live(settings: Any) -> _Estimate:
     latencies = (*settings.latencies_ms, settings.restart_latency_ms or 0.0)
+    longest = max(latencies)
+    if longest > 3.6e6:
+        field = "latencies_ms" if longest in settings.latencies_ms else "restart_latency_ms"
+        return field, Cost(longest * 48e-3)
     steps = settings.warmup_iterations + settings.iterations
     switched = 8e-3 * sum(latencies) * settings.micro_batches
     return "iterations", Cost(
@@ -207,10 +220,10 @@ def check_effort(settings: Any, key: str = "") -> None:
         name = type(settings).__name__
         for field in dataclasses.fields(settings):
             value, own = getattr(settings, field.name), _below(key, field.name)
-            cost = COSTS.get(f"{name}.{field.name}")
+            cost = COSTS.get(f"{name}.{field.name}", _PORT if hasattr(settings, "family") else None)
             if cost is not None:
                 for count in value if isinstance(value, tuple) else (value,):
-                    if count is not None:
+                    if isinstance(count, int if cost is _PORT else (int, float)):
                         _refuse(own, count, cost.times(count))
             check_effort(value, own)
         for product in PRODUCTS.get(name, ()):
@@ -245,12 +258,14 @@ def check_packets(
     cycles = network.warmup_cycles + network.measured_cycles
     once = Cost(5e-9, 0).times(float(chips) * cycles)
     packets = float(chips) * cycles / network.packet_flits
-    for load in loads:
-        # A chip that offers more than it can send keeps its packets, cycle by cycle.
-        _refuse(f"{key}.loads", load, Cost(2e-6, 16).times(packets * load))
     # Nobody knows where it saturates; one flit per chip and cycle is of the order.
     total = Cost(once.seconds + 2e-6 * packets).times(runs + len(loads))
-    _refuse(f"{key}.network.measured_cycles", network.measured_cycles, total)
+    _refuse(_below(key, "network.measured_cycles"), network.measured_cycles, total)
+    for load in loads:
+        # A chip that offers more than it can send keeps its packets, cycle by cycle.
+        _refuse(
+            f"{key}.loads" if key else "traffic.load", load, Cost(2e-6, 16).times(packets * load)
+        )
 
 
 def in_words(cost: Cost) -> str:

@@ -8,12 +8,12 @@ end a job minutes later; here it ends the composition.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from railx.economics import bill_of_materials, read_catalogue
-from railx.families import build_topology, family_of
+from railx.families import build_topology, check_topology, family_of
 from railx.figures import figure_of
 from railx.mapping.layout import place_ranks
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from railx.workload.model import ModelSettings
     from workflow.config import Experiment
 
-__all__ = ["check_fit", "check_plan", "check_prices"]
+__all__ = ["check_choices", "check_fit", "check_plan", "check_prices"]
 
 #: Chips and switches up to which a graph is built to be checked; beyond it takes
 #: seconds.
@@ -62,6 +62,33 @@ def check_fit(experiment: Experiment) -> None:
     _check_jobs(experiment)
     _check_figures(experiment)
     check_prices(experiment.economics)
+    for key in ("mapping", "switched"):
+        own = getattr(experiment, key)
+        catalogue = _catalogue(own.catalogue, f"{key}.catalogue")
+        _check_names(f"{key}.price_set", (own.price_set,), catalogue.price_sets)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """Refuse what the groups of a stage run by hand cost, and ask of one another.
+
+    ``chosen`` holds checked settings by group. SettingsError names the key.
+    """
+    check_effort(chosen)
+    if {"planner", "cluster", "model"} <= chosen.keys():
+        check_plan(chosen["planner"], chosen["cluster"], chosen["model"])
+    if "economics" in chosen:
+        check_prices(chosen["economics"])
+    for key in ("mapping", "switched"):
+        if key in chosen:
+            catalogue = _catalogue(chosen[key].catalogue, f"{key}.catalogue")
+            _check_names(f"{key}.price_set", (chosen[key].price_set,), catalogue.price_sets)
+    if {"topology", "network", "traffic"} <= chosen.keys():
+        network = chosen["network"]
+        if network.model == "packet":
+            check_topology(chosen["topology"])
+            vertices = _vertices(chosen["topology"])
+            _check_table("topology", chosen["topology"].family, vertices)
+            check_packets("", network, vertices, (chosen["traffic"].load,), 1)
 
 
 def check_plan(
@@ -157,8 +184,8 @@ def _check_topologies(experiment: Experiment) -> None:
         if experiment.bandwidth.ranks > vertices:
             raise SettingsError(
                 "bandwidth.ranks",
-                f"got {experiment.bandwidth.ranks:,}; allowed: fewer than the {vertices:,} chips and"
-                f" switches of {name}",
+                f"got {experiment.bandwidth.ranks:,}; allowed: fewer than the {vertices:,} chips"
+                f" and switches of {name}",
             )
 
 
@@ -182,7 +209,7 @@ def _check_packets(experiment: Experiment) -> None:
         if sweep.precision < _FINEST:
             raise SettingsError(
                 f"sweeps.{name}.precision",
-                f"got {sweep.precision:g}; allowed: at least {_FINEST:g}, as windows are that noisy",
+                f"got {sweep.precision:g}; allowed: at least {_FINEST:g}, as windows are so noisy",
             )
         _check_table(f"sweeps.{name}.topology", sweep.topology, chips)
         check_packets(

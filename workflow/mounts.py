@@ -87,8 +87,9 @@ def primary_config(
     """
     layers, rest, chosen = _command_line(list(overrides), single)
     shared = _read(CONF / "config.yaml")
-    experiment = str(chosen or shared.pop("experiment", None))
+    experiment = shared.pop("experiment", None) if chosen is None else chosen
     shared.pop("experiment", None)
+    experiment = str(experiment)
     mounts = _with_layer(_Mounts(single, chosen=_defaults(single)), shared, "conf/config.yaml")
     mounts = _with_experiment(mounts, experiment, ())
     for layer in layers:
@@ -260,7 +261,8 @@ def _command_line(
         if override.package is None and not override.is_sweep_override():
             key, name = override.key_or_group.partition(".")[::2]
             if override.key_or_group == "experiment":
-                experiment = str(override.value())
+                value = override.value()
+                experiment = "" if value is None else str(value)
                 continue
             layer = _layer(key, name, override, single)
         if layer is None:

@@ -1,11 +1,11 @@
 """conf/ composed without Hydra, where files and values are all that is asked.
 
-Hydra composes whatever its language can say, in time that grows with the square of the
-files: 20 s for an experiment of 170 plans. What conf/ itself uses is small: ``defaults``
-of names, ``/group@key: name`` and ``override``, and values on top. That is composed
-here, each file once however often it is mounted. Everything else (interpolations,
-``@package``, sweeps, packages with an underscore, deleted and added groups) ends in
-:class:`Unplain`, and Hydra composes. A test holds both equal.
+Hydra composes whatever its language can say, in time that grows with the square of
+the files: 20 s for an experiment of 170 plans. What conf/ itself uses is small:
+``defaults`` of names, ``/group@key: name`` and ``override``, and values on top. That is
+composed here, each file once however often it is mounted. Everything else
+(interpolations, ``@package``, sweeps, packages with an underscore, deleted and added
+groups) ends in :class:`Unplain`, and Hydra composes. A test holds both equal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Unplain(Exception):
 
 @dataclass(frozen=True)
 class _Node:
-    """A file with all that it mounts, below its own key, and which overrides it took."""
+    """A file with all that it mounts, below its own key; which choices it took."""
 
     content: Mapping[str, Any]
     taken: frozenset[tuple[str, str]]
@@ -112,7 +112,7 @@ class _Trees:
         choices: _Choices,
         depth: int,
     ) -> _Node:
-        """What ``defaults`` mount in their order, the content where ``_self_`` stands."""
+        """What ``defaults`` mount in their order, the content at ``_self_``."""
         if not isinstance(defaults, Sequence) or isinstance(defaults, str):
             raise Unplain(group)
         entries = [_entry(group, item) for item in defaults]

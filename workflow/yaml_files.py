@@ -1,4 +1,4 @@
-"""Files of conf/ as plain data: read once while they stay the same, mistakes in one line.
+"""Files of conf/ as plain data, each read once while it stays the same.
 
 The rules are those of Hydra's own files: YAML 1.2's numbers, no dates, each key once.
 """
