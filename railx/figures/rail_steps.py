@@ -1,6 +1,7 @@
 """Jobs of Opus on RailX set once, on rails switched in the step, or both: step times.
 
-Generated steps, replayed under the rules of the controller, beside electrical rails. No paper compares them; the comparison is this project's.
+Generated steps, replayed under the rules of the controller, beside electrical rails. No
+paper compares them; the comparison is this project's.
 """
 
 from __future__ import annotations
