@@ -49,7 +49,7 @@ from railx.settings import SettingsError
 from railx.steps.programs import PARALLELISMS_OF_CHANNELS, programs
 from railx.steps.settings import StepJob
 
-__all__ = ["TurnWiring", "rail_step_rows"]
+__all__ = ["Exchange", "TurnWiring", "rail_step_rows"]
 
 _RULES: tuple[Mode, ...] = ("on_demand", "provisioned")
 #: Steps that are replayed; the last counts, so that it is one among others.
@@ -59,7 +59,7 @@ _FIDELITY = "replay"
 _USES = {"DP": "data", "PP": "pipeline", "EP": "expert"}
 
 
-class _Exchange(Configuration):
+class Exchange(Configuration):
     """What experts need where their circuits are others than those of the replicas."""
 
 
@@ -117,7 +117,9 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
         afford = costs[own.reference].usd / costs[name].usd
         for basis, gb_s in (("equal_bandwidth", rate), ("equal_cost", rate * afford)):
             head = {"step": step_name, "network": name, "basis": basis}
-            yield from (head | row for row in _rows(own, step, chosen, gb_s, costs[name]))
+            for row in _rows(own, step, chosen, gb_s, costs[name]):
+                whole = head | row
+                yield {column: whole[column] for column in _COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,14 @@ def _rows(
             yield common | {"mode": mode, "reason": None} | found[best][number]
 
 
-#: Columns that differ between the rows of a network; empty where it has no room.
+_COLUMNS = (
+    *("step", "job", "model", "device", "gpus", "network", "basis", "gb_s_per_gpu"),
+    *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
+    *("data_ms", "pipeline_ms", "expert_ms"),
+    *("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts"),
+    *("circuits", "reason", "fidelity"),
+)
+#: Those that differ between the rows of a network; empty where it has no room.
 _VARIED = (
     *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
     *("data_ms", "pipeline_ms", "expert_ms", "circuits"),
@@ -319,7 +328,7 @@ class TurnWiring(TableWiring):
 
     def wires(self, configuration: Configuration) -> tuple[Wire, ...]:
         """On every rail of the use both neighbours in each ring, or the two stages."""
-        exchange = isinstance(configuration, _Exchange)
+        exchange = isinstance(configuration, Exchange)
         kind = "pair" if self._stages(configuration.members) else "ring"
         found: list[Wire] = []
         for use, (rails, wiring) in self._uses.items():
@@ -428,7 +437,7 @@ def _with_times(line: _Line, candidate: _Candidate) -> Programs:
         for number in np.unique(configuration[own]).tolist():
             old = configurations[number]
             configuration[own & (configuration == number)] = len(configurations)
-            configurations.append(_Exchange(old.kind, old.members))
+            configurations.append(Exchange(old.kind, old.members))
         columns["configuration"] = configuration
     return Programs.from_columns(columns, made.channels, configurations)
 
