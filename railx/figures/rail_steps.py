@@ -35,7 +35,9 @@ def draw(settings: RailStepsFigureSettings, inputs: FigureFiles, output: Path) -
 
     Raises ValueError for a step, a network or a mode that the table does not have.
     """
-    table = read_frames(inputs, "generated", _COLUMNS).rename(columns=_NAMES)
+    table = read_frames(inputs, "generated", _COLUMNS)
+    # Its jobs are variants of the steps.
+    table = table.drop(columns="job", errors="ignore").rename(columns=_NAMES)
     last = list(settings.jobs)[-1]
     name = settings.jobs[last]
     words = PanelWords(
