@@ -5,8 +5,9 @@ of about equal time. They form one 1F1B pipeline, longest sequences first, or se
 one after another (the paper's grouping programme, eq. 14, over classes of equal chunk
 count). A group costs what it takes to fill and drain it, and what recomputing takes
 (``checkpoints``). Both are weighed together: one pipeline more fills and drains once
-more, but its window is narrower. Candidates are grouped in order of the simulated time
-of one pipeline of all chunks, and the plan with the least simulated time wins.
+more, but its window is narrower. Candidates are compared by what the simulation says of
+the pipelines that they are grouped into, the best are grouped once more by simulated
+times, and the plan with the least simulated time wins.
 
 Deviations from the paper:
 
@@ -86,12 +87,14 @@ PipelineSchedule = TriedName | Literal["best", "best_trained"]
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
 _TOKEN_LIMITS = 8
-#: Families of candidates of which every one is grouped and simulated.
-_FAMILIES = 3
+#: Families of candidates of which every one is grouped and simulated, at most, and how
+#: far above the best family's their times may be.
+_FAMILIES = 5
+_NEAR = 1.015
 #: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
 _WORTH = 0.05
-#: Those of them whose recomputation is solved thoroughly; one where a plan is known.
-_SOLVED = 2
+#: Pipelines whose recomputation is solved thoroughly; half where a plan is known.
+_SOLVED = 6
 
 
 @dataclass(frozen=True)
@@ -592,7 +595,9 @@ def _least_simulated(
         ends[family] = (min(own), max(own))
     best_of: dict[int, float] = {}
     for inside in (False, True):
+        enough_ms = _NEAR * min(best_of.values(), default=math.inf)
         near = sorted(best_of, key=lambda family: best_of[family])[:_FAMILIES]
+        near = [family for family in near if best_of[family] <= enough_ms]
         for least_ms, family, place in below:
             limit_ms = min(map(_time_of, tried), default=known_ms)
             if least_ms >= limit_ms:
@@ -603,21 +608,24 @@ def _least_simulated(
                     tried.append(found)
                     time_ms = best_of.get(family, math.inf)
                     best_of[family] = min(time_ms, found.simulated_ms)
-    return _best_solved(tried, settings, cost, _SOLVED if known_ms == math.inf else 1)
+    return _best_solved(tried, settings, cost, _SOLVED if known_ms == math.inf else _SOLVED // 2)
 
 
 def _best_solved(
-    tried: list[_Divided], settings: PipelineSettings, cost: PipelineCost, number: int
+    tried: list[_Divided], settings: PipelineSettings, cost: PipelineCost, most: int
 ) -> _Grouped | None:
-    """The best of the ``number`` that are first in time.
+    """The best of those that are first in time, ``most`` pipelines of them or one.
 
     They are divided once more by what simulations say, and their counts are solved.
     """
-    first = sorted(tried, key=_time_of)[:number]
-    again = (_group(one.chunked, settings, cost, simulated=True) for one in first)
-    some = [*first, *(one for one in again if one is not None)]
-    some = sorted(some, key=_time_of)[:number]
-    solved = [_solved(one, settings, cost, how) for one in some for how in (True, False)]
+    solved: list[_Grouped] = []
+    for one in sorted(tried, key=_time_of):
+        again = _group(one.chunked, settings, cost, simulated=True) or one
+        best = min(again, one, key=_time_of)
+        most -= len(best.bounds) - 1
+        if solved and most < 0:
+            break
+        solved += [_solved(best, settings, cost, how) for how in (True, False)]
     return min(solved, key=_time_of, default=None)
 
 
