@@ -93,8 +93,17 @@ _FAMILIES = 5
 _NEAR = 1.015
 #: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
 _WORTH = 0.05
-#: Pipelines whose recomputation is solved thoroughly; half where a plan is known.
-_SOLVED = 6
+#: Pipelines whose division and recomputation are mended; half where a plan is known.
+_MENDED = 6
+#: What solving them thoroughly may gain, beyond which nobody tries.
+_LOWERED = 1.005
+#: How counts of recomputed layers are found: as they are priced, or with more care.
+_Care = Literal["rough", "quick", "thorough"]
+_METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
+    "rough": checkpoints.rough,
+    "quick": checkpoints.quick,
+    "thorough": checkpoints.fast,
+}
 
 
 @dataclass(frozen=True)
@@ -306,7 +315,7 @@ def _recomputing_less(
 ) -> tuple[Pipeline, int]:
     """With the layers that our method recomputes where that is faster, and Σ C."""
     own = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
-    found = _counts(checkpoint_problem(pipeline, cost), settings, cost, thorough=True)
+    found = _counts(checkpoint_problem(pipeline, cost), settings, cost, "thorough")
     if found is not None and any(map(any, own)):
         chunks = tuple(
             replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
@@ -571,8 +580,8 @@ def _least_simulated(
 
     What one pipeline that recomputes nothing takes is a bound: of candidates by that
     bound, none after one that fits as it is can be faster. Those before it are grouped
-    where the bound is below what is known: first the ends of every family, whose
-    members differ little, then all of the families that did best.
+    where the bound is below what is known: first the first of every family, whose
+    members differ little, then the last, then all, of the families that did best.
     """
     ranked = sorted(
         (_least_ms(one, cost), family, place)
@@ -589,44 +598,57 @@ def _least_simulated(
             tried.append(_Divided(chunked, (0, chunked.chunks), math.inf, least_ms))
             break
         below.append((least_ms, family, place))
-    ends: dict[int, tuple[int, ...]] = {}
+    ends: dict[int, tuple[int, int]] = {}
     for _, family, place in below:
-        own = (*ends.get(family, ()), place)
-        ends[family] = (min(own), max(own))
+        first, last = ends.get(family, (place, place))
+        ends[family] = (min(first, place), max(last, place))
     best_of: dict[int, float] = {}
-    for inside in (False, True):
+    for turn in range(3):
         enough_ms = _NEAR * min(best_of.values(), default=math.inf)
         near = sorted(best_of, key=lambda family: best_of[family])[:_FAMILIES]
-        near = [family for family in near if best_of[family] <= enough_ms]
+        chosen = {
+            0: set(ends),
+            1: {family for family in ends if best_of.get(family, 0.0) <= _NEAR * enough_ms},
+            2: {family for family in near if best_of[family] <= enough_ms},
+        }[turn]
         for least_ms, family, place in below:
             limit_ms = min(map(_time_of, tried), default=known_ms)
             if least_ms >= limit_ms:
                 break
-            if (place not in ends[family]) == inside and (family in near or not inside):
+            first, last = ends[family]
+            own = 0 if place == first else 1 if place == last else 2
+            if own == turn and family in chosen:
                 found = _group(families[family][place], settings, cost)
                 if found is not None:
                     tried.append(found)
                     time_ms = best_of.get(family, math.inf)
                     best_of[family] = min(time_ms, found.simulated_ms)
-    return _best_solved(tried, settings, cost, _SOLVED if known_ms == math.inf else _SOLVED // 2)
+    return _best_solved(tried, settings, cost, known_ms)
 
 
 def _best_solved(
-    tried: list[_Divided], settings: PipelineSettings, cost: PipelineCost, most: int
+    tried: list[_Divided], settings: PipelineSettings, cost: PipelineCost, known_ms: float
 ) -> _Grouped | None:
-    """The best of those that are first in time, ``most`` pipelines of them or one.
+    """The best of those that are first in time.
 
-    They are divided once more by what simulations say, and their counts are solved.
+    They are divided once more by what simulations say. What they recompute is lowered
+    by a quick method, and solved for the best of them where it is near ``known_ms``.
     """
-    solved: list[_Grouped] = []
+    most = _MENDED if known_ms == math.inf else _MENDED // 2
+    best: tuple[_Grouped, _Divided] | None = None
     for one in sorted(tried, key=_time_of):
         again = _group(one.chunked, settings, cost, simulated=True) or one
-        best = min(again, one, key=_time_of)
-        most -= len(best.bounds) - 1
-        if solved and most < 0:
+        divided = min(again, one, key=_time_of)
+        most -= len(divided.bounds) - 1
+        if best is not None and most < 0:
             break
-        solved += [_solved(best, settings, cost, how) for how in (True, False)]
-    return min(solved, key=_time_of, default=None)
+        for care in ("quick", "rough"):
+            solved = _solved(divided, settings, cost, care)
+            if best is None or solved.simulated_ms < best[0].simulated_ms:
+                best = solved, divided
+    if best is None or best[0].simulated_ms > _LOWERED * known_ms:
+        return None if best is None else best[0]
+    return min(_solved(best[1], settings, cost, "thorough"), best[0], key=_time_of)
 
 
 def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> bool:
@@ -668,7 +690,8 @@ def _one_f_one_b_ms(
 def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
     """What chunks [n] take from one stage to the next."""
     several = float(cost.shape.stages > 1)
-    return several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
+    ms = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
+    return np.asarray(ms, dtype=np.float64)
 
 
 def _group(
@@ -740,13 +763,13 @@ def _divided(
 
 
 def _solved(
-    divided: _Divided, settings: PipelineSettings, cost: PipelineCost, thorough: bool
+    divided: _Divided, settings: PipelineSettings, cost: PipelineCost, care: _Care
 ) -> _Grouped:
-    """The pipelines with their counts, solved thoroughly or as they were priced."""
+    """The pipelines with their counts."""
     groups = []
     for first, end in pairwise(divided.bounds):
         problem = _problem_of(divided.chunked, first, end, cost)
-        found = _counts(problem, settings, cost, thorough=thorough)
+        found = _counts(problem, settings, cost, care)
         assert found is not None  # they were priced
         groups.append(_Group(first, end, found.layers(), found.total, found.gap))
     solved = _Grouped(divided.chunked, tuple(groups))
@@ -754,7 +777,7 @@ def _solved(
 
 
 def _counts(
-    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, *, thorough: bool
+    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, care: _Care
 ) -> _Counted | None:
     """Layers that are recomputed; None where memory is short."""
     shape = (problem.stages, problem.chunks)
@@ -763,11 +786,11 @@ def _counts(
         return _Counted(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
     if settings.checkpointing != "full":
         solution: checkpoints.Solution | None = None
-        if thorough and settings.checkpointing == "exact":
+        if care == "thorough" and settings.checkpointing == "exact":
             solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
             found = None if solution is None else solution.counts
         else:
-            found = checkpoints.fast(problem) if thorough else checkpoints.rough(problem)
+            found = _METHODS[care](problem)
         if found is not None:
             gap = 0.0 if solution is None else solution.gap
             return _Counted(int(found.sum()), lambda: problem.counts(found), gap)

@@ -202,7 +202,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
         assert grouped is not None
         assert grouped.closed_form_ms == pytest.approx(min(closed))
         assert (grouped.bounds[0], grouped.bounds[-1]) == (0, chunked.chunks)
-        solved = module._solved(grouped, chosen, cost, thorough=False)
+        solved = module._solved(grouped, chosen, cost, "rough")
         assert grouped.simulated_ms == pytest.approx(solved.simulated_ms)
     if mode == "adaptive" and tokens == 330:
         # Memory holds one pipeline of all; two recompute so much less that they win.
