@@ -16,8 +16,8 @@ export PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
-SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
+CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
+SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
 .PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore soak bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
 
@@ -35,18 +35,18 @@ setup: $(READY) ## make .venv with the locked packages and torch as this machine
 
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
 	@$(SNAKEMAKE)
-	@$(BIN)/railx summary --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
+	@$(BIN)/railx summary --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"
 
 pdf: $(READY) ## the page of a finished run as PDF, by an installed Chromium: results/EXPERIMENT/report.pdf
-	@$(BIN)/railx pdf --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
+	@$(BIN)/railx pdf --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"
 
 figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
-	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figure/$(FIGURE).svg $(CONFIG)
+	@$(BIN)/snakemake --cores "$(CORES)" "results/$(EXPERIMENT)/figure/$(FIGURE).svg" $(CONFIG)
 
 claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=railx_absolute_cost
 	@test -n "$(CLAIM)" || { echo "error: CLAIM: is missing; allowed: the id of a claim in resources/claims" >&2; exit 2; }
-	@$(BIN)/railx claim $(CLAIM) $(OVERRIDES) --experiment $(EXPERIMENT) --cores $(CORES)
+	@$(BIN)/railx claim "$(CLAIM)" $(OVERRIDES) --experiment "$(EXPERIMENT)" --cores "$(CORES)"
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
@@ -71,7 +71,7 @@ test-oldest-torch: ## the backend's tests on the oldest supported torch, in .ven
 	@scripts/oldest_torch.sh
 
 mutants: $(READY) ## break a room's code on purpose and see whether its tests notice, e.g. ROOM=evidence (minutes)
-	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence" >&2; exit 2; }
+	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence, replay, steps, economics" >&2; exit 2; }
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)
