@@ -29,7 +29,7 @@ def composed():
         experiment = checked_experiment(overrides_from(config))
         check_folder(results_folder(experiment))
         check_sources(experiment)
-        check_targets(experiment, workflow.dag_settings.targets)
+        check_targets(experiment, getattr(workflow.dag_settings, "targets", ()))
         return experiment
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
