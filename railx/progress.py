@@ -62,12 +62,11 @@ def counting(what: str, units: int, total: float | None = None) -> Iterator[Coun
         _OPEN.remove(count)
 
 
-def counted(
-    items: Iterable[T], what: str, weights: Sequence[float] | None = None
-) -> Iterator[T]:
+def counted(items: Iterable[T], what: str, weights: Sequence[float] | None = None) -> Iterator[T]:
     """The items one by one, counted as done when the next one is asked for.
 
-    ``weights`` says how much work each is; without them all are alike.
+    ``weights`` says how much work each is; without them all are alike. The items are
+    listed at once.
     """
     listed = list(items)
     own = [1.0] * len(listed) if weights is None else [float(weight) for weight in weights]

@@ -1,9 +1,9 @@
 """Whether killed runs end where an undisturbed one does: `make kill-test`.
 
 An experiment is run once undisturbed and then RUNS times with KILLS kills: the whole
-process group gets SIGKILL at a moment that the seed draws, and the same command goes on.
-Every table and JSON file that is not measured has to be byte for byte that of the
-undisturbed run. Measured is what trains or profiles, and what is made from it.
+process group gets SIGKILL at a moment that the seed draws, then the same command goes
+on. Every table and JSON file that is not measured has to be that of the undisturbed
+run, byte for byte. Measured is what trains or profiles, and what is made from it.
 
 Each run is a copy of this checkout's pipeline in a folder of its own, which is removed.
 """
@@ -11,6 +11,7 @@ Each run is a copy of this checkout's pipeline in a folder of its own, which is 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -199,10 +200,8 @@ def _killed(command: Sequence[str], folder: Path, moment_s: float, what: str) ->
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

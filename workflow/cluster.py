@@ -87,7 +87,7 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
 def ranks_command(
     module: str, ranks: int, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """The beginning of the command that trains: a plain start, or an agent on each node.
+    """How the command that trains begins: a plain start, or an agent on each node.
 
     The first node of the job has rank 0, so its address is the one to meet at.
     """

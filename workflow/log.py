@@ -53,7 +53,7 @@ class JobLog:
     def begins(
         self, stage: str, item: str, settings: Any, inputs: Mapping[str, Iterable[str]]
     ) -> None:
-        """What the job is, its settings, and the files that it reads with their digests."""
+        """What the job is, its settings, and the files that it reads, with digests."""
         self.say(f"begins: {' '.join(filter(None, [stage, item]))}")
         for line in _settings_lines(settings):
             self.say(f"setting {line}")

@@ -145,7 +145,7 @@ def _configure(folder: Path) -> None:
     key = folder / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    # The plugin clears SLURM_CONF for its steps: elsewhere the file is where Slurm looks.
+    # The plugin clears SLURM_CONF for its steps, which look in a folder of the machine.
     (folder / "bin").mkdir()
     step = folder / "bin" / "srun"
     step.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {_program("srun")} "$@"\n')

@@ -66,7 +66,11 @@ def test_every_rule_has_the_same_directives_in_the_same_order() -> None:
         assert found == [word for word in order if word in found]
         assert set(order) - set(found) <= {"input", "threads", "resources"}
         assert '"../scripts/stage.py"' in rule
-        named = set(re.findall(r'\b(?:files_in|files_out|settings|code|words|cluster_resources)\("(\w+)"\)', rule))
+        named = set(
+            re.findall(
+                r'\b(?:files_in|files_out|settings|code|words|cluster_resources)\("(\w+)"\)', rule
+            )
+        )
         assert named == {name}
 
 
