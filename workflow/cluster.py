@@ -2,8 +2,9 @@
 
 The profile of a cluster says how its nodes look (``ranks_per_node`` and
 ``gpus_per_rank`` of a rule, under ``set-resources``); on one machine both are unset and
-nothing is asked for. Under Slurm the ranks of a job with several nodes are started by
-``srun``, one torchrun agent a node.
+nothing is asked for. The ranks of a job with several nodes are started by torchrun's
+agents, one a node: by ``srun`` under Slurm, elsewhere by the other nodes themselves,
+which find the command in a folder that all of them see.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any
 
+from railx.io import write_json
 from workflow.stage import Needs
 
 __all__ = [
+    "AGENTS",
+    "COMMAND",
+    "NODES",
     "PER_NODE",
     "asked",
     "head_address",
@@ -30,6 +36,12 @@ __all__ = [
 
 #: What a profile says of the nodes of a cluster.
 PER_NODE = ("ranks_per_node", "gpus_per_rank")
+
+#: The variables of a job whose nodes were started without Slurm: how many they are, and
+#: a folder that all of them see, where the others find the command of their agent.
+NODES = "RAILX_NODES"
+AGENTS = "RAILX_AGENTS"
+COMMAND = "command.json"
 
 #: Addresses that only their own machine reaches.
 _LOOPBACK = re.compile(r"^(127\.|localhost$|::1$)")
@@ -47,6 +59,8 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
         return dict.fromkeys(("nodes", "gres", "tasks", "cpus_per_task"))
     if here < 1:
         raise ValueError(f"ranks_per_node: got {here}; allowed: 1 or more")
+    if gpus is not None and gpus < 0:
+        raise ValueError(f"gpus_per_rank: got {gpus}; allowed: 0 or more")
     ranks = needs.ranks
     nodes = ceil(ranks / here)
     if ranks % nodes:
@@ -75,8 +89,8 @@ def _whole(profile: Mapping[str, Any], key: str) -> int | None:
 
 
 def nodes_here(environment: Mapping[str, str] = os.environ) -> int:
-    """The nodes that Slurm gave to this job; 1 outside of it."""
-    return int(environment.get("SLURM_JOB_NUM_NODES", "1"))
+    """The nodes that a cluster gave to this job; 1 outside of one."""
+    return int(environment.get(NODES) or environment.get("SLURM_JOB_NUM_NODES", "1"))
 
 
 def head_address(environment: Mapping[str, str] = os.environ) -> str:
@@ -85,15 +99,18 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def ranks_command(
-    module: str, ranks: int, environment: Mapping[str, str] = os.environ
+    module: str,
+    arguments: Sequence[str],
+    ranks: int,
+    environment: Mapping[str, str] = os.environ,
 ) -> list[str]:
-    """How the command that trains begins: a plain start, or an agent on each node.
+    """The command that trains: a plain start, or an agent of torchrun on each node.
 
     The first node of the job has rank 0, so its address is the one to meet at.
     """
     nodes = nodes_here(environment)
     if nodes == 1:
-        return [sys.executable, "-m", module]
+        return [sys.executable, "-m", module, *arguments]
     if ranks % nodes:
         raise ValueError(f"{ranks} ranks on {nodes} nodes; allowed: a multiple of the nodes")
     with socket.socket() as free:
@@ -102,11 +119,15 @@ def ranks_command(
     agent = [sys.executable, "-m", "torch.distributed.run"]
     agent += ["--nnodes", str(nodes), "--nproc-per-node", str(ranks // nodes)]
     agent += ["--master-addr", head_address(environment), "--master-port", str(port)]
+    agent += ["-m", module, *arguments]
+    if folder := environment.get(AGENTS):
+        write_json(Path(folder) / COMMAND, agent)
+        return ["env", "PET_NODE_RANK=0", *agent]
     # The agents share what the job was given; each learns its number from Slurm.
     step = ["srun", "--overlap", "--kill-on-bad-exit=1", f"--nodes={nodes}", f"--ntasks={nodes}"]
     step += ["--ntasks-per-node=1", "--cpu-bind=none"]
     numbered = 'PET_NODE_RANK=$SLURM_NODEID exec "$@"'
-    return [*step, "sh", "-c", numbered, "sh", *agent, "-m", module]
+    return [*step, "sh", "-c", numbered, "sh", *agent]
 
 
 def reachable(host: str, nodes: int, environment: Mapping[str, str] = os.environ) -> str:
