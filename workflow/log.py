@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ __all__ = ["JobLog", "logged"]
 
 #: Settings that a log names; the rest is in the record of the job.
 _SETTINGS = 40
+#: How a shell calls the end by Ctrl-C.
+_INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -96,6 +99,15 @@ def logged(path: str | Path) -> Iterator[JobLog]:
         with contextlib.suppress(OSError):
             log.say(line)
             log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
+        _end(1)
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            log.say(f"ends: interrupted after {duration(log.seconds)} ({log.seconds:.1f} s)")
+        _end(_INTERRUPTED)
+    except Exception as error:
+        traceback.print_exc()
+        log.terminal(f"error: {type(error).__name__}: {error}; its traceback is in {path}")
+        log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
         _end(1)
     finally:
         for stream in (sys.stdout, sys.stderr):
