@@ -10,6 +10,8 @@ GENERATED ?= 20
 SEED ?= 1
 STATES ?= 1000000
 SOAK_S ?= 600
+RUNS ?= 5
+KILLS ?= 10
 export TORCH_INDEX
 export PYTHON ?= python3
 
@@ -19,7 +21,7 @@ READY := .venv/.ready
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore soak bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore kill-test test-slurm soak bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +78,12 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)
 	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.fabric.explore --states $(STATES)
+
+kill-test: $(READY) ## kill RUNS=5 quick runs KILLS=10 times each (SEED=1): what is not measured comes out byte for byte the same (hours; STAGES="metrics corpus" for these alone)
+	@$(BIN)/python scripts/kill_test.py --runs $(RUNS) --kills $(KILLS) --seed $(SEED) $(if $(STAGES),--stages $(STAGES))
+
+test-slurm: $(READY) ## the Slurm profile on a real Slurm that the test starts and stops (root, slurm-wlm and munge)
+	@$(BIN)/python -m pytest -m slow tests/cluster/test_slurm.py
 
 soak: $(READY) ## the control plane under load and faults (10 minutes: SOAK_S=600, SEED=1, more by SOAK=--help)
 	@$(BIN)/python scripts/soak --seconds $(SOAK_S) --seed $(SEED) $(SOAK)

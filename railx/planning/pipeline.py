@@ -63,6 +63,7 @@ from railx.planning.occupancy import fits
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.schedule import backward_order, longest_split, pipeline_ms
+from railx.progress import counted
 from railx.settings import AtLeast, PowerOfTwo
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import ChunkTime
@@ -936,7 +937,7 @@ def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch
     )
     return tuple(
         plan_pipeline_batch(index, batch, settings, cost, task.max_length_tokens)
-        for index, batch in enumerate(task.batches)
+        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
+from railx.progress import counted
 from railx.replay.engine import ReplayedIteration, Step, replay
 from railx.replay.passes import Passes
 from railx.replay.pricing import price_of
@@ -70,7 +71,7 @@ def cluster_time(
     computed = "measured" if passes is None else "profile"
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
-        for topology, own in programs.items()
+        for topology, own in counted(programs.items(), "topologies")
         for setting in _sweep(settings)
         for row in _replayed(topology, own, layout, setting, warmup, wall)
     ]
