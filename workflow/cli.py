@@ -20,7 +20,11 @@ from railx import __version__
 from workflow.commands import (
     claim,
     compare,
+    completion,
     fabric,
+    init,
+    listing,
+    reproduce,
     schedule,
     sql,
     summary,
@@ -40,9 +44,18 @@ BY_HAND: dict[str, ByHand] = {
 }
 
 
+#: The other commands, in the order of the list.
+_COMMANDS: tuple[Any, ...] = (
+    *(init, reproduce, listing, completion),
+    *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 0, or 2 with one line on standard error."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    completion.complete(parser)
+    options = parser.parse_args(arguments)
     try:
         return int(options.action(options))
     except BrokenPipeError:
@@ -67,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
                 f"  {BY_HAND['topology'].example}",
                 "",
                 "the whole pipeline:",
-                "  make reproduce",
+                "  railx reproduce quick",
             )
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
-    for module in (schedule, train, sql, claim, verdicts, compare, sync, summary, fabric):
+    for module in _COMMANDS:
         module.add(commands)
     return parser
 

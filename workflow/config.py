@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+from railx import places
 from railx.economics import EconomicsSettings
 from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
@@ -66,7 +67,7 @@ _HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
 _COMPOSERS = (_HERE / "config.py", _HERE / "mounts.py", _HERE / "composed.py")
 #: Where composed configs are kept.
-KEPT = CONF.parent / ".cache" / "composed"
+KEPT = places.cache("composed")
 #: Solvers and torch take no larger one.
 Seed: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
 #: Lists whose entries have a seed of their own.

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from railx import places
 from workflow import composed
 
 __all__ = ["checked_experiment", "overrides_from"]
 
-_ROOT = Path(__file__).resolve().parent.parent
 #: What checks, and what it checks against.
 _SOURCES = ("railx", "training", "workflow")
 
@@ -29,9 +28,9 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     """
     request = ["checked", *overrides]
     # Lists such as that of the figures are imported by name: no walk sees all schemas.
-    sources = [path for folder in _SOURCES for path in (_ROOT / folder).rglob("*.py")]
-    key = composed.key(request, [*(_ROOT / "conf").rglob("*.yaml"), *sources])
-    folder = _ROOT / ".cache" / "checked"
+    sources = [path for folder in _SOURCES for path in (places.CODE / folder).rglob("*.py")]
+    key = composed.key(request, [*(places.WORK / "conf").rglob("*.yaml"), *sources])
+    folder = places.cache("checked")
     kept = composed.read(folder, key)
     if kept is not None:
         return kept

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.places import WORK
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.commands.shared import command
+from workflow.commands.shared import command, snakemake
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
 
 __all__ = ["add"]
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def add(commands: Any) -> None:
@@ -50,7 +48,7 @@ def _claim(options: argparse.Namespace) -> int:
     if claim.settings.query is not None:
         files = _files(claim.settings.query, claim.id, experiment)
         _make(files, options)
-    print_judged(judged(claim, experiment, _ROOT / results_folder(experiment)), options)
+    print_judged(judged(claim, experiment, WORK / results_folder(experiment)), options)
     return 0
 
 
@@ -89,7 +87,7 @@ def _experiments_with(named: Sequence[str]) -> list[str]:
     from workflow.experiment import checked_experiment
 
     found = []
-    for path in sorted((_ROOT / "conf" / "experiment").glob("*.yaml")):
+    for path in sorted((WORK / "conf" / "experiment").glob("*.yaml")):
         try:
             experiment = checked_experiment([f"experiment={path.stem}"])
         except SettingsError:
@@ -100,15 +98,14 @@ def _experiments_with(named: Sequence[str]) -> list[str]:
 
 
 def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
-    arguments = [sys.executable, "-m", "snakemake", "--cores", str(options.cores)]
-    arguments += [str(file) for file in files]
-    arguments += ["--config", f"experiment={options.experiment}"]
+    arguments = [str(file) for file in files]
+    entries = [f"experiment={options.experiment}"]
     if options.overrides:
-        arguments.append(f"hydra={' '.join(options.overrides)}")
+        entries.append(f"hydra={' '.join(options.overrides)}")
     # What Snakemake says is no part of the answer.
-    finished = subprocess.run(arguments, check=False, cwd=_ROOT, stdout=sys.stderr)
-    if finished.returncode:
+    code = snakemake([*arguments, "--cores", str(options.cores)], entries, stdout=sys.stderr)
+    if code:
         raise ValueError(
-            f"claim {options.id}: its tables could not be made (exit code {finished.returncode});"
+            f"claim {options.id}: its tables could not be made (exit code {code});"
             " what went wrong stands above"
         )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from railx.places import WORK, is_work
 from workflow.stage import Settings
 
-__all__ = ["add_results", "command", "experiment_of", "print_table", "words"]
+__all__ = ["add_results", "command", "experiment_of", "print_table", "snakemake", "words"]
 
 
 def command(
@@ -47,6 +51,23 @@ def experiment_of(results: Path, name: str) -> Settings:
         return checked_experiment([f"experiment={name}"])
     settings: Settings = read_json(config)
     return settings
+
+
+def snakemake(
+    arguments: Sequence[str], entries: Sequence[str], stdout: IO[str] | None = None
+) -> int:
+    """Run Snakemake in the folder of work; returns its exit code.
+
+    ``entries`` are those of its ``--config``. Raises ValueError where there is no such
+    folder.
+    """
+    if not is_work(WORK):
+        raise ValueError(
+            f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
+            " or a checkout"
+        )
+    command = [sys.executable, "-m", "snakemake", *arguments, "--config", *entries]
+    return subprocess.run(command, check=False, cwd=WORK, stdout=stdout).returncode
 
 
 def words(value: Any) -> str:

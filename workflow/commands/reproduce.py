@@ -1,0 +1,63 @@
+"""``railx reproduce``: a whole experiment, as ``make reproduce`` in a checkout."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from railx.places import WORK
+from workflow.commands import summary
+from workflow.commands.shared import command, snakemake
+
+__all__ = ["add"]
+
+
+def add(commands: Any) -> None:
+    """Add ``railx reproduce`` to the commands."""
+    parser = command(
+        commands,
+        "reproduce",
+        "run a whole experiment: results/EXPERIMENT/report.html",
+        "Run every stage of an experiment whose results are missing or out of date, and say"
+        " what held. In the folder that `railx init` made, or in a checkout.",
+        "example:\n  railx reproduce quick\n  railx reproduce quick topologies.torus_2d.n=3",
+    )
+    parser.add_argument(
+        "experiment", nargs="?", default="paper", help="the experiment (default: paper)"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override of the experiment"
+    )
+    parser.add_argument("--cores", default="all", help="how many cores to use (default: all)")
+    parser.add_argument(
+        "--until",
+        metavar="STAGE",
+        help="make no more than this stage and what it needs",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would run, and run nothing"
+    )
+    parser.set_defaults(action=_reproduce)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from workflow.experiment import checked_experiment
+    from workflow.stages import stage_of
+
+    if "=" in options.experiment:
+        raise ValueError(
+            f"EXPERIMENT: got {options.experiment!r}, an override; allowed: its name first,"
+            f" e.g. railx reproduce quick {options.experiment}"
+        )
+    checked_experiment([f"experiment={options.experiment}", *options.overrides])
+    arguments = ["--cores", str(options.cores), *(["--dry-run"] if options.dry_run else [])]
+    if options.until is not None:
+        arguments += ["--until", stage_of(f"{options.until}.").name]
+    entries = [f"experiment={options.experiment}"]
+    overrides = shlex.join(options.overrides)
+    if overrides:
+        entries.append(f"hydra={overrides}")
+    code = snakemake(arguments, entries)
+    if code or options.dry_run or options.until is not None:
+        return code
+    return summary.say(options.experiment, options.overrides, WORK / "results")
