@@ -43,9 +43,10 @@ def job_record(
     Keys: ``schema``, ``stage``, ``item``, ``started_utc``, ``ended_utc``, ``commit``
     and ``dirty`` (None without git), ``code`` (digest), ``config`` (SHA-256 of the
     settings), ``inputs`` and ``outputs`` (SHA-256 by path; a file outside the working
-    folder by its name, one that came with the code by its place there), ``packages`` (versions of those that the stage imports),
-    ``lock`` (SHA-256 of requirements.lock, None without one), ``load`` (one-minute load
-    average ``before`` and ``after``), and the machine's keys of
+    folder by its name, one that came with the code by its place there), ``packages``
+    (versions of those that the stage imports), ``lock`` (SHA-256 of requirements.lock,
+    None without one), ``load`` (one-minute load average ``before`` and ``after``), and
+    the machine's keys of
     :func:`~railx.provenance.collect_provenance`. Raises OSError for a file that cannot
     be read.
     """

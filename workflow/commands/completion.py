@@ -91,7 +91,7 @@ def _claims() -> list[str]:
 
 
 def override_choices(prefix: str, groups: Iterable[str] | None = None) -> Iterator[str]:
-    """``group=`` for every group of conf/, and ``group=choice`` once a group is typed."""
+    """``group=`` for every group of conf/; ``group=choice`` once one is typed."""
     from workflow.mounts import CONF, choices
 
     known = [path.name for path in sorted(CONF.iterdir()) if path.is_dir()]

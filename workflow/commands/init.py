@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from railx.places import CODE, SHIPPED
 from workflow.commands.shared import command

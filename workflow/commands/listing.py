@@ -47,14 +47,15 @@ def _topologies() -> Iterator[Row]:
 
 
 def _planners() -> Iterator[Row]:
-    from railx.planning.planners import planner_named
+    from railx.planning.planners import PLANNERS
 
+    kinds = {planner.name: planner.kind or "either" for planner in PLANNERS}
     for name in _choices("planner"):
         planner = _key("planner", name, "planner")
         yield {
             "name": name,
             "planner": planner,
-            "plans": (planner_named(planner).kind or "either").replace("_", " "),
+            "plans": kinds[planner].replace("_", " "),
             "what": _about(name, "planner"),
         }
 
