@@ -20,12 +20,22 @@ SNAKEFILE = """\
 #   railx reproduce quick
 #   snakemake --config experiment=quick tracking=off hydra="topologies.torus_2d.n=3 seed=3"
 #
-# Rules of your own go below; `snakemake FILE` makes what they make.
+# Rules of your own go below; what is to be made on every run becomes an input of `everything`.
 
 from railx.places import SHIPPED
 
 
 include: str(SHIPPED / "Snakefile")
+
+
+localrules:
+    everything,
+
+
+rule everything:
+    default_target: True
+    input:
+        rules.all.input,
 """
 #: What is written, by its place here: the folder that it is copied from.
 _COPIED = {
