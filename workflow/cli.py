@@ -28,6 +28,7 @@ from workflow.commands import (
     schedule,
     sql,
     summary,
+    sweep,
     sync,
     train,
     verdicts,
@@ -46,7 +47,7 @@ BY_HAND: dict[str, ByHand] = {
 
 #: The other commands, in the order of the list.
 _COMMANDS: tuple[Any, ...] = (
-    *(init, reproduce, listing, completion),
+    *(init, reproduce, sweep, listing, completion),
     *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from workflow.commands.shared import command, snakemake
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
 
-__all__ = ["add"]
+__all__ = ["add", "query_files"]
 
 
 def add(commands: Any) -> None:
@@ -46,14 +47,14 @@ def _claim(options: argparse.Namespace) -> int:
     chosen = [f"experiment={options.experiment}", *options.overrides]
     experiment = checked_experiment(chosen)
     if claim.settings.query is not None:
-        files = _files(claim.settings.query, claim.id, experiment)
+        files = query_files(claim.settings.query, f"claim {claim.id}", experiment)
         _make(files, options)
     print_judged(judged(claim, experiment, WORK / results_folder(experiment)), options)
     return 0
 
 
-def _files(query: str, claim: str, experiment: Settings) -> list[Path]:
-    """The files of the tables that a query names.
+def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
+    """The files of the tables that a query names; ``asked`` says whose query it is.
 
     Raises ValueError where the experiment makes one of them not, naming those that do.
     """
@@ -66,7 +67,7 @@ def _files(query: str, claim: str, experiment: Settings) -> list[Path]:
     if missing:
         others = _experiments_with(named)
         raise ValueError(
-            f"claim {claim}: the experiment {experiment['name']} makes no table"
+            f"{asked}: the experiment {experiment['name']} makes no table"
             f" {', '.join(missing)}; allowed: --experiment"
             f" {' or '.join(others) or 'of your own that makes it'}"
         )
@@ -101,7 +102,7 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
     arguments = [str(file) for file in files]
     entries = [f"experiment={options.experiment}"]
     if options.overrides:
-        entries.append(f"hydra={' '.join(options.overrides)}")
+        entries.append(f"hydra={shlex.join(options.overrides)}")
     # What Snakemake says is no part of the answer.
     code = snakemake([*arguments, "--cores", str(options.cores)], entries, stdout=sys.stderr)
     if code:
