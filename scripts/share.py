@@ -22,7 +22,7 @@ SHARE = Path("railx/_share")
 _FILES = ("Snakefile",)
 _FOLDERS = {
     "conf": (".yaml",),
-    "resources": (".yaml", ".csv", ".json", ".yang"),
+    "resources": (".yaml", ".csv", ".json", ".yang", ".md"),
     "workflow/profiles": (".yaml",),
     "workflow/report": (".rst",),
     "workflow/rules": (".smk",),

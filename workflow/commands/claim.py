@@ -11,7 +11,7 @@ from typing import Any
 
 from railx.places import WORK
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.commands.shared import command, snakemake
+from workflow.commands.shared import add_running, command, running, snakemake
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
 
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--experiment", default="paper", help="the experiment that makes the tables"
     )
-    parser.add_argument("--cores", default="all", help="how many cores to use (default: all)")
+    add_running(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(action=_claim)
 
@@ -104,7 +104,7 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
     if options.overrides:
         entries.append(f"hydra={shlex.join(options.overrides)}")
     # What Snakemake says is no part of the answer.
-    code = snakemake([*arguments, "--cores", str(options.cores)], entries, stdout=sys.stderr)
+    code = snakemake([*arguments, *running(options)], entries, stdout=sys.stderr)
     if code:
         raise ValueError(
             f"claim {options.id}: its tables could not be made (exit code {code});"

@@ -8,7 +8,7 @@ from typing import Any
 
 from railx.places import WORK
 from workflow.commands import summary
-from workflow.commands.shared import command, snakemake
+from workflow.commands.shared import add_running, command, running, snakemake
 
 __all__ = ["add"]
 
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override of the experiment"
     )
-    parser.add_argument("--cores", default="all", help="how many cores to use (default: all)")
+    add_running(parser)
     parser.add_argument(
         "--until",
         metavar="STAGE",
@@ -43,17 +43,19 @@ def add(commands: Any) -> None:
 
 def _reproduce(options: argparse.Namespace) -> int:
     from workflow.experiment import checked_experiment
-    from workflow.stages import stage_of
+    from workflow.stages import STAGES
 
     if "=" in options.experiment:
         raise ValueError(
             f"EXPERIMENT: got {options.experiment!r}, an override; allowed: its name first,"
             f" e.g. railx reproduce quick {options.experiment}"
         )
-    checked_experiment([f"experiment={options.experiment}", *options.overrides])
-    arguments = ["--cores", str(options.cores), *(["--dry-run"] if options.dry_run else [])]
+    arguments = [*running(options), *(["--dry-run"] if options.dry_run else [])]
     if options.until is not None:
-        arguments += ["--until", stage_of(f"{options.until}.").name]
+        if options.until not in STAGES:
+            raise ValueError(f"--until: got {options.until!r}; allowed: {', '.join(STAGES)}")
+        arguments += ["--until", options.until]
+    checked_experiment([f"experiment={options.experiment}", *options.overrides])
     entries = [f"experiment={options.experiment}"]
     overrides = shlex.join(options.overrides)
     if overrides:

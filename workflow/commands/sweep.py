@@ -10,6 +10,7 @@ opened, asked and compared as any other, and it runs on a cluster by the same pr
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import shlex
 import sys
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from railx.places import WORK
 from workflow.commands.claim import query_files
 from workflow.commands.judged import claim_by_id, judged
-from workflow.commands.shared import command, print_table, snakemake
+from workflow.commands.shared import add_running, command, print_table, running, snakemake
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
 
@@ -34,6 +35,8 @@ __all__ = ["LIMIT", "Point", "add", "points"]
 
 #: Points of one sweep; more is rather a mistake in a range.
 LIMIT = 1000
+#: A longer name of a point is cut, and told from others by digits of its digest.
+_LETTERS = 80
 #: What is shown where nothing is asked: the verdicts of each point.
 _VERDICTS = (
     "select paper, verdict, count(*) as claims from evidence.claims where kind = 'published'"
@@ -60,8 +63,8 @@ def add(commands: Any) -> None:
         " and print what a query or a claim finds in each. Each point has results of its own,"
         " results/EXPERIMENT_SETTING_VALUE; with --sql or --claim only what that reads is made.",
         "example:\n"
-        "  railx sweep quick topologies.torus_2d.n=2,3 \\\n"
-        '    --sql "select links, bisection_gbps from metrics.torus_2d"',
+        "  railx sweep quick topologies.torus_2d.n=2,3 --sql \\\n"
+        '    "select traffic, routing, bound_gb_s_per_chip from network.torus_2d.bounds"',
     )
     parser.add_argument("experiment", help="the experiment that is varied")
     parser.add_argument(
@@ -70,7 +73,7 @@ def add(commands: Any) -> None:
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--sql", metavar="QUERY", help="one SELECT, asked of every point")
     asked.add_argument("--claim", metavar="ID", help="a claim, judged at every point")
-    parser.add_argument("--cores", default="all", help="how many cores to use (default: all)")
+    add_running(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
     shape.add_argument("--csv", action="store_true", help="print CSV")
@@ -94,10 +97,11 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
         for text, one in zip(overrides, parsed, strict=True)
         if not one.is_sweep_override() and one.key_or_group != "name"
     ]
+    names = [str(one.value()) for one in parsed if one.key_or_group == "name"]
     swept = {
         one.get_key_element(): list(one.sweep_string_iterator())
         for one in parsed
-        if one.is_sweep_override()
+        if one.is_sweep_override() and one.key_or_group != "name"
     }
     count = 1
     for values in swept.values():
@@ -111,7 +115,7 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
     for together in product(*swept.values()):
         chosen = dict(zip(swept, together, strict=True))
         words = [_word(f"{key.rpartition('.')[2]}_{value}") for key, value in chosen.items()]
-        name = _word("_".join([experiment, *words]))
+        name = _short(_word("_".join([*(names[-1:] or [experiment]), *words])))
         taken = {point.name for point in found}
         while name in taken:
             name += "_"
@@ -124,9 +128,15 @@ def _word(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", text)
 
 
+def _short(name: str) -> str:
+    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name if len(name) <= _LETTERS else f"{name[:_LETTERS]}_{digits}"
+
+
 def _sweep(options: argparse.Namespace) -> int:
     from workflow.experiment import checked_experiment
 
+    how = running(options)
     claim = None if options.claim is None else claim_by_id(options.claim, "--claim")
     wanted = points(options.experiment, options.overrides)
     # What is wrong with any point ends the sweep before the first one starts.
@@ -139,7 +149,7 @@ def _sweep(options: argparse.Namespace) -> int:
         values = ", ".join(f"{key}={value}" for key, value in point.values.items())
         print(f"point {number} of {len(wanted)}: {values}", file=sys.stderr, flush=True)
         entries = [f"experiment={options.experiment}", f"hydra={shlex.join(point.overrides)}"]
-        code = snakemake([*needed, "--cores", str(options.cores)], entries, stdout=sys.stderr)
+        code = snakemake([*needed, *how], entries, stdout=sys.stderr)
         if code:
             raise ValueError(
                 f"point {values}: could not be made (exit code {code}); what went wrong stands"
@@ -153,9 +163,7 @@ def _sweep(options: argparse.Namespace) -> int:
     return 0
 
 
-def _files(
-    options: argparse.Namespace, claim: Claim | None, experiment: Settings
-) -> Iterator[str] | list[str]:
+def _files(options: argparse.Namespace, claim: Claim | None, experiment: Settings) -> list[str]:
     """What is to be made of a point: what the question reads, or all of it."""
     query = options.sql if claim is None else claim.settings.query
     if query is None:
