@@ -29,7 +29,7 @@ _KEYS = (
 
 
 def graphml(topology: Topology, name: str) -> Exported:
-    """The whole network: an edge for each link, also where several join two vertices."""
+    """The whole network: an edge for each link, also where several are parallel."""
     return Exported(_text(topology, name, wires(topology)), _lost(topology))
 
 
@@ -68,7 +68,7 @@ def _text(topology: Topology, name: str, edges: Wires) -> str:
             f'  <key id="{what}_{key}" for="{what}" attr.name="{key}" attr.type="{kind}"/>'
             for what, key, kind in _KEYS
         ),
-        f"  <graph id={quoteattr(name)} edgedefault=\"undirected\">",
+        f'  <graph id={quoteattr(name)} edgedefault="undirected">',
     ]
     for vertex in range(topology.vertices):
         chip = vertex < topology.chips

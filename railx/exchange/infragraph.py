@@ -34,9 +34,7 @@ def infragraph(topology: Topology, name: str) -> Exported:
             zip(own.kind.tolist(), own.gbps.tolist(), own.latency_ns.tolist(), strict=True)
         )
     )
-    link_name = {
-        each: f"{LINK_KINDS[each[0]]}_{number}" for number, each in enumerate(kinds)
-    }
+    link_name = {each: f"{LINK_KINDS[each[0]]}_{number}" for number, each in enumerate(kinds)}
     lines = [f"name: {json.dumps(name)}", "devices:"]
     for device, middle, choice, count in devices:
         lines += [
@@ -57,7 +55,9 @@ def infragraph(topology: Topology, name: str) -> Exported:
         lines += [
             f"- name: {link_name[each]}",
             "  physical:",
-            f"    bandwidth: {{choice: gigabits_per_second, gigabits_per_second: {_real(each[1])}}}",
+            "    bandwidth:",
+            "      choice: gigabits_per_second",
+            f"      gigabits_per_second: {_real(each[1])}",
             f"    latency: {{choice: ns, ns: {_real(each[2])}}}",
         ]
     lines.append("instances:")
