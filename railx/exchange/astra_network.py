@@ -67,7 +67,7 @@ def analytical(topology: Topology, name: str) -> Exported:
             f"topology: got {name}, which is no product of rings, full meshes and switches with"
             " one bandwidth and latency a dimension; allowed for it: --format astra-ns3"
         )
-    columns = {
+    columns: dict[str, list[str]] = {
         "topology": [each.block for each in found],
         "npus_count": [str(each.length) for each in found],
         "bandwidth": [decimal(each.gbps / 8 * 1e9 / _GIGABYTE) for each in found],
@@ -77,7 +77,7 @@ def analytical(topology: Topology, name: str) -> Exported:
     lines = [
         f"{key}: [ {', '.join(values)} ]{units.get(key, '')}" for key, values in columns.items()
     ]
-    lost = list(join(topology).lost)
+    lost = [*join(topology).lost]
     if any(each.switches > 1 for each in found):
         lost.append("the switches of a line are one, with their bandwidth together")
     return Exported("\n".join([*lines, ""]), tuple(lost))

@@ -7,6 +7,7 @@ Nodes have ``kind`` (chip, switch), ``endpoints`` (1, 0: what SST asks of a rout
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -89,7 +90,7 @@ def _text(topology: Topology, name: str, edges: Wires) -> str:
     return "\n".join([*lines, "  </graph>", "</graphml>", ""])
 
 
-def _data(what: str, said: dict[str, object]) -> str:
+def _data(what: str, said: Mapping[str, object]) -> str:
     return "".join(f'<data key="{what}_{key}">{value}</data>' for key, value in said.items())
 
 

@@ -113,7 +113,7 @@ def join(topology: Topology) -> Joined:
     return Joined(
         one=pairs // topology.vertices,
         other=pairs % topology.vertices,
-        capacity_gbps=np.bincount(where, own.gbps * own.lanes),
+        capacity_gbps=np.bincount(where, own.gbps * own.lanes).astype(np.float64),
         lanes=np.bincount(where, own.lanes).astype(np.int64),
         latency_ns=latency_ns,
         kind=own.kind[first],

@@ -75,7 +75,8 @@ def _neighbours(topology: Topology) -> list[tuple[NDArray[np.int64], NDArray[np.
     pairs, where = np.unique(key, return_inverse=True)
     gbps = np.bincount(where, links.capacity_gbps)
     start = np.searchsorted(pairs // topology.vertices, np.arange(topology.vertices + 1))
+    near = pairs % topology.vertices
     return [
-        (pairs[begin:end] % topology.vertices, gbps[begin:end])
+        (near[begin:end].astype(np.int64), gbps[begin:end].astype(np.float64))
         for begin, end in zip(start[:-1].tolist(), start[1:].tolist(), strict=True)
     ]

@@ -18,8 +18,8 @@ class ImportedSettings:
     """Which network family this is."""
 
     path: Annotated[str, NotEmpty()]
-    """The file: GraphML (.graphml), or a list of links (.csv, .txt), as docs/exchange.md
-    describes them.
+    """The file: GraphML (.graphml), or a list of links (.csv, .txt), as described in
+    docs/exchange.md.
     """
 
     digest: str | None
