@@ -20,7 +20,9 @@ from railx import __version__
 from workflow.commands import (
     claim,
     compare,
+    export,
     fabric,
+    import_,
     schedule,
     sql,
     summary,
@@ -76,7 +78,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
-    for module in (schedule, train, sql, claim, verdicts, compare, sync, summary, fabric):
+    for module in (
+        schedule,
+        train,
+        sql,
+        claim,
+        verdicts,
+        compare,
+        sync,
+        summary,
+        fabric,
+        export,
+        import_,
+    ):
         module.add(commands)
     return parser
 
