@@ -4,7 +4,8 @@ A rank's file holds a graph. Computation between two steps of its program is a n
 depends on what the program has done or waited for so far (``data_deps``). An operation
 depends on the same, and follows the one before it on its channel (``ctrl_deps``); what
 waits for it depends on it. So whoever runs the graph overlaps what the program
-overlaps.
+overlaps. An iteration begins and ends with computation too, of no time where there was
+none: ASTRA-sim stalls behind nodes of metadata.
 
 Collectives name a group by a number; its ranks stand in a JSON file beside the traces,
 one group for each channel. Attributes that begin with ``railx.`` hold what the schema
@@ -33,7 +34,6 @@ from railx.exchange.chakra_messages import (
     COMP,
     MEM_LOAD,
     MEM_STORE,
-    METADATA,
     RECV,
     SEND,
     attributes,
@@ -123,6 +123,8 @@ class _Graph:
     """Numbers the nodes of a rank and remembers what the next one depends on."""
 
     tail: list[int] = field(default_factory=list)
+    #: What each operation depends on, by its node.
+    behind: dict[int, frozenset[int]] = field(default_factory=dict)
     #: Last operation of each channel, and the node of each operation.
     last: dict[int, int] = field(default_factory=dict)
     operation: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -142,6 +144,11 @@ class _Graph:
         self.next += 1
         return made
 
+    def wait(self, operation: int) -> None:
+        """What comes next depends on an operation, and so on what that depends on."""
+        behind = self.behind.pop(operation, frozenset())
+        self.tail = [*(number for number in self.tail if number not in behind), operation]
+
     def micros(self, lasts_ns: int) -> int:
         """Whole microseconds that add up to what was computed so far."""
         before, self.computed_ns = self.computed_ns, self.computed_ns + lasts_ns
@@ -156,22 +163,20 @@ def _nodes(
     graph = _Graph()
     for row in range(len(rows)):
         step = {name: values[row] for name, values in columns.items()}
+        if step["does"] in (_BEGIN, _END):
+            yield _computation(graph, DOES[step["does"]], step["gap_ns"], step["iteration"])
+            continue
         if step["gap_ns"]:
             yield _computation(graph, "compute", step["gap_ns"])
-        if step["does"] in (_BEGIN, _END):
-            name = DOES[step["does"]]
-            said = {"railx.does": ("string", name), "railx.iteration": ("int64", step["iteration"])}
-            yield graph.node(f"{name} iteration {step['iteration']}", METADATA, said)
-            graph.tail = [graph.next - 1]
-            continue
         key = step["channel"], step["sequence"]
         if step["does"] == _WAIT:
-            graph.tail.append(graph.operation[key])
+            graph.wait(graph.operation[key])
             if step["resume_ns"]:
                 yield _computation(graph, "resume", step["resume_ns"])
             continue
         yield _operation(graph, programs, rank, step, group_of)
         graph.operation[key] = graph.last[step["channel"]] = graph.next - 1
+        graph.behind[graph.next - 1] = frozenset(graph.tail)
 
 
 def _own(programs: Programs) -> Iterator[tuple[str, Any]]:
@@ -180,12 +185,15 @@ def _own(programs: Programs) -> Iterator[tuple[str, Any]]:
             yield name, values
 
 
-def _computation(graph: _Graph, name: str, lasts_ns: int) -> Any:
-    said = {
+def _computation(graph: _Graph, name: str, lasts_ns: int, iteration: int | None = None) -> Any:
+    said: dict[str, Any] = {
         "is_cpu_op": ("bool", False),
         "railx.does": ("string", name),
         "railx.duration_ns": ("uint64", lasts_ns),
     }
+    if iteration is not None:
+        said["railx.iteration"] = ("int64", iteration)
+        name = f"{name} iteration {iteration}"
     made = graph.node(name, COMP, said, duration_micros=graph.micros(lasts_ns))
     graph.tail = [made.id]
     return made
@@ -324,16 +332,17 @@ class _Reader:
         """One node, once all that it depends on is done."""
         communicates = node.type in (SEND, RECV, COLL)
         lane = self._lane(path, state.rank, node, said) if communicates else None
-        for number in (*node.data_deps, *node.ctrl_deps):
+        for number in node.data_deps:
+            state.wait(number)
+        for number in node.ctrl_deps:
             # Operations of a channel follow each other without the program's help.
-            if number in state.open and not (
-                lane is not None
-                and number in node.ctrl_deps
-                and state.open[number]["channel"] == lane[0]
+            if number in state.open and (
+                lane is None or state.open[number]["channel"] != lane[0]
             ):
                 state.wait(number)
-        if node.type == METADATA and "railx.does" in said:
+        if "railx.iteration" in said:
             state.iteration = int(said["railx.iteration"])
+            state.gap_ns += self._computed_ns(path, node, said)
             state.add(DOES.index(said["railx.does"]))
         elif said.get("railx.does") == "resume" and state.steps:
             state.steps[-1]["resume_ns"] = int(said["railx.duration_ns"])
