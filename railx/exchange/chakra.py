@@ -336,9 +336,7 @@ class _Reader:
             state.wait(number)
         for number in node.ctrl_deps:
             # Operations of a channel follow each other without the program's help.
-            if number in state.open and (
-                lane is None or state.open[number]["channel"] != lane[0]
-            ):
+            if number in state.open and (lane is None or state.open[number]["channel"] != lane[0]):
                 state.wait(number)
         if "railx.iteration" in said:
             state.iteration = int(said["railx.iteration"])

@@ -22,61 +22,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.exchange.chakra import Imported, read_chakra, write_chakra
-from railx.exchange.chakra_messages import COLLECTIVES
 from railx.fabric.circuits import Configuration, Layout
 from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.run import replay_programs
+from tests.exchange.drawn import job, rows, said, together
 from tests.replay.programs import programs as drawn_steps
 
 #: Parts of a trace file, by their rank.
 Nodes = dict[int, list[Any]]
-#: Times in nanoseconds that no microsecond is a multiple of, to get them exactly back.
-SCALE = 1_337
-
-
-def said(programs: Programs, rng: np.random.Generator, *, late: bool = True) -> Programs:
-    """The programs with kinds, bytes and longer times; ``late``: with late threads."""
-    columns = {name: values.copy() for name, values in programs.columns.items()}
-    for name in ("gap_ns", "lasts_ns", "pickup_ns", "resume_ns"):
-        columns[name] *= SCALE
-    if not late:
-        columns["pickup_ns"][:] = 0
-        columns["alone"][:] = False
-        # Ranks begin an iteration together, whenever they are there.
-        columns["gap_ns"][columns["does"] == DOES.index("begin")] = 0
-    operations: dict[tuple[int, int], tuple[int, int]] = {}
-    for row in np.flatnonzero(columns["does"] == DOES.index("issue")).tolist():
-        key = int(columns["channel"][row]), int(columns["sequence"][row])
-        kind = COLLECTIVE_KINDS[int(rng.integers(len(COLLECTIVE_KINDS)))]
-        drawn = operations.setdefault(key, (kind, int(rng.integers(0, 2**40))))
-        if KINDS[columns["kind"][row]] not in ("send", "recv"):
-            columns["kind"][row] = drawn[0]
-        columns["bytes"][row] = drawn[1]
-    return Programs.from_columns(columns, programs.channels, programs.configurations)
-
-
-COLLECTIVE_KINDS = [KINDS.index(name) for name in COLLECTIVES]
-
-
-def rows(programs: Programs) -> list[tuple[Any, ...]]:
-    """All steps with channels and configurations themselves, not their numbers.
-
-    What an operation is stands where it is issued.
-    """
-    columns = {name: values.tolist() for name, values in programs.columns.items()}
-    columns["kind"] = [
-        kind if DOES[does] == "issue" else -1
-        for kind, does in zip(columns["kind"], columns["does"], strict=True)
-    ]
-    columns["channel"] = [
-        None if number < 0 else programs.channels[number] for number in columns["channel"]
-    ]
-    columns["configuration"] = [
-        None if number < 0 else programs.configurations[number]
-        for number in columns["configuration"]
-    ]
-    return list(zip(*columns.values(), strict=True))
 
 
 def read_nodes(prefix: Path, ranks: int) -> Nodes:
@@ -154,7 +108,7 @@ def carried_out(nodes: Nodes, groups: Mapping[str, list[int]]) -> dict[int, int]
 def test_programs_come_back_as_they_were(
     steps: dict[int, list[Step]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    programs = said(Programs.from_steps(steps), np.random.default_rng(seed))
+    programs = said(Programs.from_steps(steps), seed)
     prefix = tmp_path_factory.mktemp("chakra") / "job"
     write_chakra(prefix, programs)
     found = read_chakra(prefix)
@@ -167,31 +121,13 @@ def test_whoever_carries_a_trace_out_takes_as_long_as_the_replay(
     steps: dict[int, list[Step]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first = {rank: [step for step in own if step.iteration == 0] for rank, own in steps.items()}
-    programs = said(Programs.from_steps(first), np.random.default_rng(seed), late=False)
+    programs = together(said(Programs.from_steps(first), seed))
     prefix = tmp_path_factory.mktemp("chakra") / "job"
     files, _ = write_chakra(prefix, programs)
     nodes = read_nodes(prefix, programs.ranks)
     replayed = replay_programs(programs, Layout(1), "electrical", 0)
     found = carried_out(nodes, json.loads(files[-1].read_text()))
     assert [found[rank] for rank in sorted(found)] == replayed.table["end_ns"].tolist()
-
-
-def job(
-    gaps: tuple[int, ...] = (0, 0, 0, 0, 0), kind: str = "all_gather", size: int = 1000
-) -> Programs:
-    """Two ranks: they compute, gather in the background, compute on, and wait."""
-    operation = ReplayedOperation(
-        ("0,1:data", 0), Configuration("ring", (0, 1)), {0: 2_500, 1: 2_500}, kind=kind
-    )
-    own = [
-        Step(0, "begin", gaps[0]),
-        Step(0, "issue", gaps[1], operation),
-        Step(0, "wait", gaps[2], operation),
-        Step(0, "end", gaps[3]),
-    ]
-    programs = Programs.from_steps({0: own, 1: own})
-    programs.columns["bytes"][programs.columns["does"] == DOES.index("issue")] = size
-    return programs
 
 
 def test_a_small_job_node_by_node(tmp_path: Path) -> None:
