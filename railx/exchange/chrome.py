@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -26,6 +26,7 @@ __all__ = ["Process", "Setting", "Span", "chrome_trace", "recorded", "replayed"]
 _TRACKS = ("compute", "network", "waits for light")
 #: The kind of an event that waits for light paths, and of a whole iteration.
 _LIGHT, _ITERATION = "reconfiguration", "iteration"
+_MODES = get_args(Mode)
 #: Threads that a rank may have, so that ranks keep their order.
 _THREADS = 1000
 _BEGIN, _ISSUE, _WAIT, _END = range(4)
@@ -145,7 +146,7 @@ def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def recorded(events: Iterable[Mapping[str, Any]]) -> list[Process]:
-    """The settings of a recorded trace in their order, by its columns of settings."""
+    """The settings of a recorded trace: electrical ones first, then by latency."""
     of_setting: dict[tuple[Any, ...], list[Span]] = defaultdict(list)
     fidelity: dict[tuple[Any, ...], str] = {}
     for event in events:
@@ -159,9 +160,7 @@ def recorded(events: Iterable[Mapping[str, Any]]) -> list[Process]:
             Span(
                 event["rank"],
                 _track(event["kind"]),
-                f"{event['kind']} {event['iteration']}"
-                if event["kind"] == _ITERATION
-                else event["kind"],
+                _name(event),
                 event["start_ns"],
                 event["end_ns"],
                 {
@@ -172,14 +171,23 @@ def recorded(events: Iterable[Mapping[str, Any]]) -> list[Process]:
             )
         )
     programs = {program for program, _, _ in of_setting}
+    order = sorted(of_setting, key=lambda key: (key[0] or "", _MODES.index(key[1]), key[2]))
     return [
         Process(
             _setting_name(mode, latency_ms, program if len(programs) > 1 else None),
             fidelity[program, mode, latency_ms],
-            spans,
+            of_setting[program, mode, latency_ms],
         )
-        for (program, mode, latency_ms), spans in of_setting.items()
+        for program, mode, latency_ms in order
     ]
+
+
+def _name(event: Mapping[str, Any]) -> str:
+    """What a block is called: a pass by its phase, everything else by its kind."""
+    kind = str(event["kind"])
+    if kind == _ITERATION:
+        return f"{kind} {event['iteration']}"
+    return event["phase"] or kind if kind == "compute" else kind
 
 
 def _track(kind: str) -> str:

@@ -383,8 +383,7 @@ REDUCE = {"comm_type": 0, "comm_size": 8}
         (
             {0: [node(0, COLL, **REDUCE)], 1: []},
             None,
-            "operation 0 of 0,1:all on ranks [0] (all_reduce); allowed: one operation on ranks"
-            " [0, 1]",
+            "operation 0 of 0,1:all on ranks [0] (all_reduce); allowed: one operation on ranks",
         ),
         (
             {0: [node(0, COLL, **REDUCE)], 1: [node(0, COLL, comm_type=6, comm_size=8)]},
@@ -440,9 +439,9 @@ def test_no_bytes_end_in_another_error(
     folder = tmp_path_factory.mktemp("bytes")
     for rank in range(2):
         (folder / f"job.{rank}.et").write_bytes(content)
+    message = ""
     try:
-        found = read_chakra(folder / "job")
+        assert isinstance(read_chakra(folder / "job"), Imported)
     except ValueError as error:
-        assert "\n" not in str(error)
-    else:
-        assert isinstance(found, Imported)
+        message = str(error)
+    assert "\n" not in message

@@ -88,7 +88,7 @@ def read_goal(text: str) -> list[dict[str, Operation]]:
 
 
 def carried_out(ranks: list[dict[str, Operation]]) -> list[int]:
-    """When each rank is done if messages take no time: each is there when it is sent."""
+    """When each rank is done if messages are there as soon as they are sent."""
     lanes: dict[tuple[str, int, int, int], list[tuple[int, str]]] = defaultdict(list)
     for rank, own in enumerate(ranks):
         for label, each in own.items():
@@ -168,7 +168,7 @@ def test_members_send_what_the_collective_moves(kind: str, count: int) -> None:
 
 
 def sent_part(kind: str, count: int, rank: int, turn: int) -> int:
-    """Which part of the tensor a member sends, found by the bytes of tensors of all sizes.
+    """Which part of the tensor a member sends, found by the bytes of several tensors.
 
     Of a tensor of 10 * count + more bytes the first ``more`` parts are a byte larger.
     """

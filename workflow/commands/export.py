@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def add(commands: Any) -> None:
     )
     network.add_argument("--format", choices=_NETWORK_FORMATS, required=True)
     network.add_argument(
-        "--cycle-ns", type=float, default=1.0, metavar="NS", help="anynet: a cycle (default: 1 ns)"
+        "--cycle-ns", type=float, metavar="NS", help="anynet: a cycle (default: 1 ns)"
     )
     network.add_argument("--out", type=Path, help="the file to write (default: print it)")
     network.set_defaults(action=_network)
@@ -67,7 +68,10 @@ def add(commands: Any) -> None:
         help="chrome, of programs: electrical, on_demand:MS, provisioned:MS, each a process",
     )
     trace.add_argument(
-        "--gpus-per-server", type=int, default=1, metavar="N", help="chrome: ranks of a server"
+        "--gpus-per-server",
+        type=int,
+        metavar="N",
+        help="chrome, of programs: ranks of a server (default: 1)",
     )
     trace.add_argument(
         "--out",
@@ -98,12 +102,15 @@ def _network(options: argparse.Namespace) -> int:
     from railx.exchange.formats import NETWORK_FORMATS
     from railx.io import write_text
 
-    if not options.cycle_ns > 0:
-        raise ValueError(f"--cycle-ns: got {options.cycle_ns}; allowed: greater than 0")
+    cycle_ns = options.cycle_ns
+    if cycle_ns is not None:
+        _check_format("--cycle-ns", options.format, "anynet")
+        if not 0 < cycle_ns < inf:
+            raise ValueError(f"--cycle-ns: got {cycle_ns}; allowed: greater than 0")
     topology, name = _chosen(options.chosen)
     write = NETWORK_FORMATS[options.format].write
-    if options.format == "anynet":
-        write = partial(anynet, cycle_ns=options.cycle_ns)
+    if cycle_ns is not None:
+        write = partial(anynet, cycle_ns=cycle_ns)
     exported = write(topology, name)
     if options.out is None:
         print(exported.text, end="")
@@ -146,8 +153,12 @@ def _trace(options: argparse.Namespace) -> int:
     from railx.exchange.goal import write_goal
     from railx.exchange.sources import programs_of
 
-    if options.setting and options.format != "chrome":
-        raise ValueError(f"--setting: got {options.format}; allowed: with --format chrome")
+    for option, value in (
+        ("--setting", options.setting),
+        ("--gpus-per-server", options.gpus_per_server),
+    ):
+        if value is not None:
+            _check_format(option, options.format, "chrome")
     if options.format == "chrome":
         return _chrome(options)
     programs = programs_of(options.source)
@@ -171,19 +182,30 @@ def _chrome(options: argparse.Namespace) -> int:
         raise ValueError(f"--out: got {options.out}; allowed: a file that ends in .json")
     programs, events = read_source(options.source)
     if programs is None:
-        if options.setting:
-            raise ValueError("--setting: got a trace; allowed: with programs, which are replayed")
+        if options.setting or options.gpus_per_server is not None:
+            option = "--setting" if options.setting else "--gpus-per-server"
+            raise ValueError(f"{option}: got a trace; allowed: with programs, which are replayed")
         assert events is not None
         processes = recorded(events)
     else:
         settings = [_setting(text) for text in options.setting or ["electrical"]]
-        processes = replayed(programs, Layout(options.gpus_per_server), settings)
+        try:
+            layout = Layout(1 if options.gpus_per_server is None else options.gpus_per_server)
+        except ValueError as error:
+            text = str(error).replace("gpus_per_server", "--gpus-per-server")
+            raise ValueError(text) from None
+        processes = replayed(programs, layout, settings)
     with written_to(options.out):
         write_json(options.out, chrome_trace(processes))
     for process in processes:
         print(f"process: {process.name} ({len(process.spans)} spans, {process.fidelity})")
     print(f"written: {options.out}")
     return 0
+
+
+def _check_format(option: str, got: str, wanted: str) -> None:
+    if got != wanted:
+        raise ValueError(f"{option}: got it with --format {got}; allowed: with --format {wanted}")
 
 
 def _setting(text: str) -> Setting:
