@@ -127,6 +127,8 @@ def _network(options: argparse.Namespace) -> int:
 
 def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
     """The network that was named, and what it is called."""
+    from pyarrow import ArrowException
+
     from railx.families import build_topology, read_topology
     from railx.io import read_metadata
     from workflow.config import compose_stage
@@ -140,7 +142,7 @@ def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
             raise ValueError(f"got {path}; allowed: a file of `railx topology --out`")
         try:
             topology = read_topology(path)
-        except OSError as error:
+        except (OSError, ArrowException) as error:
             raise ValueError(f"got {path}; allowed: a Parquet file ({error})") from None
         return topology, str(read_metadata(path).get("name", topology.family))
     name = next((word.partition("=")[2] for word in words if word.startswith("topology=")), "")
