@@ -21,7 +21,9 @@ from workflow.commands import (
     claim,
     compare,
     completion,
+    export,
     fabric,
+    import_,
     init,
     listing,
     reproduce,
@@ -52,6 +54,7 @@ BY_HAND: dict[str, ByHand] = {
 _COMMANDS: tuple[Any, ...] = (
     *(init, reproduce, sweep, listing, completion),
     *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
+    *(export, import_),
 )
 
 
