@@ -43,8 +43,8 @@ from railx.fabric.actions import (
     SwitchAction,
 )
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
-from railx.fabric.core import ControllerCore, _Asked, _Expected, _Hint, _Hold, _Operation
-from railx.fabric.core import _Tombstone as _Tomb
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import Asked, Expected, Hint, Hold, Operation, Tombstone
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report, _Held
 
 __all__ = [
@@ -828,28 +828,28 @@ def copy_core(core: ControllerCore) -> ControllerCore:
     made["_queue"] = {order: operations[item.key] for order, item in core._queue.items()}
     made["holds"] = {key: _copy_hold(hold) for key, hold in core.holds.items()}
     made["_hints"] = {
-        rank: _Hint(hint.configuration, hint.served) for rank, hint in core._hints.items()
+        rank: Hint(hint.configuration, hint.served) for rank, hint in core._hints.items()
     }
     made["_expected"] = {
-        key: _Expected(item.ranks.copy(), item.hints.copy(), item.unserved, item.ready)
+        key: Expected(item.ranks.copy(), item.hints.copy(), item.unserved, item.ready)
         for key, item in core._expected.items()
     }
     made["_tombstones"] = {
-        key: _Tomb(item.message, item.reason, item.untold.copy())
+        key: Tombstone(item.message, item.reason, item.untold.copy())
         for key, item in core._tombstones.items()
     }
     return new
 
 
-def _copy_operation(item: _Operation) -> _Operation:
-    return _Operation(
+def _copy_operation(item: Operation) -> Operation:
+    return Operation(
         item.key,
         item.configuration,
         item.circuits,
         item.ports,
         item.serial,
         {
-            rank: _Asked(one.request, one.asked_ns, one.mispredicted, one.can_hold)
+            rank: Asked(one.request, one.asked_ns, one.mispredicted, one.can_hold)
             for rank, one in item.asked.items()
         },
         item.released.copy(),
@@ -861,8 +861,8 @@ def _copy_operation(item: _Operation) -> _Operation:
     )
 
 
-def _copy_hold(hold: _Hold) -> _Hold:
-    return _Hold(
+def _copy_hold(hold: Hold) -> Hold:
+    return Hold(
         hold.number,
         hold.circuits,
         hold.holders.copy(),

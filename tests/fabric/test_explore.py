@@ -70,7 +70,7 @@ def test_a_copied_world_is_equal_and_shares_nothing_that_changes() -> None:
             mine, other = dict(_changing(world)), dict(_changing(copy))
             assert not mine.keys() & other.keys(), mine
             seen.update(type(item).__name__ for item in mine.values())
-    assert {"_Operation", "_Hold", "_Hint", "_Tombstone", "_Expected", "_Held"} <= seen
+    assert {"Operation", "Hold", "Hint", "Tombstone", "Expected", "_Held"} <= seen
 
 
 def _changing(world: World) -> Iterator[tuple[int, Any]]:
