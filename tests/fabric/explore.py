@@ -9,12 +9,12 @@ next message, begins, ends, hints, listens, gives up, dies, or a message on its 
 is doubled or late) touches that rank and the end of its queue to the core, nothing
 else. So it commutes with all that the core, the switches and other ranks do. In a state
 where such events of one rank are all that can ever happen to it before one of them does
-(:func:`_alone`), the search takes only these (a persistent set). What is left out is the
-same runs in another order, and nothing that is checked can be lost with them:
+(:func:`_alone`), the search takes only these (a persistent set). What is left out is
+the same runs in another order, and nothing that is checked can be lost with them:
 
 * a run that has none of these events can have one of them before it, and it breaks the
-  same rule then. What is used or held only grows by it, because circuits count until the
-  core has been told of their end; the core itself is untouched;
+  same rule then. What is used or held only grows by it, because circuits count until
+  the core has been told of their end; the core itself is untouched;
 * a run in which one of them comes later has the same states from there on when it comes
   first;
 * where nothing goes on any more, none of them was left to do: final states are the same

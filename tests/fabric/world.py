@@ -316,7 +316,7 @@ class World:
             case ("up", int() as number):
                 rank = self._mine(number)
                 message = rank.up.pop(0)
-                if rank.early:
+                if rank.early and message[0] in ("release", "recalled"):
                     rank.early -= {message_of(message)}
                 self._arrive(number, message)
             case ("down", int() as number):
@@ -324,8 +324,9 @@ class World:
             case ("stray", int() as number, int() as place):
                 up, message = self._mine(number).stray.pop(place)
                 if up:
-                    if message in self._mine(number).up:
-                        self._mine(number).early |= {message_of(message)}
+                    rank = self._mine(number)
+                    if message[0] in ("release", "recalled") and message in rank.up:
+                        rank.early |= {message_of(message)}
                     self._arrive(number, message)
                 else:
                     self._hear(number, message)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import heapq
 
 from railx.fabric.actions import Action, GrantAction
-from railx.fabric.circuits import Configuration, ports_of
-from railx.fabric.decisions.state import OPEN_OPERATIONS, Asked, Hold, Operation
+from railx.fabric.circuits import Circuit, Configuration, ports_of
+from railx.fabric.decisions.state import OPEN_OPERATIONS, Asked, Hold, Operation, by_rail
 from railx.fabric.decisions.switching import Switching
 from railx.fabric.holdings import OperationKey
 
@@ -37,13 +37,18 @@ class Granting(Switching):
     def _is_first(self, operation: Operation) -> bool:
         """Whether nobody who came before waits for a port of the operation."""
         order, waiting = operation.order, self._waiting
-        return all(next(iter(waiting[port])) == order for port in operation.ports)
+        for port in operation.ports:  # noqa: SIM110 (asked most often of all)
+            if next(iter(waiting[port])) != order:
+                return False
+        return True
 
     def _serve(self, operation: Operation, now_ns: int) -> list[Action]:
         missing = [circuit for circuit in operation.circuits if circuit not in self.lit]
         if not missing:
             return self._grant(operation, now_ns)
-        to_start = [circuit for circuit in missing if not self._is_coming_up(circuit)]
+        to_start = missing
+        if self.moving:
+            to_start = [circuit for circuit in missing if not self._is_coming_up(circuit)]
         if to_start and not self._can_move(to_start):
             return self._recall_from(to_start)
         if operation.stall_since_ns is None:
@@ -79,24 +84,30 @@ class Granting(Switching):
         Who has ended its part already waits for nothing, but has to know what it holds.
         """
         actions: list[Action] = []
+        number = None if hold is None else hold.number
+        generation = self._generation(operation.circuits)
         for rank in sorted(operation.asked):
             ended = rank in operation.released
             if ended and hold is None:
                 continue
-            action = self._grant_action(
-                operation, rank, now_ns, None if hold is None else hold.number
-            )
+            action = self._grant_action(operation, rank, now_ns, number, generation)
             actions.append(action)
             if not ended:
                 if hold is not None:
                     hold.granted.setdefault(rank, set()).add(operation.key)
-                self._count(rank, "grants")
-                self._count(rank, "wait_ns", action.wait_ns)
-                self._count(rank, "stall_ns", action.stall_ns)
+                for counters in (self.counters, self._counters_of(rank)):
+                    counters["grants"] += 1
+                    counters["wait_ns"] += action.wait_ns
+                    counters["stall_ns"] += action.stall_ns
         return actions
 
     def _grant_action(
-        self, operation: Operation, rank: int, now_ns: int, hold: int | None = None
+        self,
+        operation: Operation,
+        rank: int,
+        now_ns: int,
+        hold: int | None = None,
+        generation: int | None = None,
     ) -> GrantAction:
         asked = operation.asked[rank]
         stall_ns = now_ns - operation.stall_since_ns if operation.stall_since_ns is not None else 0
@@ -104,13 +115,7 @@ class Granting(Switching):
             rank=rank,
             request=asked.request,
             key=operation.key,
-            generation=max(
-                (
-                    self.generation[self.layout.rail(circuit.right)]
-                    for circuit in operation.circuits
-                ),
-                default=0,
-            ),
+            generation=self._generation(operation.circuits) if generation is None else generation,
             granted_ns=now_ns,
             wait_ns=now_ns - asked.asked_ns - stall_ns,
             stall_ns=stall_ns,
@@ -119,6 +124,15 @@ class Granting(Switching):
             configuration=operation.configuration,
             hold=hold,
         )
+
+    def _generation(self, circuits: tuple[Circuit, ...]) -> int:
+        """The number of the last change on the rails of these circuits."""
+        last = 0
+        for rail, _ in by_rail(self.layout.gpus_per_server, circuits):
+            number = self.generation[rail]
+            if number > last:
+                last = number
+        return last
 
     def _grant_to_holder(
         self,

@@ -5,7 +5,6 @@ What all have begun is under way, what some have begun counts as asked for by th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -38,10 +37,11 @@ class HandedBack(Leases):
                 self.held[circuit].discard(configuration)
                 if not self.held[circuit]:
                     del self.held[circuit]
-        for operation in self._by_configuration.get(configuration, {}).values():
-            self._stirred.update(self._listening.get(operation.key[0], ()))
+        if self._listening:
+            for operation in self._by_configuration.get(configuration, {}).values():
+                self._stirred.update(self._listening.get(operation.key[0], ()))
         reports = {rank: complete(item, rank, hold) for rank, item in hold.reports.items()}
-        ran = Counter({rank: report.operations for rank, report in reports.items()})
+        ran = {rank: report.operations for rank, report in reports.items()}
         begun = {rank: report.begun for rank, report in reports.items()}
         still_open = {rank: report.open for rank, report in reports.items()}
         channels = {channel for numbers in begun.values() for channel in numbers}
@@ -62,7 +62,7 @@ class HandedBack(Leases):
         begun: Mapping[int, Mapping[str, int]],
         still_open: Mapping[int, frozenset[OperationKey]],
         hold: Hold,
-        ran: Counter[int],
+        ran: dict[int, int],
         now_ns: int,
         over: int | None = None,
     ) -> list[Action]:
@@ -71,14 +71,11 @@ class HandedBack(Leases):
         ``over``: members have presented themselves, and up to this number it is part of
         a former process of one. What they have asked since then they have not begun.
         """
-        last = {
-            rank: max(
-                numbers.get(channel, -1), self._last_of(rank, channel) if over is None else -1
-            )
-            for rank, numbers in begun.items()
-        }
-        for rank, number in last.items():
-            self._note_last(rank, channel, number)
+        last = {}
+        for rank, told in begun.items():
+            known = self._last_of(rank, channel) if over is None else -1
+            last[rank] = max(told.get(channel, -1), known)
+            self._note_last(rank, channel, last[rank])
         least, most = max(min(last.values()), -1 if over is None else over), max(last.values())
         numbers = {
             # Nobody honest is further ahead of its peers.
@@ -107,7 +104,7 @@ class HandedBack(Leases):
         key: OperationKey,
         begun: set[int],
         still_open: set[int],
-        ran: Counter[int],
+        ran: dict[int, int],
         now_ns: int,
     ) -> list[Action]:
         """Make an operation of what members began under a lease that has ended."""

@@ -43,6 +43,8 @@ class Hints(Refusals):
             del ranks[rank]
             if not ranks:
                 del self._expected[configuration]
+        if not expected.unserved and expected.ready is None:
+            return
         ready = expected.unserved > 0 and len(ranks) == len(configuration.members)
         if ready and expected.ready is None:
             expected.ready = self._turn()

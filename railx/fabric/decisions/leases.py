@@ -5,7 +5,7 @@ from __future__ import annotations
 from railx.fabric.actions import Action, RecallAction
 from railx.fabric.circuits import Circuit, Configuration
 from railx.fabric.decisions.listeners import Listeners
-from railx.fabric.decisions.state import Hold, Operation, by_name
+from railx.fabric.decisions.state import Hold, Operation, by_name, ports_in_order
 
 __all__ = ["Leases"]
 
@@ -80,17 +80,17 @@ class Leases(Listeners):
         """
         through = set() if expected is None else self._standing_before(expected)
         in_the_way: dict[Configuration, None] = {}
-        for circuit in circuits:
-            for port in circuit.ports:
-                here = self.active.get(port)
-                held = () if here is None else self.held.get(here, ())
-                for configuration in sorted(held, key=by_name) if len(held) > 1 else held:
-                    hold = self.holds[configuration]
-                    few = len(hold.holders) < len(configuration.members)
-                    if not hold.recalled and (
-                        expected is None or few or not through.isdisjoint(hold.holders)
-                    ):
-                        in_the_way[configuration] = None
+        active, every = self.active, self.held
+        for port in ports_in_order(tuple(circuits)):
+            here = active.get(port)
+            held = () if here is None else every.get(here, ())
+            for configuration in sorted(held, key=by_name) if len(held) > 1 else held:
+                hold = self.holds[configuration]
+                if hold.recalled:
+                    continue
+                few = len(hold.holders) < len(configuration.members)
+                if expected is None or few or not through.isdisjoint(hold.holders):
+                    in_the_way[configuration] = None
         return [action for configuration in in_the_way for action in self._recall(configuration)]
 
     def _standing_before(self, configuration: Configuration) -> set[int]:

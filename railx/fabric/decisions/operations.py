@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable
 
 from railx.fabric.actions import Action
-from railx.fabric.circuits import Configuration, Port, ports_of
+from railx.fabric.circuits import Configuration, Port
 from railx.fabric.decisions.hints import Hints
 from railx.fabric.decisions.state import (
     OPEN_OPERATIONS,
@@ -20,6 +20,7 @@ from railx.fabric.decisions.state import (
     Tombstone,
     discard,
     passed,
+    wired,
 )
 from railx.fabric.holdings import OperationKey
 
@@ -33,9 +34,8 @@ class Operations(Hints):
         """The operation of this key, made where there is none."""
         operation = self._operations.get(key)
         if operation is None:
-            circuits = self.layout.circuits(configuration)
-            serial = self._turn()
-            operation = Operation(key, configuration, circuits, ports_of(circuits), serial)
+            circuits, ports = wired(self.layout.gpus_per_server, configuration)
+            operation = Operation(key, configuration, circuits, ports, self._turn())
             self._operations[key] = operation
             self._by_channel.setdefault(key[0], {})[key[1]] = operation
             self._by_configuration.setdefault(configuration, {})[key] = operation
@@ -58,7 +58,8 @@ class Operations(Hints):
         """A member stands before an operation that is not granted."""
         operation.asked[rank] = asked
         self._expect(operation.configuration, rank, 1)
-        self._stirred.update(self._listening.get(operation.key[0], ()))
+        if self._listening:
+            self._stirred.update(self._listening.get(operation.key[0], ()))
 
     def _stands_no_more(self, operation: Operation) -> None:
         """An operation is granted or has failed: it leaves the queue."""
@@ -94,13 +95,14 @@ class Operations(Hints):
 
     def _touch(self, ports: Iterable[Port]) -> None:
         """Something changed at these ports: look again at who waits for them."""
+        everyone, ready = self._waiting, self._ready
         orders = set()
         for port in ports:
-            waiting = self._waiting.get(port)
+            waiting = everyone.get(port)
             if waiting:
                 orders.add(next(iter(waiting)))
-            if port in self._ready:
-                self._touched_hints.update(self._ready[port])
+            if ready and port in ready:
+                self._touched_hints.update(ready[port])
         for order in orders:
             heapq.heappush(self._touched, order)
 

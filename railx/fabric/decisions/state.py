@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from railx.fabric.actions import SwitchAction
-from railx.fabric.circuits import Circuit, Configuration, Layout, Port
+from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 from railx.fabric.holdings import OperationKey, Presentation, Report
 
 __all__ = [
@@ -30,10 +31,13 @@ __all__ = [
     "State",
     "Tombstone",
     "by_name",
+    "by_rail",
     "discard",
     "name_of",
     "named",
     "passed",
+    "ports_in_order",
+    "wired",
 ]
 
 #: Operations that a rank may stand before or have under way.
@@ -146,6 +150,29 @@ class Expected:
     ready: int | None = None
 
 
+@lru_cache(maxsize=4096)
+def ports_in_order(circuits: tuple[Circuit, ...]) -> tuple[Port, ...]:
+    """The ports of circuits, in their order."""
+    return tuple(port for circuit in circuits for port in circuit.ports)
+
+
+@lru_cache(maxsize=4096)
+def by_rail(
+    gpus_per_server: int, circuits: tuple[Circuit, ...]
+) -> tuple[tuple[int, tuple[Circuit, ...]], ...]:
+    """The circuits of each rail, rails in order."""
+    return tuple(Layout(gpus_per_server).rails(circuits).items())
+
+
+@lru_cache(maxsize=4096)
+def wired(
+    gpus_per_server: int, configuration: Configuration
+) -> tuple[tuple[Circuit, ...], frozenset[Port]]:
+    """The circuits of a configuration, and their ports."""
+    circuits = Layout(gpus_per_server).circuits(configuration)
+    return circuits, ports_of(circuits)
+
+
 class State:
     """Everything that the core remembers."""
 
@@ -245,10 +272,13 @@ class State:
 
     def _count(self, rank: int, name: str, amount: int = 1) -> None:
         self.counters[name] += amount
+        self._counters_of(rank)[name] += amount
+
+    def _counters_of(self, rank: int) -> Counter[str]:
         counters = self.rank_counters.get(rank)
         if counters is None:
             counters = self.rank_counters[rank] = Counter()
-        counters[name] += amount
+        return counters
 
     def _last_of(self, rank: int, channel: str) -> int:
         numbers = self._last.get(rank)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from railx.fabric.actions import Action
 from railx.fabric.circuits import Port, ports_of
 from railx.fabric.decisions.granting import Granting
-from railx.fabric.decisions.state import name_of
+from railx.fabric.decisions.state import name_of, ports_in_order
 
 __all__ = ["SwitchEvents"]
 
@@ -23,9 +23,9 @@ class SwitchEvents(Granting):
         action = self._commands.pop(command, None)
         if action is None:
             return []
+        for port in ports_in_order(action.connect):
+            del self.moving[port]
         for circuit in action.connect:
-            for port in circuit.ports:
-                del self.moving[port]
             if circuit in self._spoiled:
                 self._spoiled.remove(circuit)
             else:

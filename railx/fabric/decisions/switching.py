@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from railx.fabric.actions import Action, SwitchAction
 from railx.fabric.circuits import Circuit, Configuration, Port
 from railx.fabric.decisions.handed_back import HandedBack
-from railx.fabric.decisions.state import by_name, discard, name_of
+from railx.fabric.decisions.state import by_name, by_rail, discard, name_of, ports_in_order
 
 __all__ = ["Switching"]
 
@@ -20,20 +20,21 @@ class Switching(HandedBack):
 
     def _can_move(self, circuits: list[Circuit]) -> bool:
         """Whether no port of ``circuits`` moves and none carries a leased circuit."""
-        ports = [port for circuit in circuits for port in circuit.ports]
-        return not any(
-            port in self.moving
-            or self.active.get(port) in self.leases
-            or self.active.get(port) in self.held
-            for port in ports
-        )
+        moving, active, leases, held = self.moving, self.active, self.leases, self.held
+        for port in ports_in_order(tuple(circuits)):
+            if port in moving:
+                return False
+            here = active.get(port)
+            if here in leases or here in held:
+                return False
+        return True
 
     def _switch(self, circuits: list[Circuit]) -> list[SwitchAction]:
         """One command per rail: bring up ``circuits``, drop what is in their way."""
         actions = []
-        for rail, connect in self.layout.rails(circuits).items():
-            ports = [port for circuit in connect for port in circuit.ports]
-            disconnect = tuple(sorted({self.active[port] for port in ports if port in self.active}))
+        for rail, connect in by_rail(self.layout.gpus_per_server, tuple(circuits)):
+            active, ports = self.active, ports_in_order(connect)
+            disconnect = tuple(sorted({active[port] for port in ports if port in active}))
             self._drop(disconnect)
             self.moving.update({port: circuit for circuit in connect for port in circuit.ports})
             action = SwitchAction(self._next_command, rail, connect, disconnect)
@@ -67,6 +68,8 @@ class Switching(HandedBack):
 
     def _take_ahead(self, configuration: Configuration) -> int:
         """How many commands were made ahead for a configuration; they are used now."""
+        if not self._ahead:
+            return 0
         commands = self._ahead.pop(configuration, 0)
         if commands:
             for circuit in self.layout.circuits(configuration):
