@@ -227,9 +227,7 @@ def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> dic
     return {"before": before, "after": after, "target": target}
 
 
-def _counts_up(
-    issues: Array, lane: Array, operation: Array, keys: tuple[Array, Array]
-) -> bool:
+def _counts_up(issues: Array, lane: Array, operation: Array, keys: tuple[Array, Array]) -> bool:
     """Whether the operations of each lane are those of its channel, one after another."""
     channels, sequences = keys
     same = channels[1:] == channels[:-1]
