@@ -37,6 +37,7 @@ class Change:
       asked by all members, ports free).
     * ``arrived_ns``: the last member's arrival, at the first of the operations that all
       stand before on these circuits.
+    * ``began_ns``: when the last member had its circuits.
     * ``stall_ns``: waiting for light, by the controller's account, of the member that
       waited longest.
     """
@@ -46,6 +47,7 @@ class Change:
     iteration: int
     opened_ns: int
     arrived_ns: int
+    began_ns: int
     stall_ns: int
 
     @property
@@ -126,6 +128,7 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
                     max(event["iteration"] for event in operation.events),
                     max(*used, *known_ns),
                     _arrived(ordered[place:], layout),
+                    operation.began_ns,
                     _stall(operation, stalls),
                 )
             )

@@ -137,7 +137,7 @@ def _replayed(
         None,
         setting.mode,
         round(setting.latency_ms * 1e6),
-        # Where operations of a channel are missing, the compiled engine holds no leases.
+        # The compiled engine holds no leases where operations of a channel are missing.
         engine="core" if setting.held and not made.counts_up else "compiled",
         held=setting.held,
         message_ns=round(setting.message_ms * 1e6),

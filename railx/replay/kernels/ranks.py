@@ -201,7 +201,7 @@ def stays_behind(s: State, heap: Array, step: int) -> bool:
 
 @called
 def stop_waiting(s: State, heap: Array, step: int, other: int, impatient: bool) -> None:
-    """A collective asks: the message before it was granted, or patience is at an end."""
+    """A collective asks: the message before it was granted, or patience is over."""
     if s.steps[step].other != other:
         return
     rank, slot = s.steps[step].rank, s.steps[step].slot

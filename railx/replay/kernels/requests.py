@@ -1,4 +1,4 @@
-"""What the controller knows of operations and hints: who stands where, and the queue."""
+"""What the controller knows of operations and hints, and the queue."""
 
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="assignment,no-any-return"
