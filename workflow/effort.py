@@ -23,10 +23,6 @@ __all__ = ["COSTS", "PRODUCTS", "Cost", "check_effort", "check_packets", "in_wor
 #: Two days on one core: more than any experiment of conf/ takes, on a whole machine.
 MOST_S = 2 * 86_400.0
 MOST_BYTES = 64 * 2.0**30
-#: Whole numbers that every table, JSON file and double holds exactly.
-MOST_WHOLE = 2**53
-#: Largest magnitude of any other number; beyond it products overflow.
-MOST_REAL = 1e18
 
 
 @dataclass(frozen=True)
@@ -211,7 +207,7 @@ PRODUCTS: Mapping[str, tuple[Callable[[Any], _Estimate], ...]] = {
 
 
 def check_effort(settings: Any, key: str = "") -> None:
-    """Refuse what could never end or fit, and numbers that nothing can compute with.
+    """Refuse what could never end or fit.
 
     ``settings`` are checked settings or containers of them. SettingsError names the
     key below ``key``, the estimate and what is allowed.
@@ -239,8 +235,6 @@ def check_effort(settings: Any, key: str = "") -> None:
     elif isinstance(settings, (tuple, list)):
         for index, value in enumerate(settings):
             check_effort(value, f"{key}[{index}]")
-    elif isinstance(settings, (int, float)) and not isinstance(settings, bool):
-        _check_size(key, settings)
 
 
 def check_packets(
@@ -288,13 +282,6 @@ def _refuse(key: str, got: float, cost: Cost) -> None:
     raise SettingsError(
         key, f"got {shown}; allowed: {nearest or 'less'}, as this would take {in_words(cost)}"
     )
-
-
-def _check_size(key: str, value: float) -> None:
-    if isinstance(value, int) and abs(value) > MOST_WHOLE:
-        raise SettingsError(key, f"got {value}; allowed: at most {MOST_WHOLE} (2^53)")
-    if isinstance(value, float) and abs(value) > MOST_REAL:
-        raise SettingsError(key, f"got {value:g}; allowed: at most {MOST_REAL:g}")
 
 
 def _below(prefix: str, key: str) -> str:

@@ -8,9 +8,9 @@ end a job minutes later; here it ends the composition.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from railx.economics import bill_of_materials, read_catalogue
 from railx.families import build_topology, check_topology, family_of
@@ -413,8 +413,12 @@ def _small_graph(settings: FamilySettings) -> Topology | None:
     return _graph(settings) if _vertices(settings) <= _MOST_VERTICES else None
 
 
-@lru_cache(maxsize=256)
 def _vertices(settings: FamilySettings) -> int:
+    return _counted(cast("Hashable", settings))
+
+
+@lru_cache(maxsize=256)
+def _counted(settings: Any) -> int:
     return len(family_of(settings).halves(settings))
 
 

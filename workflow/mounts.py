@@ -12,16 +12,18 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from railx.places import WORK
 from railx.settings import SettingsError
 from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = WORK / "conf"
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -68,8 +70,14 @@ def choices(group: str) -> list[str]:
 
     Those named base... are for others to inherit.
     """
-    names = (path.stem for path in (CONF / group).glob("*.yaml"))
-    return sorted(name for name in names if not name.startswith("base"))
+    with suppress(FileNotFoundError, NotADirectoryError):
+        files = (path.name for path in (CONF / group).iterdir())
+        return sorted(file.removesuffix(".yaml") for file in files if _shown(file))
+    return []
+
+
+def _shown(file: str) -> bool:
+    return file.endswith(".yaml") and not file.startswith(("base", "."))
 
 
 def primary_config(
