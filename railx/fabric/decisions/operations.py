@@ -147,7 +147,9 @@ class Operations(Hints):
         if number <= last + 1:
             return []
         actions: list[Action] = []
-        row = self._by_channel.get(channel, {})
+        row = self._by_channel.get(channel)
+        if row is None:
+            return []
         for operation in [row[earlier] for earlier in sorted(row) if last < earlier < number]:
             configuration = operation.configuration
             if operation.granted or rank in operation.asked or rank not in configuration.members:
