@@ -127,6 +127,8 @@ class Operations(Hints):
         untold = members - operation.asked.keys() - self._gone.keys()
         if untold:
             self._tombstones[operation.key] = Tombstone(message, reason, untold)
+            if self._listening:
+                self._stirred.update(self._listening.get(operation.key[0], ()))
             if len(self._tombstones) > TOMBSTONES:
                 del self._tombstones[next(iter(self._tombstones))]
         return [
