@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from railx import places
+from railx.settings import SettingsError
 from workflow import composed
 
 __all__ = ["checked_experiment", "overrides_from"]
@@ -29,7 +30,9 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     request = ["checked", *overrides]
     # Lists such as that of the figures are imported by name: no walk sees all schemas.
     sources = [path for folder in _SOURCES for path in (places.CODE / folder).rglob("*.py")]
-    key = composed.key(request, [*(places.WORK / "conf").rglob("*.yaml"), *sources])
+    # Price sets are looked up in their catalogue.
+    read = [*(places.WORK / "conf").rglob("*.yaml"), *(places.WORK / "resources").rglob("*.csv")]
+    key = composed.key(request, [*read, *sources])
     folder = places.cache("checked")
     kept = composed.read(folder, key)
     if kept is not None:
@@ -48,14 +51,20 @@ def overrides_from(config: Mapping[str, Any]) -> list[str]:
     overrides = []
     for key, value in config.items():
         if key == "hydra":
-            overrides += (
-                shlex.split(value)
-                if isinstance(value, str)
-                else [str(item) for item in value or []]
-            )
+            overrides += _words(value)
         else:
             overrides.append(f"{key}={_grammar(value)}")
     return overrides
+
+
+def _words(value: Any) -> list[str]:
+    """The overrides of a text, as a shell takes it apart, or of a list."""
+    if isinstance(value, (list, tuple)):
+        return [str(item) for item in value]
+    try:
+        return shlex.split("" if value is None else str(value))
+    except ValueError as error:
+        raise SettingsError("hydra", f"got {value!r}; allowed: closed quotes ({error})") from None
 
 
 def _grammar(value: Any) -> str:
