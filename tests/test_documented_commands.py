@@ -133,6 +133,12 @@ NOT_RUN = {
     "railx fabric serve": "serves until it is stopped; tests/fabric starts and ends it",
     "railx fabric": "needs a running controller; tests/workflow/test_fabric_command.py has one",
     "railx train": "takes minutes; tests/workflow has its own test",
+    "railx reproduce": "runs a whole experiment; tests/package/test_wheel.py does",
+    "railx sweep": "runs experiments; tests/package/test_wheel.py does",
+    "cd ": "into the folder that `railx init` made",
+    "pip install": "needs the wheel; tests/package/test_wheel.py installs it",
+    "eval": "for a shell that stays; tests/package/test_commands.py asks what it would",
+    "podman run": "needs the image; `make container` builds and runs it",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
 }
 
