@@ -333,8 +333,14 @@ def _presentation(message: Message) -> Presentation:
     )
 
 
+_NONE: frozenset[OperationKey] = frozenset()
+
+
 def _open(message: Message) -> frozenset[OperationKey]:
-    opened = (_pair(item, "open") for item in _entries(message["open"], "open", list))
+    entries = _entries(message["open"], "open", list)
+    if not entries:
+        return _NONE
+    opened = (_pair(item, "open") for item in entries)
     return frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened)
 
 

@@ -147,6 +147,10 @@ def check_topology(settings: FamilySettings, key: str = "topology") -> None:
         family_of(settings).check(settings)
     except SettingsError as error:
         raise error.under(key) from None
+    except (OverflowError, MemoryError) as error:
+        raise SettingsError(
+            key, f"too large to build ({error}); allowed: fewer chips or ports"
+        ) from None
 
 
 def build_topology(settings: FamilySettings) -> Topology:

@@ -20,6 +20,7 @@ class PipelineCopy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         for part in PARTS:
             if (ROOT / part).is_dir():
                 shutil.copytree(
