@@ -60,7 +60,7 @@ class PipelineCopy:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            # A shell that runs tests in the background ignores Ctrl-C, and so would they.
+            # A shell in the background ignores Ctrl-C, and so would its children.
             preexec_fn=_take_interrupts,
         )
 
