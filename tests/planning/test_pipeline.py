@@ -212,6 +212,56 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
         assert checkpoints.rough(whole) is not None
 
 
+@pytest.mark.parametrize("tokens", [330, 380, 500])
+def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
+    """Chunks of unequal time, every division of the classes of equal count."""
+    from railx.planning import pipeline as module
+    from railx.planning.chunks import cut_and_pack
+
+    cost, chosen = cost_of(3, tokens=tokens), _planner(stages=3)
+    lengths = np.array([400, 390, 260, 250, 230, 120, 110, *[45] * 9])
+    chunked = cut_and_pack(np.arange(len(lengths)), lengths, [100, 200, 300], 110, cost)
+    assert chunked is not None
+    starts = [0, *np.flatnonzero(np.diff(chunked.count)) + 1, chunked.chunks]
+    times = []
+    for grouping in _groupings(len(starts) - 1):
+        bounds = (*(starts[first] for first, _ in grouping), chunked.chunks)
+        problems = [module._problem_of(chunked, *ends, cost) for ends in itertools.pairwise(bounds)]
+        if all(checkpoints.rough(problem) is not None for problem in problems):
+            divided = module._Divided(chunked, bounds, 0.0, 0.0)
+            times.append(module._solved(divided, chosen, cost, "rough").simulated_ms)
+    grouped = module._group(chunked, chosen, cost, simulated=True)
+    assert grouped is not None
+    assert len(times) > 1
+    assert grouped.simulated_ms == pytest.approx(min(times))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "stages", "tokens"),
+    [
+        # The fastest is neither the first nor the last of its family.
+        ([748, 709, 699, 504, 495, 408, 364, 337, 239, 51, 27, 13], 3, 300),
+        # The closed form divides the fastest otherwise than simulations do.
+        ([840, 788, 621, 578, 542, 419, 236, 135, 82, 64, 53, 33, 16, 12, 12], 3, 1000),
+    ],
+)
+def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, tokens: int) -> None:
+    """Every number of slices and limit of tokens, grouped in either way."""
+    from railx.planning import pipeline as module
+
+    drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
+    chosen = _planner(stages=stages, most_over_mean=None)
+    planned = plan_pipeline_batch(0, drawn, chosen, cost)
+    families = module._candidates(drawn.sequences, drawn.lengths, chosen, cost, True)
+    found = [
+        module._group(one, chosen, cost, simulated=simulated)
+        for one in itertools.chain.from_iterable(families)
+        for simulated in (False, True)
+    ]
+    least = min(one.simulated_ms for one in found if one is not None)
+    assert planned.predicted_ms <= least * (1 + 1e-9) + cost.batch_ms
+
+
 def test_problems_of_plans_and_of_chunks_agree() -> None:
     drawn, cost = drawn_batch([800, 500, 300, *[100] * 5]), cost_of(3, tokens=2000)
     planned = plan_pipeline_batch(0, drawn, _planner(stages=3), cost)
