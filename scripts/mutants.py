@@ -107,6 +107,31 @@ ROOMS = {
             "tests/evidence/test_database.py",
         ),
     ),
+    "replay": Room(
+        tuple(
+            f"railx/replay/{name}.py"
+            for name in (
+                *("changes", "cluster_time", "engine", "formula", "passes", "pricing", "recording"),
+                *("kernels/account", "kernels/circuits", "kernels/controller", "kernels/leases"),
+                *("kernels/ranks", "kernels/requests"),
+            )
+        ),
+        ("tests/replay",),
+    ),
+    "steps": Room(
+        tuple(
+            f"railx/steps/{name}.py"
+            for name in ("layers", "programs", "stage_bits", "sweep", "windows")
+        ),
+        ("tests/steps",),
+    ),
+    "economics": Room(
+        tuple(
+            f"railx/economics/{name}.py"
+            for name in ("bill", "catalogue", "claim_map", "rails", "scale", "sensitivity")
+        ),
+        ("tests/economics",),
+    ),
 }
 
 #: Operators of cosmic-ray whose mutants say something: changed comparisons, numbers,
