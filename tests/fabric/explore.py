@@ -30,6 +30,7 @@ mutants of the core.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -321,7 +322,8 @@ _FIRST = 2000
 def main(arguments: list[str] | None = None) -> int:
     """The command line: all scenarios, and what was found.
 
-    They take turns, so that small ones end and leave the rest to the others.
+    They take turns, so that small ones end and leave the rest to the others. Ctrl-C
+    ends the search with what it has.
     """
     parser = argparse.ArgumentParser(description="explore the states of small jobs")
     parser.add_argument("--states", type=int, default=1_000_000, help="at most, in all")
@@ -329,33 +331,38 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     searches = [Search(item) for name, item in SCENARIOS.items() if name.startswith(options.only)]
     begin, each, states = time.process_time(), _FIRST, 0
-    while states < options.states and not all(item.found.complete for item in searches):
-        for search in searches:
-            found, name = search.found, search.found.scenario.name
-            left = options.states - states
-            if found.complete or not left:
-                continue
-            before = found.states
-            try:
-                search.go_on(min(each, before + left))
-            except Violation as error:
-                print(f"{name}: {error}", file=sys.stderr)
-                return 1
-            states += found.states - before
-        each *= 2
-    for search in searches:
-        found = search.found
-        print(
-            f"{found.scenario.name:24} {found.states:8} states {found.events:8} events"
-            f" {found.ends:6} ends, longest run {found.longest:3},"
-            f" {'all' if found.complete else 'a part'}"
-        )
-    whole = sum(item.found.complete for item in searches)
+    with contextlib.suppress(KeyboardInterrupt):
+        while states < options.states and not all(item.found.complete for item in searches):
+            for search in searches:
+                before = search.found.states
+                left = options.states - states
+                if search.found.complete or not left:
+                    continue
+                try:
+                    search.go_on(min(each, before + left))
+                except Violation as error:
+                    print(f"{search.found.scenario.name}: {error}", file=sys.stderr)
+                    return 1
+                states += search.found.states - before
+                if search.found.complete:
+                    print(_line(search.found), flush=True)
+            each *= 2
+    cut = [search.found for search in searches if not search.found.complete]
+    for found in cut:
+        print(_line(found))
     print(
-        f"{states} states, nothing broken; {whole} of {len(searches)} scenarios to their end,"
-        f" {time.process_time() - begin:.0f} s"
+        f"{states} states, nothing broken; {len(searches) - len(cut)} of {len(searches)}"
+        f" scenarios to their end, {time.process_time() - begin:.0f} s"
     )
     return 0
+
+
+def _line(found: Exploration) -> str:
+    return (
+        f"{found.scenario.name:24} {found.states:8} states {found.events:8} events"
+        f" {found.ends:6} ends, longest run {found.longest:3},"
+        f" {'all' if found.complete else 'a part'}"
+    )
 
 
 if __name__ == "__main__":

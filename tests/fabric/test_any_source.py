@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.circuits import Configuration, Layout, Port
 from railx.fabric.core import (
     Action,
     ControllerCore,
@@ -215,3 +215,30 @@ def test_an_operation_that_all_asked_for_stands_in_the_queue_once() -> None:
     core.ask(1, 1, ("a", 1), lease, 0, can_hold=True)
     core.recalled(1, lease, Report(hold, {"a": 0}), 0)
     assert [operation.key for operation in core._queue.values()] == [("w", 0), ("a", 1)]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["waits", "comes later"])
+def test_who_listens_is_told_of_a_send_that_failed_before(late: bool) -> None:
+    """The send began under a lease, and its port is lost before the lease is back."""
+    core = ControllerCore(Layout(1), 3)
+    for rank in range(3):
+        core.register(rank, rank)
+    needs = Configuration("pair", (1, 2))
+    core.ask(1, 0, ("s", 0), needs, 0, can_hold=True)
+    core.ask(2, 0, ("s", 0), needs, 0, can_hold=True)
+    core.switched(0, 1)
+    hold = core.holds[needs].number
+    if not late:
+        core.listen(2, 7, {"s": (1, 1)}, 2)
+    core.recalled(2, needs, Report(hold, {"s": 0}, frozenset()), 4)
+    core.ports_lost([Port(2, "left")], "dirty", 5)
+    told = core.recalled(1, needs, Report(hold, {"s": 1}, frozenset({("s", 1)})), 6)
+    if late:
+        told += core.listen(2, 7, {"s": (1, 1)}, 7)
+    refusals = {(item.rank, item.request): item for item in told if isinstance(item, RefuseAction)}
+    assert refusals.keys() == {(1, None), (2, 7)}
+    assert refusals[2, 7].reason == "port"
+    assert "the left port of GPU 2" in refusals[2, 7].message
+    # Once, and nobody waits for it any more.
+    assert core.listen(2, 8, {"s": (1, 1)}, 8) == []
+    assert core.statistics()["tombstones"] == 0
