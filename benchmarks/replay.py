@@ -2,7 +2,8 @@
 
     python benchmarks/replay.py [--repeats 3]
 
-Prints the table of docs/benchmarks.md. Seconds are of this process's processor time.
+Prints the table of docs/benchmarks.md. Leases end with each operation, or stay with
+their members until others need the ports. Seconds are of this process's processor time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from railx.replay.run import prepare, replay_programs
 #: each layer, gradients reduced after the last one. Times are round numbers: what is
 #: measured is the engine.
 SIZES = (128, 512, 2048)
-MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
+#: Modes, and whether leases stay with their members.
+SETTINGS: tuple[tuple[Mode, bool], ...] = (
+    ("electrical", False),
+    ("on_demand", False),
+    ("on_demand", True),
+    ("provisioned", False),
+    ("provisioned", True),
+)
 SERVER, STAGES, LAYERS, MICRO_BATCHES = 8, 4, 12, 8
 LATENCY_NS = 10_000_000
 FORWARD_NS, GATHER_NS, HOP_NS = 2_000_000, 1_500_000, 3_000_000
@@ -152,18 +160,18 @@ def measure(repeats: int) -> list[dict[str, Any]]:
         made = time.process_time()
         prepared = prepare(programs, Layout(SERVER))
         prepared_s = time.process_time() - made
-        for mode in MODES:
+        for mode, held in SETTINGS:
             latency_ns = 0 if mode == "electrical" else LATENCY_NS
-            replay_programs(prepared, None, mode, latency_ns)
+            replay_programs(prepared, None, mode, latency_ns, held=held)
             seconds = []
             for _ in range(repeats):
                 start = time.process_time()
-                found = replay_programs(prepared, None, mode, latency_ns)
+                found = replay_programs(prepared, None, mode, latency_ns, held=held)
                 seconds.append(time.process_time() - start)
             rows.append(
                 {
                     "gpus": gpus,
-                    "mode": mode,
+                    "mode": f"{mode}, leases stay" if held else mode,
                     "steps": len(programs),
                     "events": found.events,
                     "commands": found.commands,
