@@ -123,8 +123,8 @@ def draw(settings: AllClaimsSettings, inputs: FigureFiles, output: Path) -> Draw
     subtitle = (
         f"What this run found over what the paper states, {int(counts.sum())} published claims;"
         " shaded: where a headline claim holds. What lies beyond the axis stands"
-        " at its end with its number; dots that would hide one another stand side by side. Bars:"
-        " 95 % intervals over repeats or seeds."
+        " at its end with its number, many with their range; dots that would hide one another stand"
+        " side by side. Bars: 95 % intervals over repeats or seeds."
     )
     note = fidelity_line(frame.loc[frame["fidelity"].isin(_MARKERS), "fidelity"])
     with canvas(settings, output, "All claims: ours over published", subtitle, note) as figure:

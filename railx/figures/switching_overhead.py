@@ -352,7 +352,7 @@ def _axes(grid: np.ndarray, points: pd.DataFrame, linear_percent: float) -> None
     for axes in grid.flat:
         axes.set_xscale("symlog", linthresh=_linear_ms(points), linscale=0.5)
         axes.set_yscale("symlog", linthresh=linear_percent, linscale=1)
-        axes.set_ylim(1.25 * least - 0.3 * step, 1.4 * most)
+        axes.set_ylim(1.25 * least - 0.3 * step, 2 * most)
         axes.set_xlim(-0.15 * _linear_ms(points), 1.5 * points["reconfiguration_latency_ms"].max())
         axes.xaxis.set_major_locator(FixedLocator([0, 10, 100, 1000]))
         axes.yaxis.set_major_locator(FixedLocator(ticks))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
-from railx.figures import CanvasSettings, draw_figure, switching_windows
+from railx.figures import CanvasSettings, all_claims, draw_figure, switching_windows
 from railx.figures.published import milliseconds, published_frame
 from railx.io import read_json
 from railx.settings import SettingsError
@@ -61,6 +62,19 @@ def test_a_verdict_that_is_not_known_is_refused(settings_of: SettingsOf, tmp_pat
     table = write_result(tmp_path, "evidence.claims", [claim("opus_x", 1.0, "perhaps")])
     with pytest.raises(ValueError, match="verdict: got perhaps; allowed: reproduced, partly"):
         draw_figure(settings_of("all_claims"), {"claims": [table]}, tmp_path / "all_claims")
+
+
+def test_many_claims_beyond_the_axis_stand_inside_it_with_their_range() -> None:
+    rows = [claim(f"opus_{number}", 8.0 + number, "partly", headline=False) for number in range(12)]
+    frame = all_claims._placed(pd.DataFrame(rows).assign(low=None, high=None), 4.0)
+    _, (row,) = all_claims._rows(frame)
+    axes, edge = Figure().subplots(1, 2)
+    all_claims._dots(axes, edge, row, 4.0)
+    places = {round(float(line.get_xdata()[0]), 6) for line in axes.lines}
+    assert len(axes.lines) == 12
+    assert len(places) == 3
+    assert max(places) == pytest.approx(4)
+    assert [text.get_text() for text in axes.texts] == ["12: 8 to 19"]
 
 
 def test_overheads_are_over_the_step_of_the_same_source(data_of: DataOf) -> None:
