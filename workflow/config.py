@@ -420,7 +420,9 @@ def _anew(primary: str | None, schema: type, overrides: list[str]) -> dict[str, 
             return composed_plainly(CONF, mounted, forced)
         except Unplain:
             return _with_hydra(mounted, forced)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except SettingsError:
+        raise
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise _one_line(error, schema) from error
 
 

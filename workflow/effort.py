@@ -88,6 +88,11 @@ COSTS: Mapping[str, Cost] = {
     # A round takes up to a second, and searches end early.
     "FlexSPSettings.effort": Cost(0.1),
     "PipelineSettings.exact_nodes": Cost(1e-3),
+    "AnyDegreeSettings.trials": Cost(0.1),
+    "FlexSPMilpSettings.micro_batch_trials": Cost(1),
+    "FlexSPMilpSettings.processes": Cost(0, 2.0**26),
+    "FlexSPMilpSettings.buckets": Cost(0.1, 1e4),
+    "ByteScaleSettings.buckets": Cost(1e-3, 1e3),
     "EmulatedSwitchSettings.ports": Cost(1e-6, 1e2),
     "TrackingSettings.table_rows": Cost(1e-5, 1e3),
     "IterationPartsSettings.columns": Cost(0, 2.0**30),
@@ -267,6 +272,8 @@ def check_packets(
     packets = float(chips) * cycles / network.packet_flits
     # Nobody knows where it saturates; one flit per chip and cycle is of the order.
     total = Cost(once.seconds + 2e-6 * packets).times(runs + len(loads))
+    if key and runs > cycles:
+        _refuse(f"{key}.repeats", runs, total)
     _refuse(_below(key, "network.measured_cycles"), network.measured_cycles, total)
     for load in loads:
         # A chip that offers more than it can send keeps its packets, cycle by cycle.

@@ -190,6 +190,12 @@ def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
     }
     for own, names in asked.items():
         _check_names(f"{key}.{own}", names, catalogue.price_sets)
+    for part in ("claim_map", "sensitivity"):
+        for field, value in to_dict(getattr(economics, part)).items():
+            if value == []:
+                raise SettingsError(
+                    f"{key}.{part}.{field}", "got an empty list; allowed: at least one value"
+                )
     try:
         bill_of_materials(economics, catalogue)
     except SettingsError as error:

@@ -36,7 +36,348 @@ from railx.settings import (
 from workflow.config import Experiment, choices, compose_experiment
 from workflow.fit import check_fit
 
-__all__ = ["Checker", "Mistake", "Setting", "experiment_mistakes", "mistakes_of", "settings_of"]
+__all__ = [
+    "ALLOWED",
+    "Checker",
+    "Mistake",
+    "Setting",
+    "experiment_mistakes",
+    "is_allowed",
+    "mistakes_of",
+    "settings_of",
+]
+
+#: What is drawn as a mistake but is none, by class and field.
+ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    # Lists that may name nothing, or all; text that may be left out.
+    "empty": {
+        "AdaptiveSpeedupsSettings": ("plans",),
+        "AllToAllBandwidthSettings": (
+            "derived",
+            "only",
+        ),
+        "AllToAllDegreeSettings": (
+            "plans",
+            "tables",
+        ),
+        "ChannelLoadsSettings": ("only",),
+        "ClaimMapFigureSettings": (
+            "all_to_all_lines",
+            "injection_lines",
+        ),
+        "ClusterSettings": (
+            "all_to_all_latency_ms",
+            "gather_gb_s",
+        ),
+        "ClusterTimeSettings": ("only",),
+        "CollectiveTimeSettings": ("only",),
+        "CorpusLengthsSettings": (
+            "only",
+            "quantiles",
+        ),
+        "CostModelErrorSettings": ("only",),
+        "CostScaleSettings": ("only",),
+        "CostSettings": (
+            "only",
+            "published_usd",
+        ),
+        "EmulatedSwitchSettings": (
+            "failures",
+            "technology",
+        ),
+        "Experiment": (
+            "figures",
+            "live",
+            "networks",
+            "profiles",
+            "steps",
+            "sweeps",
+            "transitions",
+        ),
+        "HeldMemorySettings": ("only",),
+        "IterationPartsSettings": ("note",),
+        "LatencyLoadSettings": (
+            "only",
+            "panels",
+        ),
+        "LayoutSettings": (
+            "mesh",
+            "x",
+            "y",
+        ),
+        "LiveSettings": ("latencies_ms",),
+        "LiveSwitchingSettings": ("only",),
+        "NetworkPricesSettings": ("networks",),
+        "PipelineScheduleSettings": ("only",),
+        "PipelineSpeedupsSettings": ("rows",),
+        "PlannersSettings": ("published",),
+        "PlanningHiddenSettings": ("only",),
+        "PricedNetwork": ("copper_links",),
+        "ProfileSettings": ("exchange_degrees",),
+        "PublishedCase": (
+            "context",
+            "corpus",
+            "model",
+        ),
+        "RailBillsSettings": (
+            "platforms",
+            "switch",
+        ),
+        "RailClaimsSettings": (
+            "boundaries",
+            "contours",
+            "points",
+        ),
+        "RailPair": (
+            "electrical",
+            "photonic",
+            "words",
+        ),
+        "RailPlatformWords": (
+            "published",
+            "words",
+        ),
+        "RailRingsSettings": ("only",),
+        "RailSavingsSettings": ("platforms",),
+        "RailStepsFigureSettings": (
+            "above",
+            "bars",
+            "jobs",
+            "lines",
+        ),
+        "ReconfigurationSettings": ("only",),
+        "ReplaySettings": (
+            "on_demand_latencies_ms",
+            "provisioned_latencies_ms",
+        ),
+        "RingAllReduceSettings": ("only",),
+        "SequenceParallelPlanSettings": ("only",),
+        "StageMemorySettings": ("only",),
+        "StepModel": ("stage_layers",),
+        "StepSweepsSettings": (
+            "bandwidth",
+            "experts",
+            "scaling",
+            "utilisation",
+        ),
+        "StepTimeSettings": (
+            "named",
+            "only",
+        ),
+        "StepWindowsSettings": (
+            "passes",
+            "timeline",
+        ),
+        "SweepSettings": (
+            "bandwidth_latencies_ms",
+            "bandwidths_gb_s",
+            "loads",
+        ),
+        "SwitchTechnologiesSettings": (
+            "chips_per_server",
+            "sides",
+        ),
+        "SwitchedCircuitsSettings": (
+            "above",
+            "bars",
+            "jobs",
+            "lines",
+        ),
+        "SwitchingOverheadSettings": ("only",),
+        "TopologyMetricsSettings": ("only",),
+        "TrackingSettings": ("entity",),
+        "TrainingSettings": (
+            "on_demand_latencies_ms",
+            "provisioned_latencies_ms",
+        ),
+        "UnderlayFigureSettings": ("only",),
+        "UnderlaySettings": (
+            "networks",
+            "outside_gb_s",
+            "plans",
+        ),
+        "UnderlyingNetwork": ("groups",),
+    },
+    # Numbers that only enter formulas, and limits of searches that end by themselves.
+    "huge": {
+        "AllToAllDegreeSettings": ("devices_per_node",),
+        "AnalyticCostSettings": (
+            "checkpoint_layers",
+            "state_bytes_per_parameter",
+        ),
+        "BatchSettings": ("max_length_tokens",),
+        "ChunkFlowSettings": (
+            "alignment_tokens",
+            "checkpointed_layers",
+            "chunk_tokens",
+            "kept_chunks",
+            "most_parts",
+        ),
+        "ClusterSettings": ("tokens_per_device",),
+        "CollectiveSettings": ("payload_bytes",),
+        "DappleSettings": (
+            "checkpointed_layers",
+            "chunk_tokens",
+            "most_parts",
+        ),
+        "DegreeSettings": ("tensor",),
+        "DynaPipeSettings": ("checkpointed_layers",),
+        "DynamicCPSettings": ("tokens_per_rank",),
+        "ExpertSettings": ("experts",),
+        "FittedCostSettings": (
+            "checkpoint_layers",
+            "state_bytes_per_parameter",
+        ),
+        "FlexSPMilpSettings": ("work_limit",),
+        "JobSettings": (
+            "bytes_per_element",
+            "gradient_bytes_per_element",
+            "sequence_tokens",
+        ),
+        "JointSettings": ("most_stages",),
+        "MegatronPipelineSettings": (
+            "checkpointed_layers",
+            "chunk_tokens",
+            "devices_per_node",
+        ),
+        "MegatronSettings": ("devices_per_node",),
+        "MixtureCorpusSettings": ("longest_tokens",),
+        "OptimizerSettings": ("decay_steps",),
+        "PermutationTraffic": ("offset",),
+        "PipelineSettings": (
+            "alignment_tokens",
+            "most_slices",
+        ),
+        "ProfileSettings": ("held_out_seed",),
+        "ProfiledCostSettings": (
+            "checkpoint_layers",
+            "state_bytes_per_parameter",
+        ),
+        "RailBillsSettings": (
+            "least_gpus",
+            "transceivers_per_gpu",
+        ),
+        "RailPlatform": (
+            "chips_per_server",
+            "electrical_switch_radix",
+        ),
+        "RailRingsSettings": ("line",),
+        "RailSettings": ("gpus_per_server",),
+        "Seq1F1BSettings": (
+            "alignment_tokens",
+            "checkpointed_layers",
+            "chunk_tokens",
+            "most_parts",
+        ),
+        "SlimPipeSettings": (
+            "alignment_tokens",
+            "checkpointed_layers",
+            "most_parts",
+            "slice_tokens",
+        ),
+        "StageMemorySettings": ("replica",),
+        "StdlibCorpusSettings": ("sequences",),
+        "StepJob": (
+            "bytes_per_element",
+            "micro_batch_sequences",
+            "sequence_tokens",
+        ),
+        "StepModel": (
+            "attention_weights",
+            "dense_weights",
+            "expert_weights",
+            "experts",
+            "hidden",
+            "input_weights",
+            "norm_weights",
+            "output_weights",
+            "score_width",
+            "shared_weights",
+            "whole_attention_weights",
+        ),
+        "SwitchTechnologiesSettings": ("chips_per_server",),
+        "TrainingSettings": ("checkpoint_every",),
+        "VariantSettings": ("micro_batch_sequences",),
+    },
+    # Text for readers, and words that a figure looks up in the tables of a run.
+    "name": {
+        "AllToAllDegreeSettings": (
+            "model",
+            "plans",
+        ),
+        "ClusterSettings": ("name",),
+        "CollectiveTimeSettings": ("scope",),
+        "DeviceSettings": ("name",),
+        "EmulatedSwitchSettings": (
+            "state_file",
+            "technology",
+        ),
+        "Experiment": ("name",),
+        "IterationPartsSettings": (
+            "note",
+            "title",
+        ),
+        "MixtureCorpusSettings": (
+            "anchors",
+            "name",
+        ),
+        "ModelSettings": ("name",),
+        "NetworkPricesSettings": (
+            "price_set",
+            "published_reference",
+        ),
+        "PlannersSettings": (
+            "context",
+            "model",
+        ),
+        "PublishedCase": (
+            "context",
+            "corpus",
+            "model",
+        ),
+        "QuantileCorpusSettings": ("name",),
+        "RailBillsSettings": ("switch",),
+        "RailPair": (
+            "electrical",
+            "photonic",
+            "words",
+        ),
+        "RailPlatformWords": (
+            "published",
+            "words",
+        ),
+        "RailSettings": ("host",),
+        "StdlibCorpusSettings": ("name",),
+        "StepModel": ("name",),
+        "StepSweepsSettings": (
+            "bandwidth",
+            "experts",
+            "rule",
+            "scaling",
+            "utilisation",
+        ),
+        "StepSwitchesSettings": ("rule",),
+        "StepTimeSettings": ("named",),
+        "StepWindowsSettings": (
+            "passes",
+            "timeline",
+        ),
+        "TrackingSettings": (
+            "entity",
+            "project",
+        ),
+        "UnderlayFigureSettings": (
+            "adaptive",
+            "single",
+        ),
+        "UnderlyingNetwork": ("label",),
+    },
+    # Names of the user's own.
+    "unknown": {
+        "RailStepsFigureSettings": ("above",),
+        "SwitchedCircuitsSettings": ("above",),
+    },
+}
 
 #: A line that says what is allowed can be long, but not a page.
 MOST_CHARACTERS = 4000
@@ -212,9 +553,15 @@ def experiment_mistakes(names: Iterable[str]) -> Iterator[Mistake]:
                 drawn.append(("unknown", {**to_dict(setting.value), "no_such_key": 1}))
             for kind, value in drawn:
                 known = (setting.field, "unknown" if kind == "unknown" else repr(value))
-                if known not in seen:
+                if known not in seen and not is_allowed(kind, setting.field):
                     seen.add(known)
                     yield Mistake(kind, setting, name, value)
+
+
+def is_allowed(kind: str, field: str) -> bool:
+    """Whether what is drawn of a field is no mistake there."""
+    cls, _, name = field.partition(".")
+    return name in ALLOWED.get(kind, {}).get(cls, ())
 
 
 class Checker:
@@ -258,10 +605,9 @@ def _with_value(plain: Any, way: list[str], value: Any) -> Any:
 def _unclear(line: str, mistake: Mistake) -> str:
     if "\n" in line or len(line) > MOST_CHARACTERS:
         return f"takes more than a line: {line!r}"
-    # What is too large together is said of one of its parts.
-    above = mistake.key.rpartition(".")[0]
-    named = above if mistake.kind == "huge" and above else mistake.key
-    if named not in line:
+    # What is too large together is said of one of its parts, what is empty of who asks.
+    named = ".".join(mistake.key.split(".")[:2]) if mistake.kind == "huge" else mistake.key
+    if named not in line and not (mistake.kind == "empty" and "." not in named):
         return f"does not name {named}: {line}"
     if "allowed" not in line and "is missing" not in line:
         return f"does not say what is allowed: {line}"
