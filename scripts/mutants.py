@@ -62,7 +62,17 @@ ROOMS = {
         ("tests/planning",),
     ),
     "fabric": Room(
-        ("railx/fabric/circuits.py", "railx/fabric/core.py", "railx/replay/engine.py"),
+        (
+            "railx/fabric/circuits.py",
+            *(
+                f"railx/fabric/decisions/{name}.py"
+                for name in (
+                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
+                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                )
+            ),
+            "railx/replay/engine.py",
+        ),
         (
             "tests/fabric/test_circuits.py",
             "tests/fabric/test_core.py",

@@ -38,6 +38,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from railx.io import read_json, write_json
+from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.profile import Point, ProfileSettings, layer_points
 from training.allocations import allocations
@@ -105,12 +106,17 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
         own = [point for point in points if point.part == part]
         for point in own:
             rows.append(said | vars(point) | _measured(settings, decoder, point, kernel) | found)
-            print(f"profile: {len(rows)} of {len(points)} points", file=sys.stderr, flush=True)
+            _tell(len(rows), len(points))
         del decoder
     for point, times in _exchanged(settings, points, device):
         rows.append(said | vars(point) | times | found | {"clock": "wall_time"})
-        print(f"profile: {len(rows)} of {len(points)} points", file=sys.stderr, flush=True)
+        _tell(len(rows), len(points))
     return rows
+
+
+def _tell(done: int, points: int) -> None:
+    publish("points", done, points)
+    print(f"profile: {done} of {points} points", file=sys.stderr, flush=True)
 
 
 def _device(settings: ProfileSettings) -> torch.device:

@@ -35,6 +35,7 @@ from torch.distributed.rendezvous import rendezvous
 from railx.fabric import FabricError
 from railx.io import read_json
 from railx.planning.plan import PlanError, read_plan
+from railx.progress import publish
 from railx.settings import SettingsError, to_dict
 from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
 from training.data import plan_lengths, read_sequences
@@ -283,6 +284,8 @@ def _progress(block: Block, number: int, settings: RunSettings) -> None:
         slowest[row["iteration"]] = max(row["iteration_ms"], slowest.get(row["iteration"], 0.0))
     fabric, training = block.fabric, settings.training
     planned = len(fabric_sweep(settings)) * training.repeats
+    if int(os.environ["RANK"]) == 0:
+        publish("blocks", number, max(number, planned))
     load = "" if block.load_share is None else f", others took {block.load_share:.0%}"
     print(
         f"[{number}/{max(number, planned)}] repeat {block.repeat + 1}/{training.repeats},"

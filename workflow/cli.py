@@ -21,10 +21,17 @@ from railx import __version__
 from workflow.commands import (
     claim,
     compare,
+    completion,
+    export,
     fabric,
+    import_,
+    init,
+    listing,
+    reproduce,
     schedule,
     sql,
     summary,
+    sweep,
     sync,
     train,
     verdicts,
@@ -44,10 +51,20 @@ BY_HAND: dict[str, ByHand] = {
 }
 
 
+#: The other commands, in the order of the list.
+_COMMANDS: tuple[Any, ...] = (
+    *(init, reproduce, sweep, listing, completion),
+    *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
+    *(export, import_),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 0, or 2 with one line on standard error."""
+    parser = _parser()
+    completion.complete(parser)
     try:
-        options = _parser().parse_args(arguments)
+        options = parser.parse_args(arguments)
         _check_results(options)
         return int(options.action(options))
     except KeyboardInterrupt:
@@ -113,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
                 f"  {BY_HAND['topology'].example}",
                 "",
                 "the whole pipeline:",
-                "  make reproduce",
+                "  railx reproduce quick",
             )
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -122,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
-    for module in (schedule, train, sql, claim, verdicts, compare, sync, summary, fabric):
+    for module in _COMMANDS:
         module.add(commands)
     return parser
 

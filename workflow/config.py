@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+from railx import places
 from railx.economics import EconomicsSettings
 from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
@@ -69,7 +70,7 @@ _COMPOSERS = tuple(
     _HERE / f"{name}.py" for name in ("config", "mounts", "composed", "trees", "yaml_files")
 )
 #: Where composed configs are kept.
-KEPT = CONF.parent / ".cache" / "composed"
+KEPT = places.cache("composed")
 #: Solvers and torch take no larger one.
 Seed: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
 #: Lists whose entries have a seed of their own.

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from railx import places
 from railx.settings import SettingsError
 from workflow import composed
 
 __all__ = ["checked_experiment", "overrides_from"]
 
-_ROOT = Path(__file__).resolve().parent.parent
 #: What checks, and what it checks against.
 _SOURCES = ("railx", "training", "workflow")
 
@@ -30,11 +29,11 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     """
     request = ["checked", *overrides]
     # Lists such as that of the figures are imported by name: no walk sees all schemas.
-    sources = [path for folder in _SOURCES for path in (_ROOT / folder).rglob("*.py")]
+    sources = [path for folder in _SOURCES for path in (places.CODE / folder).rglob("*.py")]
     # Price sets are looked up in their catalogue.
-    read = [*(_ROOT / "conf").rglob("*.yaml"), *(_ROOT / "resources").rglob("*.csv")]
+    read = [*(places.WORK / "conf").rglob("*.yaml"), *(places.WORK / "resources").rglob("*.csv")]
     key = composed.key(request, [*read, *sources])
-    folder = _ROOT / ".cache" / "checked"
+    folder = places.cache("checked")
     kept = composed.read(folder, key)
     if kept is not None:
         return kept

@@ -1,31 +1,165 @@
-"""The log of a rule: everything its script prints, an expected error as one line."""
+"""The log of a job: what it is, what it read and made, and how it ended.
+
+Everything that its script and its children print goes there too. What went wrong is one
+line, in the log and on the terminal. Lines of progress go to both.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-__all__ = ["logged"]
+from railx.io import leaves
+from railx.progress import duration
+from railx.provenance.jobs import digest_of, now_utc
+
+__all__ = ["JobLog", "logged"]
+
+#: Settings that a log names; the rest is in the record of the job.
+_SETTINGS = 40
+#: How a shell calls the end by Ctrl-C.
+_INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class JobLog:
+    """The log of a job that runs."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self._begun = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """A line with the time in UTC."""
+        print(f"{now_utc()} {line}", flush=True)
+
+    def progress(self, line: str) -> None:
+        """A line of the log that the terminal shows too."""
+        self.say(line)
+        self.terminal(line)
+
+    def terminal(self, line: str) -> None:
+        """A line for whoever watches."""
+        with contextlib.suppress(OSError):
+            os.write(self._terminal, f"{line}\n".encode())
+
+    def begins(
+        self, stage: str, item: str, settings: Any, inputs: Mapping[str, Iterable[str]]
+    ) -> None:
+        """What the job is, its settings, and the files that it reads, with digests."""
+        self.say(f"begins: {' '.join(filter(None, [stage, item]))}")
+        for line in _settings_lines(settings):
+            self.say(f"setting {line}")
+        for name, files in inputs.items():
+            for file in files:
+                size = Path(file).stat().st_size if Path(file).is_file() else 0
+                self.say(f"reads {name}: {file}, {size} bytes, sha256 {digest_of(file)[:12]}")
+
+    def ends(self, outputs: Mapping[str, str | Path]) -> None:
+        """What the job made, and how long it took."""
+        for name, file in outputs.items():
+            self.say(f"made {name}: {file}, {_counts(Path(file))}")
+        self.say(f"ends: {duration(self.seconds)} ({self.seconds:.1f} s)")
+
+    @property
+    def seconds(self) -> float:
+        """How long the job has run."""
+        return time.monotonic() - self._begun
 
 
 @contextmanager
-def logged(path: str | Path) -> Iterator[None]:
+def logged(path: str | Path) -> Iterator[JobLog]:
     """Send this process's output (and that of its children) to ``path``.
 
-    A ValueError or a failed child ends it with one line.
+    A ValueError, a failed child, a full disk or a file that is not there ends it with
+    one line, which whoever watches sees too.
     """
-    with Path(path).open("wb") as log:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(log.fileno(), stream.fileno())
+    terminal = os.dup(sys.stderr.fileno())
+    log = JobLog(terminal)
     try:
-        yield
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)
+        with Path(path).open("wb") as file:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+                os.dup2(file.fileno(), stream.fileno())
+        yield log
+    except (ValueError, OSError, MemoryError) as error:
+        line = f"error: {_told(error, Path(path))}"
+        log.terminal(line)
+        # A full disk takes no line of the log either.
+        with contextlib.suppress(OSError):
+            log.say(line)
+            log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
+        _end(1)
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            log.say(f"ends: interrupted after {duration(log.seconds)} ({log.seconds:.1f} s)")
+        _end(_INTERRUPTED)
+    except Exception as error:
+        traceback.print_exc()
+        log.terminal(f"error: {type(error).__name__}: {error}; its traceback is in {path}")
+        log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
+        _end(1)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+
+
+def _end(code: int) -> None:
+    """End with ``code``, whatever could not be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What is left in the buffer would be tried again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _told(error: BaseException, path: Path) -> str:
+    """One line: what happened, to which file, and what to do."""
+    if isinstance(error, MemoryError):
+        return f"out of memory{f': {error}' if str(error) else ''}"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        place = Path(str(error.filename)) if error.filename else path
+        there = next((one for one in (place, *place.parents) if one.is_dir()), Path())
+        free = shutil.disk_usage(there).free
+        why = "the file may not grow" if error.errno == errno.EFBIG else "the disk is full"
+        return (
+            f"{place}: {why} ({free} bytes free in {there}); nothing half-written is left, and the"
+            " next run goes on from here once there is space"
+        )
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _settings_lines(settings: Any) -> list[str]:
+    if not isinstance(settings, Mapping):
+        return [] if settings is None else [json.dumps(settings, default=str)]
+    named = [f"{key} = {json.dumps(value, default=str)}" for key, value in leaves(settings)]
+    kept = [line if len(line) <= 200 else f"{line[:200]}..." for line in named[:_SETTINGS]]
+    more = len(named) - len(kept)
+    return [*kept, f"({more} more in the job's config)"] if more else kept
+
+
+def _counts(path: Path) -> str:
+    if not path.is_file():
+        return "a folder" if path.is_dir() else "missing"
+    size = f"{path.stat().st_size} bytes"
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        about = pq.read_metadata(path)
+        size = f"{about.num_rows} rows, {about.num_columns} columns, {size}"
+    return f"{size}, sha256 {digest_of(path)[:12]}"

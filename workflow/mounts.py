@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from railx.places import WORK
 from railx.settings import SettingsError
 from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = WORK / "conf"
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

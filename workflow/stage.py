@@ -25,6 +25,7 @@ __all__ = [
     "Job",
     "Json",
     "Made",
+    "Needs",
     "Output",
     "Settings",
     "Stage",
@@ -186,6 +187,18 @@ class Made:
     items: str | tuple[str, ...] = ""
 
 
+@dataclass(frozen=True)
+class Needs:
+    """The processes that a job runs, for the nodes of a cluster.
+
+    ``device`` is where they compute; ``cpu`` wants no GPU.
+    """
+
+    ranks: int = 1
+    threads_per_rank: int = 1
+    device: str = "cpu"
+
+
 #: What a stage reads: files by name, of other stages or the user's own.
 Inputs = Mapping[str, "Made | Path | Sequence[Path]"]
 
@@ -278,6 +291,10 @@ def _no_modules(settings: Settings, item: str) -> tuple[str, ...]:
     return ()
 
 
+def _one_process(settings: Settings, item: str) -> Needs:
+    return Needs()
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage: the word for its rule, its module, its results and its command.
@@ -285,8 +302,9 @@ class Stage:
     ``name`` is that word. ``message`` is what Snakemake says when it runs, with the
     item in braces. ``settings`` picks its plain part of an experiment for an item (a
     change in it, and only in it, reruns the job), ``inputs`` the files that the job
-    reads, ``modules`` further modules that its code digest covers. ``in_folder`` is
-    false for a stage whose files stand at the top of the results.
+    reads, ``modules`` further modules that its code digest covers, ``needs`` the
+    processes that it runs. ``in_folder`` is false for a stage whose files stand at the
+    top of the results.
     """
 
     name: str
@@ -298,6 +316,7 @@ class Stage:
     settings: Callable[[Settings, str], Any] = _nothing
     inputs: Callable[[Settings, str], Inputs] = _no_files
     modules: Callable[[Settings, str], tuple[str, ...]] = _no_modules
+    needs: Callable[[Settings, str], Needs] = _one_process
     by_hand: ByHand | None = None
     tracked: Tracked | None = None
     in_folder: bool = True

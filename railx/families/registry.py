@@ -14,6 +14,7 @@ from railx.families import (
     fat_tree,
     hammingmesh,
     hyperx,
+    imported,
     mesh_2d,
     opus_rails,
     rail_only,
@@ -68,6 +69,7 @@ FAMILIES: list[Family[Any]] = [
     rail_only.FAMILY,
     opus_rails.FAMILY,
     tpu_v4.FAMILY,
+    imported.FAMILY,
 ]
 
 

@@ -49,6 +49,8 @@ COLUMNS = (
 )
 _BASES = {"equal_bandwidth": "equal bandwidth", "equal_cost": "equal cost"}
 _MARKS = "os^vDPX"
+#: Those of the palette that are far from each other and from grey.
+_COLOURS = (0, 5, 4, 7, 2, 1)
 #: Where latency 0 stands on an axis of logarithms, in decades left of the least.
 _ZERO = 10
 
@@ -134,10 +136,11 @@ def draw_panels(
                 own = points[(points["basis"] == basis) & (points["job"] == job)]
                 _panel(axes, settings, own)
                 axes.set_ylim(settings.below, settings.above[job])
-                axes.set_title(f"{name}, {basis_words}")
+                axes.set_title(name)
                 axes.set_xlabel("Switching latency (ms)")
                 if column == 0:
-                    axes.set_ylabel(f"Step time ({settings.lines[0].words}: 1)")
+                    base = settings.lines[0].words
+                    axes.set_ylabel(f"{basis_words.capitalize()}\nstep time ({base}: 1)")
         bars = _bars(settings, table)
         for place, column_, what in (
             (places[2, :wide], "cost_per_gpu_usd", "Cost"),
@@ -155,7 +158,13 @@ def draw_panels(
 
 def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
     line = settings.lines[number]
-    colour = PALETTE[(0, 5, 5, 4, 7)[number % 5]] if line.mode != "packets" else GREY
+    # A colour for each network and mode; rules of one mode differ in the dashes.
+    modes = list(dict.fromkeys((own.network, own.mode) for own in settings.lines))
+    modes = [own for own in modes if own[1] != "packets"]
+    colour = GREY
+    if line.mode != "packets":
+        place = modes.index((line.network, line.mode))
+        colour = PALETTE[_COLOURS[place % len(_COLOURS)]]
     return {
         "color": colour,
         "linestyle": (0, (4, 2)) if line.dashed else "solid",

@@ -45,10 +45,10 @@ def draw(settings: RailStepsFigureSettings, inputs: FigureFiles, output: Path) -
         "Time of a generated training step over the latency of the optical switches, in times of"
         " electrical rails at the same rate. No paper compares these: nothing is published here."
         " Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the"
-        " bill of photonic rails buys. Lines may leave the panels.",
-        "servers are the same everywhere, and what overlaps in the step overlaps here",
+        " bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels.",
+        "Servers are the same everywhere, and what overlaps in the step overlaps here",
         "Ours alone, no paper has this comparison.",
-        f"of {name}, equal bandwidth",
+        f"of {name}",
     )
     return draw_panels(settings, table, output, words)
 

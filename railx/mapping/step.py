@@ -26,6 +26,7 @@ from railx.families import build_routing
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
 from railx.mapping.settings import PARALLELISMS, JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
+from railx.progress import counted
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
 from railx.vocabulary.routing.table import RoutingTable
@@ -170,7 +171,7 @@ def step_times(
     """
     networks = [GroupRates(topology, routing) for routing in routings]
     rows: list[dict[str, Any]] = []
-    for job_name, job in jobs.items():
+    for job_name, job in counted(jobs.items(), "jobs"):
         try:
             placement = place_ranks(topology, job.layout.sizes)
         except SettingsError as error:
@@ -180,7 +181,7 @@ def step_times(
                 _row(topology, name, job_name, job, basis, reason=str(error)) for basis in bases
             ]
             continue
-        for basis in bases:
+        for basis in counted(bases, "bases"):
             rows += _job_rows(networks, placement, name, job_name, job, basis)
     return rows
 

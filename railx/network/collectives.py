@@ -42,6 +42,7 @@ from railx.network.flows import (
 )
 from railx.network.settings import CollectiveName, CollectiveSettings
 from railx.network.sub_grid import SubGrid, grid_rings, sub_grid
+from railx.progress import counted
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.topology import Topology
@@ -141,7 +142,7 @@ def simulate_collectives(
                 ]
                 timed.append((scope, fidelity, times))
     rows = []
-    for kind in collective.collectives:
+    for kind in counted(collective.collectives, "collectives"):
         if kind == "all_to_all":
             rows += _all_to_all_rows(topology, nodes, collective, name)
             continue

@@ -30,6 +30,7 @@ from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_
 from railx.planning.plan import SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.static import total_ms
+from railx.progress import counted
 from railx.settings import AtLeast
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -213,7 +214,7 @@ def _work_ms(length: int, cost: CostModel) -> float:
 def _plan(settings: AnyDegreeSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     return tuple(
         plan_any_degree_batch(index, batch, settings, task.devices, task.cost)
-        for index, batch in enumerate(task.batches)
+        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 

@@ -42,6 +42,7 @@ from railx.planning.groups import (
 )
 from railx.planning.plan import SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.progress import counted
 from railx.settings import AtLeast, NonNegative
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -170,7 +171,7 @@ def plan_byte_scale_batch(
 def _plan(settings: ByteScaleSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     return tuple(
         plan_byte_scale_batch(index, batch, settings, task.devices, task.cost)
-        for index, batch in enumerate(task.batches)
+        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 

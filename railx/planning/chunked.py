@@ -30,6 +30,7 @@ from railx.planning.groups import Lengths
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.schedule import backward_order, longest_split
+from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
@@ -303,7 +304,7 @@ def _made(
             way.cut(batch.sequences[positions], batch.lengths[positions])
             for positions in share_among_replicas(batch.lengths, settings.replicas, cost)
         ]
-        for batch in task.batches
+        for batch in counted(task.batches, "batches")
     ]
     chunked = [[_timed(way, one, cost) for one in batch] for batch in runs]
     low = 0

@@ -43,6 +43,7 @@ from railx.planning.chunked import (
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch
 from railx.planning.planner import Planner, PlanningTask
 from railx.planning.schedule import pipeline_ms
+from railx.progress import counted
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost
 
@@ -193,7 +194,7 @@ def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
     check_replicas(settings, task)
     alone = replace(settings, replicas=1)
     made = []
-    for index, batch in enumerate(task.batches):
+    for index, batch in enumerate(counted(task.batches, "batches")):
         planned = plan_dyna_pipe_batch(index, batch, settings, cost)
         if planned is None:
             raise refusal(

@@ -41,6 +41,7 @@ from railx.planning.groups import Lengths, check_lengths_fit, micro_batch
 from railx.planning.passes import Passes, in_step, packed_in_order, without_waiting_ms
 from railx.planning.plan import SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.progress import counted
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -242,7 +243,7 @@ def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequencePara
         )
     return tuple(
         plan_dynamic_cp_batch(index, batch, settings, task.devices, task.cost)
-        for index, batch in enumerate(task.batches)
+        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 

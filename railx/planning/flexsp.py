@@ -28,6 +28,7 @@ from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.static import best_static, total_ms
+from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -336,7 +337,7 @@ def _try_static(work: _Work, devices: int) -> None:
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     return tuple(
         plan_flexsp_batch(index, batch, settings, task.devices, task.cost, task.seed)
-        for index, batch in enumerate(task.batches)
+        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 

@@ -39,6 +39,7 @@ from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.programme import Programme, build_programme, hand_out, least_ms
 from railx.planning.solver import Solved, SolverLimits, SolverPool
+from railx.progress import counted
 from railx.settings import AtLeast, Positive
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -288,7 +289,7 @@ def _plan(settings: FlexSPMilpSettings, task: PlanningTask) -> tuple[SequencePar
     with SolverPool(settings.processes) as pool:
         return tuple(
             plan_milp_batch(index, batch, settings, task.devices, task.cost, pool, task.seed)
-            for index, batch in enumerate(task.batches)
+            for index, batch in enumerate(counted(task.batches, "batches"))
         )
 
 

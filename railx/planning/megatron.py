@@ -50,6 +50,7 @@ from railx.planning.groups import Lengths, micro_batch
 from railx.planning.plan import Group, MicroBatch, PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.static import Levelling, static_assignments
+from railx.progress import counted
 from railx.settings import AtLeast, Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, model_state_mib
@@ -326,9 +327,9 @@ def _plan(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParal
     plans = [
         tuple(
             plan_megatron_batch(index, batch, settings, task.devices, shape)
-            for index, batch in enumerate(task.batches)
+            for index, batch in enumerate(counted(task.batches, "batches"))
         )
-        for shape in shapes(settings, task)
+        for shape in counted(shapes(settings, task), "shapes")
     ]
     return min(plans, key=lambda plan: sum(batch.predicted_ms for batch in plan))
 

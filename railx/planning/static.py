@@ -31,6 +31,7 @@ from railx.planning.groups import (
 )
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -237,7 +238,7 @@ def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParalle
         plan_static_batch(
             index, batch, degree, task.devices, task.cost, settings.fill, settings.levelling
         )
-        for index, batch in enumerate(task.batches)
+        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 

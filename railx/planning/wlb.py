@@ -33,6 +33,7 @@ import numpy as np
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.progress import counted
 from railx.settings import PowerOfTwo
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -165,7 +166,7 @@ def _plan(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBa
         )
     return tuple(
         plan_wlb_batch(index, batch, degree, task.devices, cost)
-        for index, batch in enumerate(task.batches)
+        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 

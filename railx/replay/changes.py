@@ -33,10 +33,11 @@ class Change:
 
     * ``key``: channel and number of the operation.
     * ``iteration``: that of the member which came last to it.
-    * ``window_ns``: from the first moment at which the switch could begin (announced
-      or asked by all members, ports free) to the last member's arrival, at the first of
-      the operations that all stand before on these circuits; 0 where they arrived
-      before.
+    * ``opened_ns``: the first moment at which the switch could begin (announced or
+      asked by all members, ports free).
+    * ``arrived_ns``: the last member's arrival, at the first of the operations that all
+      stand before on these circuits.
+    * ``began_ns``: when the last member had its circuits.
     * ``stall_ns``: waiting for light, by the controller's account, of the member that
       waited longest.
     """
@@ -44,8 +45,15 @@ class Change:
     key: OperationKey
     configuration: Configuration
     iteration: int
-    window_ns: int
+    opened_ns: int
+    arrived_ns: int
+    began_ns: int
     stall_ns: int
+
+    @property
+    def window_ns(self) -> int:
+        """From one moment to the other; 0 where the members arrived before."""
+        return max(0, self.arrived_ns - self.opened_ns)
 
 
 @dataclass
@@ -110,9 +118,7 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
         used = [last[port][1] for port, _ in ports if port in last]
         if used and any(last[port][0] != circuit for port, circuit in ports if port in last):
             known_ns = [
-                before[event["rank"], operation.key]
-                if announced
-                else int(event["issued_ns"])
+                before[event["rank"], operation.key] if announced else int(event["issued_ns"])
                 for event in operation.events
             ]
             found.append(
@@ -120,7 +126,9 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
                     operation.key,
                     operation.configuration,
                     max(event["iteration"] for event in operation.events),
-                    max(0, _arrived(ordered[place:], layout) - max(*used, *known_ns)),
+                    max(*used, *known_ns),
+                    _arrived(ordered[place:], layout),
+                    operation.began_ns,
                     _stall(operation, stalls),
                 )
             )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from railx.fabric.circuits import Configuration
 from railx.replay.engine import PATIENCE_NS
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.wiring import CircuitModel
@@ -227,10 +226,8 @@ def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> dic
     return {"before": before, "after": after, "target": target}
 
 
-def _counts_up(
-    issues: Array, lane: Array, operation: Array, keys: tuple[Array, Array]
-) -> bool:
-    """Whether the operations of each lane are those of its channel, one after another."""
+def _counts_up(issues: Array, lane: Array, operation: Array, keys: tuple[Array, Array]) -> bool:
+    """Whether the operations of each lane are those of its channel, one by one."""
     channels, sequences = keys
     same = channels[1:] == channels[:-1]
     if (np.diff(sequences)[same] != 1).any():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from railx.fabric.settings import Mode
+from railx.progress import counted
 from railx.replay.formula import stall_ms
 from railx.replay.run import Prepared, Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
@@ -75,9 +76,9 @@ def time_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     ranks, ``stall_ms`` (waiting for light) the most of any.
     """
     sweep = settings.sweep
-    for variant, job in settings.jobs().items():
+    for variant, job in counted(settings.jobs().items(), "jobs"):
         yield from _rows(name, variant, job, settings, sweep.latencies_ms)
-        for rate in sweep.bandwidths_gb_s:
+        for rate in counted(sweep.bandwidths_gb_s, "bandwidths"):
             slower = replace(job, device=replace(job.device, scale_out_gb_s=rate))
             if rate != job.device.scale_out_gb_s:
                 yield from _rows(name, variant, slower, settings, sweep.bandwidth_latencies_ms)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.progress import counted
 from railx.tenancy.allocate import find_product
 from railx.tenancy.degraded import degraded_rows
 from railx.tenancy.grid import (
@@ -59,7 +60,7 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
     matching of the failed pairs.
     """
     side, rows = settings.side, []
-    for count in settings.faults.counts:
+    for count in counted(settings.faults.counts, "counts of failures"):
         formula = formula_share(count, side) if count <= side else float("nan")
         for placement, sample, healthy in _draws(settings, count, seed):
             product, least = largest_product(healthy), matching_size(healthy)
@@ -257,7 +258,7 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
     """
     rows: Rows = []
     stream = settings.stream
-    for sample in range(stream.samples):
+    for sample in counted(range(stream.samples), "streams of jobs"):
         for load in stream.offered_loads:
             drawn = draw_stream(
                 stream, settings.side**2, load, np.random.default_rng([seed, _STREAM, sample])

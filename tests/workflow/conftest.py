@@ -4,6 +4,7 @@ results nor the configs of the checkout.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,16 @@ from tests.builders import ROOT
 PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
 
 
+def _take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class PipelineCopy:
     """The pipeline in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         for part in PARTS:
             if (ROOT / part).is_dir():
                 shutil.copytree(
@@ -54,6 +60,8 @@ class PipelineCopy:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A shell in the background ignores Ctrl-C, and so would its children.
+            preexec_fn=_take_interrupts,
         )
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,9 +17,9 @@ import pytest
 from railx.settings import AtLeast, SettingsError, load
 from tests.builders import ROOT
 from tests.commands import environment
-from tests.workflow.mistakes import ALLOWED, Checker, experiment_mistakes, mistakes_of
+from tests.workflow.mistakes import ALLOWED, Checker, experiment_mistakes, mistakes_of, settings_of
 from workflow import config, mounts
-from workflow.config import CONF, compose_experiment
+from workflow.config import CONF, Experiment, choices, compose_experiment
 from workflow.experiment import overrides_from
 from workflow.places import check_cores, check_folder, check_targets
 
@@ -66,22 +66,14 @@ def test_mistakes_follow_the_type() -> None:
     assert ("range", [1]) in list(mistakes_of(tuple[Annotated[int, AtLeast(2)], ...]))
 
 
-def test_what_is_allowed_is_a_field() -> None:
-    known: dict[str, set[str]] = {}
-    waiting = [object]
-    while waiting:
-        waiting += (found := _subclasses(waiting.pop()))
-        for cls in found:
-            if is_dataclass(cls):
-                known.setdefault(cls.__name__, set()).update(one.name for one in fields(cls))
+def test_what_is_allowed_is_a_field_of_an_experiment() -> None:
+    known = {
+        setting.field
+        for name in choices("experiment")
+        for setting in settings_of(Experiment, compose_experiment([f"experiment={name}"]))
+    }
     for allowed in ALLOWED.values():
-        for name, own in allowed.items():
-            assert set(own) <= known[name], name
-
-
-def _subclasses(cls: type) -> list[type]:
-    rooms = ("railx.", "training.", "workflow.")
-    return [one for one in type.__subclasses__(cls) if str(one.__module__).startswith(rooms)]
+        assert {f"{cls}.{name}" for cls, own in allowed.items() for name in own} <= known
 
 
 @pytest.mark.parametrize("value", [10**400, 1e19, float("nan"), float("-inf")])

@@ -58,14 +58,19 @@ def test_rule_module_and_folder_share_the_name_of_the_stage() -> None:
 
 
 def test_every_rule_has_the_same_directives_in_the_same_order() -> None:
-    order = ["input", "output", "params", "threads", "log", "benchmark", "message", "script"]
+    order = ["input", "output", "params", "threads", "resources"]
+    order += ["log", "benchmark", "message", "script"]
     for name in STAGES:
         rule = (ROOT / "workflow" / "rules" / f"{name}.smk").read_text()
         found = re.findall(r"^    (\w+):", rule, re.MULTILINE)
         assert found == [word for word in order if word in found]
-        assert set(order) - set(found) <= {"input", "threads"}
+        assert set(order) - set(found) <= {"input", "threads", "resources"}
         assert '"../scripts/stage.py"' in rule
-        named = set(re.findall(r'\b(?:files_in|files_out|settings|code|words)\("(\w+)"\)', rule))
+        named = set(
+            re.findall(
+                r'\b(?:files_in|files_out|settings|code|words|cluster_resources)\("(\w+)"\)', rule
+            )
+        )
         assert named == {name}
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir)))
 
+from workflow.cluster import asked, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.locking import hold_folder
 from workflow.places import check_cores, check_folder, check_sources, check_targets
@@ -29,7 +30,7 @@ def composed():
         experiment = checked_experiment(overrides_from(config))
         check_folder(results_folder(experiment))
         check_sources(experiment)
-        check_targets(experiment, workflow.dag_settings.targets)
+        check_targets(experiment, sys.argv[1:])
         return experiment
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -41,6 +42,10 @@ RESULTS = results_folder(EXPERIMENT)
 
 # A lock that a killed run left behind is cleared; one that a running pipeline holds stays.
 FOLDER = hold_folder(Path(".snakemake"))
+
+
+# What measures takes every core of one machine; on a cluster its profile says how many it asks for.
+WHOLE_MACHINE = workflow.resource_settings.cores or 1
 
 
 wildcard_constraints:
@@ -77,6 +82,23 @@ def code(name):
         return {"digest": code_of(*asked), "packages": packages_of(*asked)}
 
     return found
+
+
+def cluster_resources(name):
+    """What a job asks of a cluster's nodes, as its profile describes them; unset on one machine."""
+
+    def found(key):
+        def value(wildcards):
+            needs = STAGES[name].needs(EXPERIMENT, item_of(wildcards))
+            try:
+                return asked(needs, profile_resources(workflow.resource_settings, name))[key]
+            except ValueError as error:
+                print(f"error: {name}: {error}", file=sys.stderr)
+                sys.exit(2)
+
+        return value
+
+    return {key: found(key) for key in ("nodes", "gres", "tasks", "cpus_per_task")}
 
 
 def beside(name, folder, ending):

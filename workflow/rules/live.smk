@@ -9,7 +9,7 @@ rule live:
     params:
         settings=settings("live"),
         code=code("live"),
-    threads: workflow.cores
+    threads: WHOLE_MACHINE
     log:
         log_file("live"),
     benchmark:

@@ -9,7 +9,9 @@ rule profile:
     params:
         settings=settings("profile"),
         code=code("profile"),
-    threads: workflow.cores
+    threads: WHOLE_MACHINE
+    resources:
+        **cluster_resources("profile"),
     log:
         log_file("profile"),
     benchmark:

@@ -9,7 +9,9 @@ rule training:
     params:
         settings=settings("training"),
         code=code("training"),
-    threads: workflow.cores
+    threads: WHOLE_MACHINE
+    resources:
+        **cluster_resources("training"),
     log:
         log_file("training"),
     benchmark:

@@ -46,6 +46,7 @@ def run(job: Job) -> Summary:
     from railx.network.collectives import simulate_collectives
     from railx.network.static_loads import static_routings
     from railx.network.throughput import simulate_static
+    from railx.progress import counted
     from railx.settings import load
 
     graph = read_topology(job.file("topology"))
@@ -54,7 +55,7 @@ def run(job: Job) -> Summary:
     networks: Mapping[str, Any] = job.settings["networks"]
     rows: dict[str, dict[str, Any]] = {}
     channels = [arrow_schema(_CHANNELS).empty_table()]
-    for key, settings in networks.items():
+    for key, settings in counted(networks.items(), "models"):
         path = f"networks.{key}" if job.item else key
         network: StaticNetworkSettings = load(StaticNetworkSettings, settings, path)
         if len(networks) > 1 and network.routing not in static_routings(graph):

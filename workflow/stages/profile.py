@@ -16,6 +16,7 @@ from workflow.stage import (
     Item,
     Job,
     Json,
+    Needs,
     Stage,
     Summary,
     Table,
@@ -95,6 +96,8 @@ STAGE = Stage(
     run=run,
     # The digest reads imports; what measures is a process of its own.
     modules=lambda *_: ("training.profile",),
+    # Layers run on one device, as a GPU's node has it.
+    needs=lambda experiment, profile: Needs(device=experiment["profiles"][profile]["device"]),
     by_hand=ByHand(
         groups=("profile",),
         example="railx profile profile=tiny model@profile.model=tiny profile.repeats=3"

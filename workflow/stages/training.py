@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from workflow.cluster import nodes_here, ranks_command, reachable
 from workflow.stage import (
     ByHand,
     File,
@@ -19,6 +20,7 @@ from workflow.stage import (
     Job,
     Json,
     Made,
+    Needs,
     Settings,
     Stage,
     Summary,
@@ -41,13 +43,16 @@ def run(job: Job) -> Summary:
     start or broke off; what it said is above.
     """
     from railx.io import read_json
+    from railx.planning.plan import read_plan
     from railx.settings import to_dict
 
     folder = job.outputs["result"].parent
     job.write_json("config", to_dict(_resolved(job)))
-    command = [sys.executable, "-m", "training.run"]
     # A killed run goes on where it was; what other settings left there is of no use.
-    command += ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
+    own = ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
+    command = ranks_command("training.run", own, read_plan(job.file("plan")).devices)
+    if nodes_here() > 1:
+        print(f"ranks on {nodes_here()} nodes: {' '.join(command)}", file=sys.stderr, flush=True)
     # Progress goes where messages go: standard output belongs to the summary.
     finished = subprocess.run(command, check=False, stdout=sys.stderr)
     if finished.returncode:
@@ -74,6 +79,7 @@ def _resolved(job: Job) -> Any:
     plan = read_plan(path)
     if "model" not in plan.settings:
         raise ValueError(f"{path}: settings.model: is missing; allowed: a plan made for a model")
+    fabric = job.settings["fabric"]
     return load(
         RunSettings,
         {
@@ -83,7 +89,8 @@ def _resolved(job: Job) -> Any:
             "plan": str(path),
             "corpus": str(job.file("corpus")),
             "model": plan.settings["model"],
-            "fabric": job.settings["fabric"],
+            # Every node reaches the controller.
+            "fabric": fabric | {"host": reachable(fabric["host"], nodes_here())},
             "training": job.settings["training"],
         },
         "run",
@@ -133,6 +140,13 @@ def _inputs(experiment: Settings, run: str) -> Inputs:
         "plan": Made("plan.plan", plan),
         "corpus": Made("corpus.sequences", experiment["plans"][plan]["corpus"]),
     }
+
+
+def _needs(experiment: Settings, run: str) -> Needs:
+    """A rank for each device of the plan."""
+    training = experiment["runs"][run]["training"]
+    devices = experiment["plans"][experiment["runs"][run]["plan"]]["cluster"]["devices"]
+    return Needs(devices, training["threads_per_rank"], training["device"])
 
 
 _RUN = text("run", "plan", "parallelism", "device", "mode") | real("reconfiguration_latency_ms")
@@ -203,6 +217,7 @@ STAGE = Stage(
     run=run,
     # The digest reads imports; the run itself is a process of its own.
     modules=lambda *_: ("training.run",),
+    needs=_needs,
     by_hand=ByHand(
         groups=(
             *("seed", "corpus", "batch", "cluster", "model", "cost_model", "planner"),

@@ -36,6 +36,7 @@ def run(job: Job) -> Summary:
     from railx.mapping.underlay import UnderlaySettings, underlays
     from railx.planning.plan import read_plan
     from railx.planning.underlay import mix_rows, remade
+    from railx.progress import counted
     from railx.settings import SettingsError, load
     from railx.workload.corpus import read_corpus_lengths
 
@@ -50,7 +51,7 @@ def run(job: Job) -> Summary:
     }
     named: dict[str, Any] = {"network": job.item, "label": network.label}
     mix: list[dict[str, Any]] = []
-    for name, path in zip(settings.plans, job.inputs["plans"], strict=True):
+    for name, path in counted(zip(settings.plans, job.inputs["plans"], strict=True), "plans"):
         plan = read_plan(path)
         if plan.devices != settings.ranks:
             raise SettingsError(

@@ -17,6 +17,7 @@ from railx.network.packets.simulate import (
 from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.seeds import repeat_seeds
 from railx.network.settings import SweepSettings
+from railx.progress import counted
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
@@ -99,7 +100,7 @@ def sweep_loads(
     """
     table = with_virtual_channels(topology, table, settings.network.virtual_channels)
     runs = _Runs(topology, table, settings, seed)
-    for load in settings.loads:
+    for load in counted(settings.loads, "loads"):
         runs.at(load)
     low, high = _bracket(runs, bound)
     while high - low > settings.precision * high:
@@ -154,7 +155,7 @@ def repeated_sweep(
     seeds, and the least and the largest saturation point.
     """
     sweeps = []
-    for own in repeat_seeds(seed, settings.repeats):
+    for own in counted(repeat_seeds(seed, settings.repeats), "seeds"):
         bound, ideal = limits(own)
         sweeps.append(sweep_loads(topology, table, settings, own, name, bound=bound, ideal=ideal))
     rows = [

@@ -1,8 +1,8 @@
 """The compiled engine of the replay: the same decisions, event by event.
 
 It is what :mod:`railx.replay.engine` does with the controller's state machine
-(:mod:`railx.fabric.core`) and with the ranks' leases (:mod:`railx.fabric.holdings`), for
-runs without faults. Tests hold the two equal on random programs: grants, switch
+(:mod:`railx.fabric.core`) and with the ranks' leases (:mod:`railx.fabric.holdings`),
+for runs without faults. Tests hold the two equal on random programs: grants, switch
 commands, times.
 
 An event costs as much as what it changes, whatever the number of ranks. Queued

@@ -98,7 +98,7 @@ def hear_question(s: State, step: int) -> bool:
 
 @called
 def hear_release(s: State, step: int) -> None:
-    """A rank has ended its part. It may be part of a lease not given back by all yet."""
+    """A rank has ended its part, maybe of a lease that not all have given back."""
     operation = s.steps[step].operation
     s.steps[step].released = True
     if s.steps[step].stands:

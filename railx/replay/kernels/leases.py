@@ -148,7 +148,7 @@ def hear_report(s: State, slot: int, number: int) -> bool:
 
 @called
 def settle(s: State, configuration: int) -> None:
-    """All have given a lease back: what they had begun on it is the controller's now."""
+    """All have given a lease back: what they had begun is the controller's now."""
     number = s.configurations[configuration].hold
     s.configurations[configuration].hold = -1
     lease(s, configuration, -1)

@@ -76,7 +76,7 @@ def run(s: State, active: Array) -> None:
             arrive(s, heap, a)
         elif kind == ENDED:
             end(s, heap, a)
-        elif kind == IMPATIENT or kind == AHEAD:  # noqa: PLR1714
+        elif kind in (IMPATIENT, AHEAD):
             stop_waiting(s, heap, a, b, kind == IMPATIENT)
         elif kind == TOLD:
             be_told(s, heap, a)

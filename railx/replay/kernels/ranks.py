@@ -201,7 +201,7 @@ def stays_behind(s: State, heap: Array, step: int) -> bool:
 
 @called
 def stop_waiting(s: State, heap: Array, step: int, other: int, impatient: bool) -> None:
-    """A collective asks: the message before it was granted, or patience is at an end."""
+    """A collective asks: the message before it was granted, or patience is over."""
     if s.steps[step].other != other:
         return
     rank, slot = s.steps[step].rank, s.steps[step].slot
@@ -304,10 +304,7 @@ def end(s: State, heap: Array, step: int) -> None:
         push(heap, s, s.steps[after].pickup_ns, ARRIVE, after, 0)
     if asks and s.n[PROVISIONED]:
         following = find_following(s, rank)
-        if (
-            following >= 0
-            and configuration_of(s, s.steps[following].operation) != configuration
-        ):
+        if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
             announce(s, heap, s.steps[following].slot)
     if s.ranks[rank].waits_for == step:
         resume(s, heap, rank)

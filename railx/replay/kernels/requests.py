@@ -1,4 +1,4 @@
-"""What the controller knows of operations and hints: who stands where, and the queue."""
+"""What the controller knows of operations and hints, and the queue."""
 
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="assignment,no-any-return"
@@ -55,10 +55,9 @@ def expect(s: State, slot: int, change: int) -> None:
         s.configurations[configuration].expected += s.slots[slot].expecting == 1
     else:
         s.configurations[configuration].expected -= s.slots[slot].expecting == 0
-    if (
-        s.configurations[configuration].unserved > 0
-        and s.configurations[configuration].expected == members_of(s, configuration)
-    ):
+    if s.configurations[configuration].unserved > 0 and s.configurations[
+        configuration
+    ].expected == members_of(s, configuration):
         if s.configurations[configuration].turn < 0:
             s.configurations[configuration].turn = s.n[READY]
             s.n[READY] += 1

@@ -1,0 +1,161 @@
+"""How far a long piece of work is, in units of work, and how long it may still take.
+
+A loop says what it counts (:func:`counted`); loops inside one another are one count.
+Whoever starts the work lets it be told (:func:`told`): a thread writes a line every few
+seconds, and nothing for what is over before. A program of its own publishes its count
+in the file that ``RAILX_PROGRESS`` names. The time left is what is left of the work at
+the pace so far, so that a unit that is heavier than others counts for more where the
+loop says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+__all__ = ["EVERY_S", "FILE", "Count", "counted", "counting", "duration", "publish", "told"]
+
+T = TypeVar("T")
+
+#: Seconds between two lines, and until the first.
+EVERY_S = 10.0
+#: The variable that names the file in which a child publishes its count.
+FILE = "RAILX_PROGRESS"
+
+
+@dataclass
+class Count:
+    """A loop: what it counts, how much of its work is done, and of how much."""
+
+    what: str
+    units: int
+    total: float
+    done_units: int = 0
+    done: float = 0.0
+
+    def step(self, weight: float = 1.0) -> None:
+        """One unit more is done."""
+        self.done_units += 1
+        self.done += weight
+
+
+_OPEN: list[Count] = []
+
+
+@contextlib.contextmanager
+def counting(what: str, units: int, total: float | None = None) -> Iterator[Count]:
+    """A count for the length of the block; its owner calls :meth:`Count.step`."""
+    count = Count(what, units, float(units if total is None else total))
+    _OPEN.append(count)
+    try:
+        yield count
+    finally:
+        _OPEN.remove(count)
+
+
+def counted(items: Iterable[T], what: str, weights: Sequence[float] | None = None) -> Iterator[T]:
+    """The items one by one, counted as done when the next one is asked for.
+
+    ``weights`` says how much work each is; without them all are alike. The items are
+    listed at once.
+    """
+    listed = list(items)
+    own = [1.0] * len(listed) if weights is None else [float(weight) for weight in weights]
+    with counting(what, len(listed), sum(own)) as count:
+        for item, weight in zip(listed, own, strict=True):
+            yield item
+            count.step(weight)
+
+
+def publish(what: str, done: int, units: int) -> None:
+    """Tell whoever started this program how far it is; without one nothing happens."""
+    path = os.environ.get(FILE)
+    if path is None:
+        return
+    # A reader sees the old line or the new one.
+    with contextlib.suppress(OSError):
+        beside = Path(f"{path}.{os.getpid()}")
+        beside.write_text(json.dumps([what, done, units]), encoding="utf-8")
+        beside.replace(path)
+
+
+@contextlib.contextmanager
+def told(
+    name: str, say: Callable[[str], None] | None = None, every_s: float = EVERY_S
+) -> Iterator[None]:
+    """Tell how far the work of the block is, every ``every_s`` seconds.
+
+    ``say`` takes a line; without it lines go to standard error.
+    """
+    ended = threading.Event()
+    begun = time.monotonic()
+    inner = os.environ.get(FILE)
+    with tempfile.TemporaryDirectory(prefix="railx-progress-") as folder:
+        published = Path(folder) / "count"
+        os.environ[FILE] = str(published)
+
+        def tell() -> None:
+            while not ended.wait(every_s):
+                line = f"{name}: {_line(time.monotonic() - begun, published)}"
+                with contextlib.suppress(OSError, ValueError):
+                    (say or _to_stderr)(line)
+
+        thread = threading.Thread(target=tell, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            if inner is None:
+                del os.environ[FILE]
+            else:
+                os.environ[FILE] = inner
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _line(elapsed_s: float, published: Path) -> str:
+    counts = list(_OPEN) or _published(published)
+    if not counts:
+        return f"{duration(elapsed_s)} so far"
+    # Of two loops in one another the inner one is a part of a unit of the outer one.
+    share = 0.0
+    for count in reversed(counts):
+        weight = count.total / count.units if count.units else 0.0
+        share = min(1.0, (count.done + share * weight) / count.total) if count.total else 1.0
+    words = ", ".join(f"{count.done_units} of {count.units} {count.what}" for count in counts)
+    if not share:
+        return f"{words}, {duration(elapsed_s)} so far"
+    left_s = elapsed_s * (1 - share) / share
+    return f"{words} ({share:.0%}), {duration(elapsed_s)} so far, about {duration(left_s)} left"
+
+
+def _published(path: Path) -> list[Count]:
+    try:
+        what, done, units = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [Count(what, units, float(units), done, float(done))]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them: 12 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

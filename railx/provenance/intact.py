@@ -1,0 +1,57 @@
+"""Whether a result is still what its job made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from railx.provenance.jobs import digest_of
+
+__all__ = ["DAMAGED", "check_intact"]
+
+#: What a damaged result is called when it was set aside.
+DAMAGED = ".damaged"
+
+
+def check_intact(files: Iterable[str | Path], results: Path) -> None:
+    """Compare files below ``results`` with the records of the jobs that made them.
+
+    One that differs is set aside as FILE.damaged, so that the next run makes it anew.
+    ValueError names the first. A file without a record is taken as it is.
+    """
+    for file in files:
+        path = Path(file)
+        recorded = _recorded(path, results)
+        if recorded is None or not path.is_file():
+            continue
+        found = digest_of(path)
+        if found != recorded:
+            aside = path.with_name(path.name + DAMAGED)
+            path.replace(aside)
+            raise ValueError(
+                f"{path}: is damaged: {aside.stat().st_size} bytes with sha256 {found[:12]}, its"
+                f" job made {recorded[:12]}; it is set aside as {aside.name}, and the next run"
+                " makes it anew"
+            )
+
+
+def _recorded(path: Path, results: Path) -> str | None:
+    """The digest that the job of a file wrote down; None where there is no record."""
+    try:
+        stage, *inner = path.relative_to(results).parts
+    except ValueError:
+        return None
+    records = results / "provenance"
+    likely = [records / f"{stage}.json"]
+    if inner:
+        likely += [records / stage / f"{name}.json" for name in (inner[0], Path(inner[0]).stem)]
+    for record in likely:
+        try:
+            outputs = json.loads(record.read_text(encoding="utf-8"))["outputs"]
+        except (OSError, ValueError, KeyError):
+            continue
+        for name in (path.as_posix(), path.name):
+            if isinstance(outputs, dict) and name in outputs:
+                return str(outputs[name])
+    return None

@@ -1,0 +1,204 @@
+"""Training on the nodes of a cluster: what a job asks for, and how its ranks start.
+
+The profile of a cluster says how its nodes look (``ranks_per_node`` and
+``gpus_per_rank`` of a rule, under ``set-resources``); on one machine both are unset and
+nothing is asked for. The ranks of a job with several nodes are started by torchrun's
+agents, one a node: by ``srun`` under Slurm, elsewhere by the other nodes themselves,
+which find the command in a folder that all of them see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from railx.io import write_json
+from workflow.stage import Needs
+
+__all__ = [
+    "AGENTS",
+    "COMMAND",
+    "NODES",
+    "PER_NODE",
+    "PLUGINS",
+    "asked",
+    "check_profile",
+    "head_address",
+    "nodes_here",
+    "profile_resources",
+    "ranks_command",
+    "reachable",
+]
+
+#: Where the profiles are.
+PROFILES = Path(__file__).resolve().parent / "profiles"
+#: The package of a profile's plugin, by the extra that brings it and names the profile.
+PLUGINS = {
+    "slurm": "snakemake_executor_plugin_slurm",
+    "kubernetes": "snakemake_executor_plugin_cluster_generic",
+}
+
+#: What a profile says of the nodes of a cluster.
+PER_NODE = ("ranks_per_node", "gpus_per_rank")
+
+#: The variables of a job whose nodes were started without Slurm: how many they are, and
+#: a folder that all of them see, where the others find the command of their agent.
+NODES = "RAILX_NODES"
+AGENTS = "RAILX_AGENTS"
+COMMAND = "command.json"
+
+#: Addresses that only their own machine reaches.
+_LOOPBACK = re.compile(r"^(127\.|localhost$|::1$)")
+
+
+def check_profile(name: str) -> str:
+    """The folder of a profile; ValueError where it, or its plugin, is not there."""
+    folder = PROFILES / name
+    if not name or not (folder / "config.yaml").is_file():
+        allowed = sorted(path.parent.name for path in PROFILES.glob("*/config.yaml"))
+        raise ValueError(f"PROFILE: got {name!r}; allowed: {', '.join(allowed)}")
+    plugin = PLUGINS.get(name)
+    if plugin is not None and find_spec(plugin) is None:
+        raise ValueError(
+            f"PROFILE: {name} wants the package {plugin.replace('_', '-')}, which is not"
+            f" installed; it comes with the extra: pip install 'railx-lab[{name}]'"
+        )
+    return str(folder)
+
+
+def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | None]:
+    """The resources of a job that runs ranks; None where nothing is asked for.
+
+    Ranks spread evenly over as few nodes as hold them. GPUs are asked for by node
+    (``gres``), and not where the run is to stay on the CPU. ValueError names what the
+    profile says wrong.
+    """
+    here, gpus = (_whole(profile, key) for key in PER_NODE)
+    if here is None:
+        return dict.fromkeys(("nodes", "gres", "tasks", "cpus_per_task"))
+    if here < 1:
+        raise ValueError(f"ranks_per_node: got {here}; allowed: 1 or more")
+    if gpus is not None and gpus < 0:
+        raise ValueError(f"gpus_per_rank: got {gpus}; allowed: 0 or more")
+    ranks = needs.ranks
+    nodes = ceil(ranks / here)
+    if ranks % nodes:
+        raise ValueError(
+            f"ranks_per_node: got {here}; allowed for {ranks} ranks: {ranks} or more, or a divisor"
+        )
+    own = ranks // nodes
+    wanted = own * (gpus or 0) if needs.device != "cpu" else 0
+    return {
+        "nodes": nodes,
+        "gres": f"gpu:{wanted}" if wanted else None,
+        # One launcher a node. With GPUs the plugin would read it as tasks a GPU.
+        "tasks": None if wanted else nodes,
+        "cpus_per_task": own * needs.threads_per_rank,
+    }
+
+
+def _whole(profile: Mapping[str, Any], key: str) -> int | None:
+    value = profile.get(key)
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{key}: got {value!r}; allowed: a whole number") from None
+
+
+def nodes_here(environment: Mapping[str, str] = os.environ) -> int:
+    """The nodes that a cluster gave to this job; 1 outside of one."""
+    if NODES in environment:
+        return int(environment[NODES])
+    job = environment.get("SLURM_JOB_ID")
+    return 1 if job is None else _slurm_nodes(job)
+
+
+@cache
+def _slurm_nodes(job: str) -> int:
+    """The nodes of a job, asked of Slurm: a step's variables tell of the step alone."""
+    command = ["squeue", "--noheader", "--jobs", job, "--format=%D"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        raise ValueError(f"squeue: cannot tell the nodes of job {job}: {error}") from None
+
+
+def head_address(environment: Mapping[str, str] = os.environ) -> str:
+    """Where the other nodes reach the first one of a job, on which this code runs."""
+    return environment.get("RAILX_HEAD_ADDRESS") or socket.gethostname()
+
+
+def ranks_command(
+    module: str,
+    arguments: Sequence[str],
+    ranks: int,
+    environment: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """The command that trains: a plain start, or an agent of torchrun on each node.
+
+    The first node of the job has rank 0, so its address is the one to meet at.
+    """
+    nodes = nodes_here(environment)
+    if nodes == 1:
+        return [sys.executable, "-m", module, *arguments]
+    if ranks % nodes:
+        raise ValueError(f"{ranks} ranks on {nodes} nodes; allowed: a multiple of the nodes")
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    agent = [sys.executable, "-m", "torch.distributed.run"]
+    agent += ["--nnodes", str(nodes), "--nproc-per-node", str(ranks // nodes)]
+    agent += ["--master-addr", head_address(environment), "--master-port", str(port)]
+    agent += ["-m", module, *arguments]
+    if folder := environment.get(AGENTS):
+        write_json(Path(folder) / COMMAND, agent)
+        return ["env", "PET_NODE_RANK=0", *agent]
+    # The agents share what the job was given; each learns its number from Slurm.
+    step = ["srun", "--overlap", "--kill-on-bad-exit=1", f"--nodes={nodes}", f"--ntasks={nodes}"]
+    step += ["--ntasks-per-node=1", "--cpu-bind=none"]
+    numbered = 'PET_NODE_RANK=$SLURM_NODEID exec "$@"'
+    return [*step, "sh", "-c", numbered, "sh", *agent]
+
+
+def reachable(host: str, nodes: int, environment: Mapping[str, str] = os.environ) -> str:
+    """The address for a controller: as set, or where other nodes reach this one."""
+    outside = nodes > 1 and (_LOOPBACK.match(host) or host.startswith("unix:"))
+    return head_address(environment) if outside else host
+
+
+def profile_resources(settings: Any, rule: str) -> dict[str, Any]:
+    """What the profile of this run says of the nodes, for a rule."""
+    own = (settings.overwrite_resources or {}).get(rule, {})
+    return {key: _plain(own[key]) for key in PER_NODE if key in own}
+
+
+def _plain(value: Any) -> Any:
+    """A resource as Snakemake keeps it, evaluated where it is a number in words."""
+    found = getattr(value, "value", value)
+    return found if isinstance(found, (int, str)) else getattr(value, "raw", None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m workflow.cluster NAME``: the folder of a profile that can be used."""
+    try:
+        print(check_profile(*(sys.argv[1:] if arguments is None else arguments)))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

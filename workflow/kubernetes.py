@@ -1,0 +1,222 @@
+"""Jobs on Kubernetes, for workflow/profiles/kubernetes (docs/clusters.md).
+
+Each job of the pipeline becomes a Job of Kubernetes in the container image of this
+project, in the same folder of a volume that all pods share. A job that asks for several
+nodes becomes a pod on each: the first runs the job, the others wait for its ranks.
+
+    python -m workflow.kubernetes render JOBSCRIPT     what would be submitted
+    python -m workflow.kubernetes submit JOBSCRIPT     submits it, prints its name
+    python -m workflow.kubernetes status NAME          running, success or failed
+    python -m workflow.kubernetes pod JOBSCRIPT        what a pod runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from railx.io import read_json, write_text
+from workflow.cluster import AGENTS, COMMAND, NODES
+
+__all__ = ["SERVICE", "job_name", "main", "manifests", "properties_of"]
+
+#: The service that gives the pods of a job names, ``JOB-0.railx`` and so on.
+SERVICE = "railx"
+#: How Snakemake writes what a job is into its script.
+_PROPERTIES = "# properties = "
+_OVER = "over"
+_LOOK_S = 0.5
+#: Seconds for which Kubernetes keeps a job that is over.
+_KEPT_S = 3600
+
+
+def properties_of(jobscript: Path) -> dict[str, Any]:
+    """What a script of Snakemake says of its job: rule, threads, resources, log."""
+    for line in jobscript.read_text(encoding="utf-8").splitlines():
+        if line.startswith(_PROPERTIES):
+            found: dict[str, Any] = json.loads(line.removeprefix(_PROPERTIES))
+            return found
+    raise ValueError(f"{jobscript}: no line {_PROPERTIES.strip()}; allowed: a script of Snakemake")
+
+
+def job_name(jobscript: Path, properties: Mapping[str, Any]) -> str:
+    """A name that Kubernetes takes and that no other job has."""
+    words = [str(properties.get("rule", "job")), *properties.get("wildcards", {}).values()]
+    plain = re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
+    own = sha256(str(jobscript.absolute()).encode()).hexdigest()[:10]
+    return f"railx-{plain[:40].strip('-')}-{own}"
+
+
+def manifests(
+    jobscript: Path, image: str, claim: str, mount: str, command: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """The job and the service that names its pods, as Kubernetes reads them."""
+    properties = properties_of(jobscript)
+    resources = properties.get("resources", {})
+    name = job_name(jobscript, properties)
+    nodes = int(resources.get("nodes") or 1)
+    own = {"app": SERVICE, "rule": str(properties.get("rule", "job"))}
+    script = str(jobscript.absolute())
+    wanted = [sys.executable, "-m", "workflow.kubernetes", "pod", script]
+    container = {
+        "name": "job",
+        "image": image,
+        "workingDir": str(Path.cwd()),
+        "command": list(command or wanted),
+        "env": [
+            {"name": NODES, "value": str(nodes)},
+            {"name": AGENTS, "value": str(Path.cwd() / ".railx" / "agents" / name)},
+            {"name": "RAILX_HEAD_ADDRESS", "value": f"{name}-0.{SERVICE}"},
+        ],
+        "resources": _asked(int(properties.get("threads", 1)), resources),
+        "volumeMounts": [{"name": "work", "mountPath": mount}],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "subdomain": SERVICE,
+        "containers": [container],
+        "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": claim}}],
+    }
+    if nodes > 1:
+        # A node each: that is what the job asked for.
+        apart = {
+            "labelSelector": {"matchLabels": {"job-name": name}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        pod["affinity"] = {
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+        }
+    spec = {
+        "completions": nodes,
+        "parallelism": nodes,
+        "completionMode": "Indexed",
+        # Snakemake retries.
+        "backoffLimit": 0,
+        "ttlSecondsAfterFinished": _KEPT_S,
+        "template": {"metadata": {"labels": own}, "spec": pod},
+    }
+    if minutes := resources.get("runtime"):
+        spec["activeDeadlineSeconds"] = 60 * int(minutes)
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": SERVICE},
+            # Ranks meet before any pod counts as ready.
+            "spec": {"clusterIP": "None", "selector": {"app": SERVICE}}
+            | {"publishNotReadyAddresses": True},
+        },
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "labels": own},
+            "spec": spec,
+        },
+    ]
+
+
+def _asked(threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
+    """Cores, memory and GPUs of a pod."""
+    requests: dict[str, str] = {"cpu": str(resources.get("cpus_per_task") or threads)}
+    if memory := resources.get("mem_mb"):
+        requests["memory"] = f"{memory}M"
+    asked: dict[str, Any] = {"requests": requests}
+    if gres := resources.get("gres"):
+        # Kubernetes wants a limit on what cannot be shared.
+        asked["limits"] = {"nvidia.com/gpu": str(gres).rsplit(":", 1)[-1]}
+    return asked
+
+
+def _submit(job: Sequence[Mapping[str, Any]]) -> None:
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(job)})
+    _kubectl("apply", "--filename", "-", told=listed)
+
+
+def _kubectl(*words: str, told: str | None = None) -> str:
+    try:
+        done = subprocess.run(
+            ["kubectl", *words], input=told, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise ValueError("kubectl: not found; it is what jobs are submitted with") from None
+    if done.returncode:
+        raise ValueError(f"kubectl {words[0]}: {' '.join(done.stderr.split())}")
+    return done.stdout
+
+
+def _status(name: str) -> str:
+    """What Snakemake wants to hear of a job; one that is gone has failed."""
+    found = _kubectl("get", "job", name, "--ignore-not-found", "--output", "json")
+    if not found.strip():
+        return "failed"
+    conditions = json.loads(found).get("status", {}).get("conditions") or []
+    true = {one["type"] for one in conditions if one.get("status") == "True"}
+    if "Failed" in true:
+        return "failed"
+    return "success" if "Complete" in true else "running"
+
+
+def _pod(jobscript: Path) -> int:
+    """The first pod runs the job; others run an agent once there is one to run."""
+    index = int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
+    folder = Path(os.environ[AGENTS])
+    if index == 0:
+        try:
+            return subprocess.run(["sh", str(jobscript)], check=False).returncode
+        finally:
+            write_text(folder / _OVER, "")
+    command = folder / COMMAND
+    while not command.is_file():
+        if (folder / _OVER).exists():
+            return 0
+        time.sleep(_LOOK_S)
+    environment = os.environ | {"PET_NODE_RANK": str(index)}
+    return subprocess.run(read_json(command), env=environment, check=False).returncode
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workflow.kubernetes",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("render", "submit"):
+        one = commands.add_parser(name)
+        one.add_argument("--image", required=True, help="the container image of this project")
+        one.add_argument("--claim", required=True, help="the claim of the volume that pods share")
+        one.add_argument("--mount", required=True, help="where it is mounted, here and in pods")
+        one.add_argument("jobscript", type=Path)
+    commands.add_parser("status").add_argument("name")
+    commands.add_parser("pod").add_argument("jobscript", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "status":
+            print(_status(options.name))
+            return 0
+        if options.command == "pod":
+            return _pod(options.jobscript)
+        job = manifests(options.jobscript, options.image, options.claim, options.mount)
+        if options.command == "render":
+            print(json.dumps({"apiVersion": "v1", "kind": "List", "items": job}, indent=2))
+            return 0
+        _submit(job)
+        print(job[-1]["metadata"]["name"])
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

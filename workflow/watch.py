@@ -1,0 +1,64 @@
+"""A job in a process of its own, watched by a small one that says how it was killed.
+
+A process that gets SIGKILL, by hand or for want of memory, says nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["watched"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def watched(name: str, log: str | Path) -> None:
+    """Go on in a child; this process stays behind, waits, and ends as the child does.
+
+    Where a signal ended the child, one line goes to ``log`` and to standard error. A
+    child does not outlive its watcher. To be called before any thread is started.
+    """
+    watcher = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _end_with(watcher)
+        return
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, forward)
+    # Ctrl-C reaches the child itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        _say(name, Path(log), signal.Signals(os.WTERMSIG(status)))
+    os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when its parent is gone."""
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _say(name: str, log: Path, number: signal.Signals) -> None:
+    if number in (signal.SIGINT, signal.SIGTERM):
+        line = f"{name}: ended by {number.name}; the next run makes it anew"
+    else:
+        why = ", as for want of memory" if number == signal.SIGKILL else ""
+        line = f"error: {name}: was killed ({number.name}{why}); the next run makes it anew"
+    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
