@@ -228,11 +228,14 @@ class Registered:
     """A union whose members stand in a list elsewhere.
 
     It is looked up when settings are read. ``key`` is the field that tells the members
-    apart. ``members`` gives the settings class behind each of its values.
+    apart. ``members`` gives the settings class behind each of its values. ``most`` is
+    the largest whole number in any of them: what members compute from their settings
+    must end.
     """
 
     key: str
     members: Callable[[], Mapping[str, type]]
+    most: int = MOST_WHOLE
 
 
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
@@ -293,6 +296,7 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         base, *metadata = get_args(hint)
         for one in metadata:
             if isinstance(one, Registered):
+                _check_most(one.most, value, path)
                 return _load_member(one.key, one.members(), value, path)
         loaded = _load(base, value, path)
         constraints: list[Constraint] = metadata
@@ -405,6 +409,16 @@ def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -
             _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, members))}"
         )
     return _load(members[chosen], value, path)
+
+
+def _check_most(most: int, value: Any, path: str) -> None:
+    """Refuse whole numbers above ``most`` in a member's settings."""
+    for key, item in value.items() if isinstance(value, Mapping) else ():
+        for number in item if isinstance(item, (list, tuple)) else (item,):
+            if isinstance(number, int) and abs(number) > most:
+                raise SettingsError(
+                    _join(path, str(key)), f"got {_digits(number)}; allowed: at most {most:,}"
+                )
 
 
 def _load_dataclass(cls: type, value: Any, path: str) -> Any:

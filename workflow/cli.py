@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from railx import __version__
 from workflow.commands import (
@@ -96,8 +97,29 @@ def _check_results(options: argparse.Namespace) -> None:
         raise ValueError(f"--results: got {folder}, a file; allowed: a folder")
 
 
+#: What argparse says, and the same as all other mistakes are said.
+_SAID = (
+    (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1: got \2; allowed: \3"),
+    (r"argument (.+?): invalid (\w+) value: (.*)", r"\1: got \3; allowed: \2"),
+    (r"argument (.+?): expected (.*)", r"\1: is missing; allowed: \2"),
+    (r"the following arguments are required: (.*)", r"\1: is missing"),
+    (r"unrecognized arguments: (.*)", r"\1: is not known; allowed: what --help lists"),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        for pattern, words_for_it in _SAID:
+            if found := re.fullmatch(pattern, message, re.DOTALL):
+                message = found.expand(words_for_it)
+                break
+        self.exit(2, f"error: {' '.join(message.split())}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="railx",
         description=(
             "Run one stage of the reproduction by hand, with the same configs as the pipeline."

@@ -187,7 +187,7 @@ class Experiment:
             if sweep.topology not in self.topologies:
                 raise SettingsError(
                     f"sweeps.{name}.topology",
-                    f"got {sweep.topology!r}; allowed: {', '.join(self.topologies)}",
+                    f"got {sweep.topology!r}; allowed: {_listed(self.topologies)}",
                 )
         for name, transition in self.transitions.items():
             for key in ("before", "after"):
@@ -195,39 +195,39 @@ class Experiment:
                     got = getattr(transition, key)
                     raise SettingsError(
                         f"transitions.{name}.{key}",
-                        f"got {got!r}; allowed: {', '.join(self.topologies)}",
+                        f"got {got!r}; allowed: {_listed(self.topologies)}",
                     )
         for group in ("mapping", "agreement", "bandwidth"):
             for name in getattr(self, group).topologies:
                 if name not in self.topologies:
                     raise SettingsError(
                         f"{group}.topologies",
-                        f"got {name!r}; allowed: {', '.join(self.topologies)}",
+                        f"got {name!r}; allowed: {_listed(self.topologies)}",
                     )
         check_reference(self.mapping, self.topologies[self.mapping.reference])
         for name, plan in self.plans.items():
             if plan.corpus not in self.corpora:
                 raise SettingsError(
                     f"plans.{name}.corpus",
-                    f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}",
+                    f"got {plan.corpus!r}; allowed: {_listed(self.corpora)}",
                 )
             self._check_profile(name, plan)
             known = self.bandwidth.topologies
             if plan.cluster.topology is not None and plan.cluster.topology not in known:
                 raise SettingsError(
                     f"plans.{name}.cluster.topology",
-                    f"got {plan.cluster.topology!r}; allowed: {', '.join(known)}, the topologies"
+                    f"got {plan.cluster.topology!r}; allowed: {_listed(known)}, the topologies"
                     " of the bandwidth settings",
                 )
         for name in self.underlay.plans:
             if name not in self.plans:
                 raise SettingsError(
-                    "underlay.plans", f"got {name!r}; allowed: {', '.join(self.plans)}"
+                    "underlay.plans", f"got {name!r}; allowed: {_listed(self.plans)}"
                 )
         for name, run in self.runs.items():
             if run.plan not in self.plans:
                 raise SettingsError(
-                    f"runs.{name}.plan", f"got {run.plan!r}; allowed: {', '.join(self.plans)}"
+                    f"runs.{name}.plan", f"got {run.plan!r}; allowed: {_listed(self.plans)}"
                 )
             self._check_replay(name, self.plans[run.plan].model.name)
 
@@ -254,6 +254,10 @@ class Experiment:
                 f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
                 f" {plan.model.name}",
             )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none here, as the experiment has none"
 
 
 #: Keys of an experiment that hold one file of the group of the same name.
@@ -417,7 +421,9 @@ def _anew(primary: str | None, schema: type, overrides: list[str]) -> dict[str, 
             return composed_plainly(CONF, mounted, forced)
         except Unplain:
             return _with_hydra(mounted, forced)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except SettingsError:
+        raise
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise _one_line(error, schema) from error
 
 
@@ -493,6 +499,6 @@ def _one_line(error: Exception, schema: type) -> SettingsError:
         top_level = key.split(".")[0].split("@")[0]
         known = [field.name for field in dataclasses.fields(schema)]
         if top_level not in known:
-            return SettingsError(key, f"unknown key; allowed: {', '.join(known)}")
+            return SettingsError(key, f"unknown key; allowed: {_listed(known)}")
         return SettingsError(key, lines[-1])
     return SettingsError("config", " ".join(lines[:3]))

@@ -85,6 +85,15 @@ COSTS: Mapping[str, Cost] = {
     "EmulatedSwitchSettings.switching_ms": Cost(1),
     "EmulatedSwitchSettings.per_port_ms": Cost(1),
     "JournalSettings.limit_mib": Cost(0, 2.0**20),
+    # A round takes up to a second, and searches end early.
+    "FlexSPSettings.effort": Cost(0.1),
+    "PipelineSettings.exact_nodes": Cost(1e-3),
+    "AnyDegreeSettings.trials": Cost(0.1),
+    "FlexSPMilpSettings.micro_batch_trials": Cost(1),
+    "FlexSPMilpSettings.processes": Cost(0, 2.0**26),
+    "FlexSPMilpSettings.buckets": Cost(0.1, 1e4),
+    "ByteScaleSettings.buckets": Cost(1e-3, 1e3),
+    "EmulatedSwitchSettings.ports": Cost(1e-6, 1e2),
     "TrackingSettings.table_rows": Cost(1e-5, 1e3),
     "IterationPartsSettings.columns": Cost(0, 2.0**30),
     "ChannelLoadsSettings.columns": Cost(0, 2.0**30),
@@ -178,18 +187,27 @@ def _live_size(settings: Any) -> _Estimate:
 
 def _step_programs(settings: Any) -> _Estimate:
     job, sweep = settings.job, settings.sweep
-    shapes = [(job.degrees, job.micro_batch_sequences), *((one, 1) for one in _variants(settings))]
-    ranks = max(one.data * one.pipeline * one.expert for one, _ in shapes)
-    operations = float(ranks) * job.micro_batches * job.parts * 8
+    shapes = {"job.degrees": job.degrees}
+    shapes |= {f"variants.{name}": one for name, one in settings.variants.items()}
+    ranks = {
+        f"{key}.{degree}": getattr(one, degree)
+        for key, one in shapes.items()
+        for degree in ("data", "pipeline", "expert")
+    }
+    most = max(float(one.data) * one.pipeline * one.expert for one in shapes.values())
+    operations = most * job.micro_batches * job.parts * 8
     runs = len(sweep.latencies_ms) * 2 + len(sweep.bandwidths_gb_s) * len(
         sweep.bandwidth_latencies_ms
     )
     runs *= len(sweep.rules) * sweep.iterations * (1 + len(settings.variants))
-    return "job.micro_batches", Cost(2e-5 * operations * runs, 100.0 * operations)
-
-
-def _variants(settings: Any) -> list[Any]:
-    return list(settings.variants.values())
+    counts = {
+        "job.micro_batches": job.micro_batches,
+        "job.parts": job.parts,
+        "sweep.iterations": sweep.iterations,
+        **ranks,
+    }
+    largest = max(counts, key=lambda key: counts[key])
+    return largest, Cost(2e-5 * operations * runs, 100.0 * operations)
 
 
 #: What the fields of a class cost together, by class.
@@ -226,7 +244,7 @@ def check_effort(settings: Any, key: str = "") -> None:
             field_name, cost = product(settings)
             got: Any = settings
             for part in field_name.split("."):
-                got = getattr(got, part)
+                got = got[part] if isinstance(got, Mapping) else getattr(got, part)
             got = max(got) if isinstance(got, tuple) else got
             _refuse(_below(key, field_name), got, cost)
     elif isinstance(settings, Mapping):
@@ -254,6 +272,8 @@ def check_packets(
     packets = float(chips) * cycles / network.packet_flits
     # Nobody knows where it saturates; one flit per chip and cycle is of the order.
     total = Cost(once.seconds + 2e-6 * packets).times(runs + len(loads))
+    if key and runs > cycles:
+        _refuse(f"{key}.repeats", runs, total)
     _refuse(_below(key, "network.measured_cycles"), network.measured_cycles, total)
     for load in loads:
         # A chip that offers more than it can send keeps its packets, cycle by cycle.

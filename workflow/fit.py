@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from railx.economics import bill_of_materials, read_catalogue
 from railx.families import build_topology, check_topology, family_of
 from railx.figures import figure_of
+from railx.io import in_repository
 from railx.mapping.layout import place_ranks
+from railx.network.sub_grid import sub_grid
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
@@ -32,10 +34,19 @@ if TYPE_CHECKING:
     from railx.vocabulary.placement import Sizes
     from railx.vocabulary.topology import FamilySettings, Topology
     from railx.workload.cluster import ClusterSettings
+    from railx.workload.corpus import CorpusSettings
+    from railx.workload.cost import CostModelSettings
     from railx.workload.model import ModelSettings
     from workflow.config import Experiment
 
-__all__ = ["check_choices", "check_fit", "check_plan", "check_prices"]
+__all__ = [
+    "check_choices",
+    "check_corpus",
+    "check_cost_model",
+    "check_fit",
+    "check_plan",
+    "check_prices",
+]
 
 #: Chips and switches up to which a graph is built to be checked; beyond it takes
 #: seconds.
@@ -53,16 +64,18 @@ def check_fit(experiment: Experiment) -> None:
     """
     check_effort(experiment)
     _check_topologies(experiment)
+    _check_corpora(experiment)
     _check_plans(experiment)
     _check_transitions(experiment)
     _check_routings(experiment)
     _check_traffic(experiment)
+    _check_collective(experiment)
     _check_packets(experiment)
     _check_training(experiment)
     _check_jobs(experiment)
     _check_figures(experiment)
     check_prices(experiment.economics)
-    for key in ("mapping", "switched"):
+    for key in ("mapping", "switched", "underlay"):
         own = getattr(experiment, key)
         catalogue = _catalogue(own.catalogue, f"{key}.catalogue")
         _check_names(f"{key}.price_set", (own.price_set,), catalogue.price_sets)
@@ -76,6 +89,10 @@ def check_choices(chosen: Mapping[str, Any]) -> None:
     check_effort(chosen)
     if {"planner", "cluster", "model"} <= chosen.keys():
         check_plan(chosen["planner"], chosen["cluster"], chosen["model"])
+        if "cost_model" in chosen:
+            check_cost_model(chosen["cost_model"], chosen["model"])
+    if "corpus" in chosen:
+        check_corpus(chosen["corpus"], "corpus")
     if "economics" in chosen:
         check_prices(chosen["economics"])
     for key in ("mapping", "switched"):
@@ -140,6 +157,16 @@ def check_plan(
         )
 
 
+def check_cost_model(cost_model: CostModelSettings, model: ModelSettings, prefix: str = "") -> None:
+    """Refuse constants that were fitted for another model."""
+    fitted = getattr(cost_model, "model", model.name)
+    if fitted != model.name:
+        raise SettingsError(
+            f"{prefix}cost_model.model",
+            f"fitted for {fitted}; allowed: {model.name}, the model of the plan",
+        )
+
+
 def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
     """Refuse price sets and catalogues that are not there.
 
@@ -163,6 +190,12 @@ def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
     }
     for own, names in asked.items():
         _check_names(f"{key}.{own}", names, catalogue.price_sets)
+    for part in ("claim_map", "sensitivity"):
+        for field, value in to_dict(getattr(economics, part)).items():
+            if value == []:
+                raise SettingsError(
+                    f"{key}.{part}.{field}", "got an empty list; allowed: at least one value"
+                )
     try:
         bill_of_materials(economics, catalogue)
     except SettingsError as error:
@@ -192,6 +225,7 @@ def _check_topologies(experiment: Experiment) -> None:
 def _check_plans(experiment: Experiment) -> None:
     for name, plan in experiment.plans.items():
         check_plan(plan.planner, plan.cluster, plan.model, f"plans.{name}")
+        check_cost_model(plan.cost_model, plan.model, f"plans.{name}.")
     for name in experiment.underlay.plans:
         devices = experiment.plans[name].cluster.devices
         if experiment.underlay.ranks != devices:
@@ -199,6 +233,21 @@ def _check_plans(experiment: Experiment) -> None:
                 "underlay.ranks",
                 f"got {experiment.underlay.ranks}; allowed: {devices}, the devices of plans.{name}",
             )
+
+
+def _check_corpora(experiment: Experiment) -> None:
+    """Refuse tables of lengths that are not there."""
+    for name, corpus in experiment.corpora.items():
+        check_corpus(corpus, f"corpora.{name}")
+
+
+def check_corpus(corpus: CorpusSettings, key: str) -> None:
+    """Refuse a table of published lengths that is not there, below ``key``."""
+    quantiles = getattr(corpus, "quantiles", None)
+    if quantiles is not None and not in_repository(quantiles).is_file():
+        raise SettingsError(
+            f"{key}.quantiles", f"got {quantiles!r}, which is not there; allowed: a CSV table"
+        )
 
 
 def _check_packets(experiment: Experiment) -> None:
@@ -343,6 +392,20 @@ def _check_traffic(experiment: Experiment) -> None:
             _check_pattern(experiment, name, traffic, f"agreement.traffics.{pattern}")
 
 
+def _check_collective(experiment: Experiment) -> None:
+    """Refuse positions of a collective that a topology lacks."""
+    if experiment.collective.rows is None and experiment.collective.columns is None:
+        return
+    for name, settings in experiment.topologies.items():
+        graph = _small_graph(settings)
+        if graph is None:
+            continue
+        try:
+            sub_grid(graph, experiment.collective)
+        except SettingsError as error:
+            raise SettingsError(f"collective.{error.key}", f"on {name}: {error.message}") from None
+
+
 def _check_pattern(experiment: Experiment, name: str, traffic: TrafficSettings, key: str) -> None:
     """Refuse a pattern that does not suit the chips of a topology."""
     if traffic.pattern in ("uniform", "all_to_all"):
@@ -397,9 +460,31 @@ def _check_figures(experiment: Experiment) -> None:
                     f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
                     f" at least one (or leave the figure out: ~figures.{name})",
                 )
+        _check_shown(experiment, name, settings)
         of_economics = any(one.table.startswith("economics.") for one in read if one.table)
         if of_economics and "reference" in settings:
             _check_names(f"figures.{name}.reference", (settings["reference"],), networks)
+
+
+def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse words by which a figure would find no row."""
+    known = {
+        ("all_to_all_bandwidth", "traffic"): (experiment.traffic.pattern,),
+        ("ring_all_reduce", "scope"): ("row", "column", "pillar", "nodes", "chips"),
+        ("price_sensitivity", "all_to_all"): ("ideal", "published_routing"),
+        ("utilisation", "policy"): experiment.tenancy.stream.policies,
+        ("cost_scale", "price_set"): experiment.economics.scale.price_sets,
+    }
+    for (figure, field), allowed in known.items():
+        if settings["figure"] == figure and settings[field] is not None:
+            _check_names(f"figures.{name}.{field}", (settings[field],), allowed)
+    if "iteration" in settings:
+        batches = max((plan.batch.batches for plan in experiment.plans.values()), default=0)
+        if settings["iteration"] >= batches:
+            raise SettingsError(
+                f"figures.{name}.iteration",
+                f"got {settings['iteration']}; allowed: 0 to {batches - 1}, the batches of plans",
+            )
 
 
 def _check_names(key: str, wanted: Iterable[str], known: Iterable[str]) -> None:

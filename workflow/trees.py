@@ -65,6 +65,10 @@ def composed_plainly(
             if override.is_sweep_override() or override.is_add() or override.is_delete():
                 raise Unplain(group)
             value = override.value()
+            if value is None or isinstance(value, (bool, int, float)):
+                raise SettingsError(
+                    override.package or group, f"got {value!r}; allowed: a file of conf/{group}"
+                )
             if not isinstance(value, str):
                 raise Unplain(group)
             choices[group, override.package or group] = value

@@ -78,7 +78,9 @@ def _settings_types() -> Mapping[str, type]:
 
 
 #: The settings of any family of the list, told apart by ``family``.
-TopologySettings: TypeAlias = Annotated[FamilySettings, Registered("family", _settings_types)]
+TopologySettings: TypeAlias = Annotated[
+    FamilySettings, Registered("family", _settings_types, most=1_000_000)
+]
 
 
 def register(family: Family[Any]) -> None:

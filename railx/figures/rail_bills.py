@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
@@ -28,6 +28,7 @@ from railx.figures.theme import (
     share_legend,
 )
 from railx.figures.words import listed
+from railx.settings import AtLeast
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,10 +129,10 @@ class RailBillsSettings(CanvasSettings):
     switch: str
     """Optical switch that rails beyond one of it are made of."""
 
-    least_gpus: int
+    least_gpus: Annotated[int, AtLeast(1)]
     """The smallest size that is drawn."""
 
-    transceivers_per_gpu: int
+    transceivers_per_gpu: Annotated[int, AtLeast(1)]
     """Transceivers of a GPU on photonic rails."""
 
 

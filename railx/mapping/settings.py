@@ -219,6 +219,13 @@ class SwitchedNetwork:
                     "topology.family",
                     f"got {self.topology.family!r}; allowed: {families_with(capability)}",
                 )
+        bill = family_of(self.topology).bill
+        if self.counting is not None and bill is not None and self.counting not in bill.countings:
+            raise SettingsError(
+                "counting",
+                f"got {self.counting!r}; allowed on {self.topology.family}:"
+                f" {', '.join((*bill.countings, 'null'))}",
+            )
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class StreamSettings:
     """Node-hours asked for over node-hours of the grid without failures."""
     mean_hours: Annotated[float, Positive()]
     """Mean duration of a job."""
-    duration_sigma: Annotated[float, NonNegative()]
+    duration_sigma: Annotated[float, Between(0, 20)]
     """Standard deviation of the logarithm of the durations."""
     warmup_share: Annotated[float, Between(0, 0.9)]
     """Averages leave out the time before the arrival at this share of them."""

@@ -29,6 +29,7 @@ __all__ = [
     "build_parts",
     "check_line",
     "check_radix",
+    "check_rails",
     "check_rings",
     "crossing_ports",
     "cut_dimension",
@@ -40,6 +41,8 @@ __all__ = [
 
 IntArray = NDArray[np.int64]
 Rings = Literal["directed", "undirected"]
+#: More rails than any line of the paper has, by far.
+MOST_RAILS = 1024
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,17 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
             f"the parts leave the line of {length} nodes in {pieces} separate pieces; allowed:"
             f" parts that join all nodes, such as one more of size {pieces} with stride"
             f" {length // pieces}",
+        )
+
+
+def check_rails(rails: int) -> None:
+    """Refuse more rails of a line than :data:`MOST_RAILS`.
+
+    Which sizes would do with them is searched for by trying.
+    """
+    if rails > MOST_RAILS:
+        raise SettingsError(
+            "m", f"got {rails:,} rails of a line, m * n; allowed: at most {MOST_RAILS:,}"
         )
 
 

@@ -108,7 +108,7 @@ class MixtureCorpusSettings:
     """Lengths to draw."""
     body_median_tokens: Annotated[float, Positive()]
     """Median of the log-normal body."""
-    body_sigma: Annotated[float, Positive()]
+    body_sigma: Annotated[float, Positive(), Between(0, 20)]
     """Standard deviation of the logarithm of the lengths in the body."""
     tail_fraction: Annotated[float, Fraction()]
     """Share of the sequences that belong to the tail."""

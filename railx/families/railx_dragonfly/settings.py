@@ -10,6 +10,7 @@ from railx.vocabulary.grid import Grid
 from railx.vocabulary.line_parts import (
     PartSettings,
     check_radix,
+    check_rails,
     check_rings,
 )
 
@@ -57,6 +58,7 @@ class RailXDragonflySettings:
 
     def __post_init__(self) -> None:
         rails = self.m * self.n
+        check_rails(rails)
         if rails % (self.columns - 1):
             sizes = sorted(
                 (d + 1 for d in range(1, rails + 1) if rails % d == 0),

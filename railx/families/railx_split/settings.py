@@ -11,6 +11,7 @@ from railx.vocabulary.grid import Grid
 from railx.vocabulary.line_parts import (
     PartSettings,
     check_radix,
+    check_rails,
     check_rings,
 )
 
@@ -68,6 +69,13 @@ class RailXSplitSettings:
 
     def __post_init__(self) -> None:
         rails = self.m * self.n
+        check_rails(rails)
+        for axis, sizes in (("x", self.sizes_x), ("y", self.sizes_y)):
+            if max(sizes) > rails + 1:
+                raise SettingsError(
+                    f"sizes_{axis}",
+                    f"got {list(sizes)}; allowed: at most {rails + 1} nodes each, m * n + 1",
+                )
         for axis, sizes, split in (
             ("x", self.sizes_x, self.split_x),
             ("y", self.sizes_y, self.split_y),
