@@ -23,7 +23,7 @@ _FILES = ("Snakefile",)
 _FOLDERS = {
     "conf": (".yaml",),
     "resources": (".yaml", ".csv", ".json", ".yang", ".md"),
-    "workflow/profiles": (".yaml",),
+    "workflow/profiles": (".yaml", ""),  # programs have no ending
     "workflow/report": (".rst",),
     "workflow/rules": (".smk",),
     "workflow/scripts": (".py",),
@@ -51,7 +51,7 @@ class BuildShare(build_py):
         shutil.rmtree(share, ignore_errors=True)
         for name in shared_files():
             (share / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, share / name)
+            shutil.copy(ROOT / name, share / name)  # with its mode
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         share = Path(self.build_lib) / SHARE

@@ -39,7 +39,11 @@ def test_init_writes_every_choice_and_a_second_time_nothing(
     named = (study / "conf/topology/torus_2d.yaml").read_text().split("$schema=")[1].split()[0]
     assert (study / "conf/topology" / named).is_file()
     assert not (study / "resources" / "claims").exists()
-    assert (study / "profiles" / "default" / "config.yaml").is_file()
+    for path in (ROOT / "workflow" / "profiles").rglob("*"):
+        if path.is_file():
+            own = study / "profiles" / path.relative_to(ROOT / "workflow" / "profiles")
+            assert "workflow/profiles" not in own.read_text()
+            assert own.stat().st_mode & 0o111 == path.stat().st_mode & 0o111, path
     assert "railx reproduce quick" in capsys.readouterr().out
     assert cli.main(["init", str(study)]) == 0
     assert "nothing to write" in capsys.readouterr().out
