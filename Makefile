@@ -21,7 +21,7 @@ READY := .venv/.ready
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore kill-test test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,9 @@ $(READY): requirements.lock requirements-torch.txt pyproject.toml scripts/setup.
 
 setup: $(READY) ## make .venv with the locked packages and torch as this machine has it
 
-reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
-	@$(SNAKEMAKE)
+reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html (PROFILE=slurm, kubernetes or gpu: docs/clusters.md)
+	@$(if $(PROFILE),$(BIN)/python -m workflow.cluster "$(PROFILE)" > /dev/null)
+	@$(if $(PROFILE),PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --workflow-profile workflow/profiles/$(PROFILE) $(CONFIG),$(SNAKEMAKE))
 	@$(BIN)/railx summary --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"
 
 pdf: $(READY) ## the page of a finished run as PDF, by an installed Chromium: results/EXPERIMENT/report.pdf
@@ -81,6 +82,9 @@ explore: $(READY) ## every state of small jobs on the optical control plane, wit
 
 kill-test: $(READY) ## kill RUNS=5 quick runs KILLS=10 times each (SEED=1): what is not measured comes out byte for byte the same (hours; STAGES="metrics corpus" for these alone)
 	@$(BIN)/python scripts/kill_test.py --runs $(RUNS) --kills $(KILLS) --seed $(SEED) $(if $(STAGES),--stages $(STAGES))
+
+test-kubernetes: $(READY) ## the Kubernetes profile with pods that are processes here, training on two network namespaces (root, iproute2)
+	@$(BIN)/python -m pytest -m slow tests/cluster/test_kubernetes.py
 
 test-slurm: $(READY) ## the Slurm profile on a real Slurm that the test starts and stops (root, slurm-wlm and munge)
 	@$(BIN)/python -m pytest -m slow tests/cluster/test_slurm.py

@@ -12,8 +12,11 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -26,13 +29,23 @@ __all__ = [
     "COMMAND",
     "NODES",
     "PER_NODE",
+    "PLUGINS",
     "asked",
+    "check_profile",
     "head_address",
     "nodes_here",
     "profile_resources",
     "ranks_command",
     "reachable",
 ]
+
+#: Where the profiles are.
+PROFILES = Path(__file__).resolve().parent / "profiles"
+#: The package of a profile's plugin, by the extra that brings it and names the profile.
+PLUGINS = {
+    "slurm": "snakemake_executor_plugin_slurm",
+    "kubernetes": "snakemake_executor_plugin_cluster_generic",
+}
 
 #: What a profile says of the nodes of a cluster.
 PER_NODE = ("ranks_per_node", "gpus_per_rank")
@@ -45,6 +58,21 @@ COMMAND = "command.json"
 
 #: Addresses that only their own machine reaches.
 _LOOPBACK = re.compile(r"^(127\.|localhost$|::1$)")
+
+
+def check_profile(name: str) -> str:
+    """The folder of a profile; ValueError where it, or its plugin, is not there."""
+    folder = PROFILES / name
+    if not name or not (folder / "config.yaml").is_file():
+        allowed = sorted(path.parent.name for path in PROFILES.glob("*/config.yaml"))
+        raise ValueError(f"PROFILE: got {name!r}; allowed: {', '.join(allowed)}")
+    plugin = PLUGINS.get(name)
+    if plugin is not None and find_spec(plugin) is None:
+        raise ValueError(
+            f"PROFILE: {name} wants the package {plugin.replace('_', '-')}, which is not"
+            f" installed; it comes with the extra: pip install 'railx-lab[{name}]'"
+        )
+    return str(folder)
 
 
 def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | None]:
@@ -90,7 +118,21 @@ def _whole(profile: Mapping[str, Any], key: str) -> int | None:
 
 def nodes_here(environment: Mapping[str, str] = os.environ) -> int:
     """The nodes that a cluster gave to this job; 1 outside of one."""
-    return int(environment.get(NODES) or environment.get("SLURM_JOB_NUM_NODES", "1"))
+    if NODES in environment:
+        return int(environment[NODES])
+    job = environment.get("SLURM_JOB_ID")
+    return 1 if job is None else _slurm_nodes(job)
+
+
+@cache
+def _slurm_nodes(job: str) -> int:
+    """The nodes of a job, asked of Slurm: a step's variables tell of the step alone."""
+    command = ["squeue", "--noheader", "--jobs", job, "--format=%D"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        raise ValueError(f"squeue: cannot tell the nodes of job {job}: {error}") from None
 
 
 def head_address(environment: Mapping[str, str] = os.environ) -> str:
@@ -146,3 +188,17 @@ def _plain(value: Any) -> Any:
     """A resource as Snakemake keeps it, evaluated where it is a number in words."""
     found = getattr(value, "value", value)
     return found if isinstance(found, (int, str)) else getattr(value, "raw", None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m workflow.cluster NAME``: the folder of a profile that can be used."""
+    try:
+        print(check_profile(*(sys.argv[1:] if arguments is None else arguments)))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,7 +20,17 @@ from pathlib import Path
 
 __all__ = ["Slurm", "missing", "slurm"]
 
-_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
+_PROGRAMS = (
+    "setpriv",
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "srun",
+    "squeue",
+    "scontrol",
+    "scancel",
+)
 _NODES = ("one", "two")
 _START_S = 60.0
 
@@ -86,7 +96,8 @@ def slurm() -> Iterator[Slurm]:
         with (folder / "said").open("ab") as said:
             processes.append(
                 subprocess.Popen(
-                    [program, *command[1:]],
+                    # They end with whoever started them, however that ends.
+                    ["setpriv", "--pdeathsig", "TERM", program, *command[1:]],
                     env={**os.environ, **running.environment},
                     stdin=subprocess.DEVNULL,
                     stdout=said,

@@ -1,7 +1,9 @@
 """What a job with ranks asks of a cluster, and how its ranks start there."""
 
+import os
 import socket
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.io import read_json
-from workflow.cluster import asked, head_address, nodes_here, ranks_command, reachable
+from tests.builders import ROOT
+from workflow.cluster import (
+    PLUGINS,
+    asked,
+    check_profile,
+    head_address,
+    main,
+    nodes_here,
+    ranks_command,
+    reachable,
+)
 from workflow.experiment import checked_experiment
 from workflow.stage import Needs
 from workflow.stages import STAGES
@@ -84,11 +96,30 @@ def test_a_plain_start_without_a_cluster() -> None:
     assert ranks_command("training.run", ["--out", "x"], 4, {}) == [
         *(sys.executable, "-m", "training.run", "--out", "x")
     ]
-    assert nodes_here({"SLURM_JOB_NUM_NODES": "1"}) == 1
 
 
-def test_under_slurm_an_agent_on_each_node() -> None:
-    own = {"SLURM_JOB_NUM_NODES": "3", "RAILX_HEAD_ADDRESS": "head"}
+@pytest.fixture
+def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program of this name that prints the file beside it for the job asked of."""
+    said = tmp_path / "said"
+    program = tmp_path / "squeue"
+    program.write_text(f'#!/bin/sh\ncat "{said}.$3"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return said
+
+
+def test_slurm_is_asked_for_the_nodes_of_the_job(squeue: Path) -> None:
+    squeue.with_suffix(".71").write_text("2\n")
+    # What a step's variables say is its own.
+    assert nodes_here({"SLURM_JOB_ID": "71", "SLURM_NNODES": "1"}) == 2
+    with pytest.raises(ValueError, match="squeue: cannot tell the nodes of job 72"):
+        nodes_here({"SLURM_JOB_ID": "72"})
+
+
+def test_under_slurm_an_agent_on_each_node(squeue: Path) -> None:
+    squeue.with_suffix(".73").write_text("3\n")
+    own = {"SLURM_JOB_ID": "73", "RAILX_HEAD_ADDRESS": "head"}
     command = ranks_command("training.run", ["--out", "x"], 12, own)
     step, agent = command[: command.index("sh")], command[command.index(sys.executable) :]
     assert step[0] == "srun"
@@ -109,7 +140,7 @@ def test_elsewhere_the_other_nodes_find_their_agent(tmp_path: Path) -> None:
         "RAILX_AGENTS": str(tmp_path / "agents"),
         "RAILX_HEAD_ADDRESS": "head",
         # A pod may be on a machine of Slurm.
-        "SLURM_JOB_NUM_NODES": "7",
+        "SLURM_JOB_ID": "7",
     }
     command = ranks_command("training.run", [], 4, own)
     assert command[:2] == ["env", "PET_NODE_RANK=0"]
@@ -129,3 +160,32 @@ def test_a_controller_is_where_other_nodes_reach_it(host: str) -> None:
     assert reachable(host, 2, own) == "head"
     assert reachable("10.0.0.1", 2, own) == "10.0.0.1"
     assert head_address({}) == socket.gethostname()
+
+
+def test_a_profile_without_its_plugin_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(PLUGINS, "slurm", "snakemake_executor_plugin_absent")
+    assert main(["slurm"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "error: PROFILE: slurm wants the package snakemake-executor-plugin-absent, which is not"
+        " installed; it comes with the extra: pip install 'railx-lab[slurm]'\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "nope", "../rules"])
+def test_a_profile_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match="allowed: default, gpu, kubernetes, slurm"):
+        check_profile(name)
+
+
+def test_extras_bring_the_plugins_of_their_profiles() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, package in PLUGINS.items():
+        (wanted,) = extras["optional-dependencies"][name]
+        assert wanted.split(">=")[0].replace("-", "_") == package
+        executor = package.removeprefix("snakemake_executor_plugin_").replace("_", "-")
+        profile = (ROOT / "workflow" / "profiles" / name / "config.yaml").read_text()
+        assert f"executor: {executor}\n" in profile

@@ -3,22 +3,20 @@
 `make test-slurm`; root, slurm-wlm and munge, and the extra `slurm`.
 """
 
-import contextlib
 import importlib.util
 import os
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from railx.io import read_json, read_rows
 from tests.cluster.slurm import Slurm, missing, slurm
 from tests.workflow.conftest import PipelineCopy
+from tests.workflow.running import jobs_of, living, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -71,25 +69,8 @@ def finished(process: subprocess.Popen[str], code: int = 0) -> str:
     return said
 
 
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
 def new_jobs(cluster: Slurm, before: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
     return {number: job for number, job in cluster.jobs().items() if number not in before}
-
-
-def processes_of(folder: Path) -> list[str]:
-    """What runs in a folder, Slurm's own steps included."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (place / "cwd").resolve() == folder.resolve():
-                found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
 
 
 def test_a_sweep_fans_out(cluster: Slurm, pipeline: PipelineCopy) -> None:
@@ -131,21 +112,16 @@ def test_training_asks_for_gpus_and_spans_nodes(cluster: Slurm, pipeline: Pipeli
     assert result["losses_agree"]
     # Slurm started an agent on each node, and each agent two ranks.
     log = (pipeline.folder / "results/quick/logs/training/static_stdlib.log").read_text()
-    assert "2 nodes: one,two" in log
-    assert not processes_of(pipeline.folder)
+    assert re.search("^ranks on 2 nodes: srun .*--nnodes 2 --nproc-per-node 2 ", log, re.MULTILINE)
+    assert not living(pipeline.folder)
 
 
 def test_a_failed_job_is_retried(cluster: Slurm, pipeline: PipelineCopy) -> None:
     before = cluster.jobs()
     running = on_slurm(pipeline, LONG, "--forcerun", "corpus")
-
-    def started() -> list[str]:
-        jobs = new_jobs(cluster, before)
-        return [number for number, (state, _) in jobs.items() if state == "RUNNING"]
-
-    until(started)
-    (first,) = started()
-    cluster.ask("scancel", "--signal=KILL", "--full", first)
+    until(lambda: jobs_of(pipeline.folder))
+    for worker in jobs_of(pipeline.folder):
+        os.kill(worker, signal.SIGKILL)
     finished(running)
     jobs = new_jobs(cluster, before)
     assert [jobs[number][0] for number in sorted(jobs, key=int)] == ["FAILED", "COMPLETED"]
@@ -154,26 +130,35 @@ def test_a_failed_job_is_retried(cluster: Slurm, pipeline: PipelineCopy) -> None
 
 def test_a_cancelled_job_ends_cleanly(cluster: Slurm, pipeline: PipelineCopy) -> None:
     before = cluster.jobs()
+    # The corpus is as it was, but newer: nothing but training is to run.
+    pipeline.snakemake(f"{RUN}/result.json", "--touch", f"hydra={' '.join(SHORT)}")
     again = ("--forcerun", "training", "--retries", "0")
     running = on_slurm(pipeline, f"{RUN}/result.json", *again)
-    log = pipeline.folder / "results/quick/logs/training/static_stdlib.log"
-    until(lambda: new_jobs(cluster, before) and log.is_file() and "2 nodes" in log.read_text())
+
+    def ranks() -> list[str]:
+        return [
+            words
+            for words in living(pipeline.folder).values()
+            if "spawn_main" in words or "-m training.run" in words
+        ]
+
+    until(ranks)
     (number,) = new_jobs(cluster, before)
-    until(lambda: any("training.run" in words for words in processes_of(pipeline.folder)))
     cluster.ask("scancel", number)
     finished(running, code=1)
     assert cluster.jobs()[number][0] == "CANCELLED"
-    until(lambda: not processes_of(pipeline.folder))
+    until(lambda: not living(pipeline.folder))
     assert not list((pipeline.folder / "results").rglob("*.part"))
     assert not (pipeline.folder / RUN / "result.json").exists()
-    finished(on_slurm(pipeline, f"{RUN}/result.json"))
 
 
 def test_interrupting_the_run_cancels_its_jobs(cluster: Slurm, pipeline: PipelineCopy) -> None:
     before = cluster.jobs()
-    running = on_slurm(pipeline, LONG, "--forcerun", "corpus")
-    until(lambda: any(state == "RUNNING" for state, _ in new_jobs(cluster, before).values()))
+    running = on_slurm(pipeline, f"{RUN}/result.json")
+    until(lambda: jobs_of(pipeline.folder))
     os.killpg(running.pid, signal.SIGINT)
     finished(running, code=1)
     until(lambda: {state for state, _ in new_jobs(cluster, before).values()} == {"CANCELLED"})
-    until(lambda: not processes_of(pipeline.folder))
+    until(lambda: not living(pipeline.folder))
+    # What was cancelled twice over goes on.
+    finished(on_slurm(pipeline, f"{RUN}/result.json"))

@@ -34,14 +34,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from random import Random
+from typing import Any
 
 from railx.fabric.circuits import Configuration, Port
 from tests.fabric.fingerprint import fingerprint
 from tests.fabric.world import FAULTS, Event, Rank, Scenario, Violation, World
 
-__all__ = ["SCENARIOS", "Exploration", "explore", "random_scenario", "wander"]
+__all__ = ["SCENARIOS", "Exploration", "Search", "explore", "random_scenario", "wander"]
 
 
 @dataclass
@@ -63,58 +65,70 @@ class Exploration:
         return len(self.final)
 
 
+class Search:
+    """A depth-first search that can stop and go on."""
+
+    def __init__(
+        self, scenario: Scenario, draw: Random | None = None, *, reduced: bool = True
+    ) -> None:
+        """``draw`` shuffles what is tried first, which matters where not all is."""
+        self.found = Exploration(scenario)
+        self._draw, self._reduced = draw, reduced
+        world = World(scenario)
+        first = fingerprint(world)
+        # States seen, and those of the run under way.
+        self._seen, self._here = {first}, {first}
+        self._path: list[tuple[World, int, Iterator[Event], Event]] = []
+        self._path.append((world, first, iter(self._options(world)), ("start",)))
+
+    def go_on(self, limit: int) -> Exploration:
+        """Search until ``limit`` states were seen in all, or everything was.
+
+        Raises Violation with the events that lead to a state that must not be.
+        """
+        found, path, seen, here = self.found, self._path, self._seen, self._here
+        while path and len(seen) < limit:
+            world, place, events, _ = path[-1]
+            event = next(events, None)
+            if event is None:
+                here.discard(place)
+                path.pop()
+                continue
+            after = world.copy()
+            try:
+                after.take(event)
+                found.events += 1
+                number = fingerprint(after)
+                if number in seen:
+                    if number in here:
+                        raise Violation("a run that never ends")
+                    continue
+                after.check()
+                seen.add(number)
+                options = self._options(after)
+            except Violation as error:
+                steps = [str(step) for *_, step in path[1:]] + [str(event)]
+                raise Violation("\n".join([str(error), *steps])) from error
+            here.add(number)
+            path.append((after, number, iter(options), event))
+            found.longest = max(found.longest, len(path))
+        found.states, found.complete = len(seen), not path
+        return found
+
+    def _options(self, world: World) -> list[Event]:
+        """What is tried in a state: all that may happen, or enough of it."""
+        events = _all_events(world, self.found)
+        options = (_enough(world, events) or events) if self._reduced else events
+        if self._draw is not None:
+            self._draw.shuffle(options)
+        return options
+
+
 def explore(
     scenario: Scenario, limit: int, draw: Random | None = None, *, reduced: bool = True
 ) -> Exploration:
-    """Go through the states of a scenario, at most ``limit`` of them.
-
-    ``draw`` shuffles what is tried first, which matters where not all is. Raises
-    Violation with the events that lead to a state that must not be.
-    """
-    found = Exploration(scenario)
-    world = World(scenario)
-    first = fingerprint(world)
-    seen, here = {first}, {first}
-    path: list[tuple[World, int, Iterator[Event], Event]] = []
-    path.append((world, first, iter(_options(world, found, reduced)), ("start",)))
-    while path:
-        world, place, events, _ = path[-1]
-        event = next(events, None)
-        if event is None:
-            here.discard(place)
-            path.pop()
-            continue
-        after = world.copy()
-        try:
-            after.take(event)
-            found.events += 1
-            number = fingerprint(after)
-            if number in seen:
-                if number in here:
-                    raise Violation("a run that never ends")
-                continue
-            after.check()
-            seen.add(number)
-            options = _options(after, found, reduced)
-            if draw is not None:
-                draw.shuffle(options)
-        except Violation as error:
-            steps = [str(step) for *_, step in path[1:]] + [str(event)]
-            raise Violation("\n".join([str(error), *steps])) from error
-        if len(seen) >= limit:
-            found.states = len(seen)
-            return found
-        here.add(number)
-        path.append((after, number, iter(options), event))
-        found.longest = max(found.longest, len(path))
-    found.states, found.complete = len(seen), True
-    return found
-
-
-def _options(world: World, found: Exploration, reduced: bool) -> list[Event]:
-    """What is tried in a state: all that may happen, or enough of it."""
-    events = _all_events(world, found)
-    return (_enough(world, events) or events) if reduced else events
+    """Go through the states of a scenario, at most ``limit`` of them, in one go."""
+    return Search(scenario, draw, reduced=reduced).go_on(limit)
 
 
 #: Events of a rank alone; faults of a message are so on its way down.
@@ -271,47 +285,76 @@ _SHARED = (
 _PORTS = (Port(1, "left"), Port(1, "right"))
 
 
+#: Rank 2 receives three times from any source, of two groups that share its left port.
+_ANY = (
+    (("02", 0), _pair(0, 2)),
+    (("12", 0), _pair(1, 2)),
+    (("02", 1), _pair(0, 2)),
+)
+
+
 def _scenarios() -> Iterator[Scenario]:
-    for name, ranks, operations in (("dp2 pp2", 4, _STEP), ("shared port", 3, _SHARED)):
-        yield Scenario(name, ranks, operations)
-        yield Scenario(f"{name}, two ahead", ranks, operations, ahead=2)
-        yield Scenario(f"{name}, hints", ranks, operations, hints=True)
-        for fault in FAULTS:
-            faults: tuple[tuple[str, int], ...] = ((fault, 2),)
+    jobs: tuple[tuple[str, int, Any, tuple[tuple[int, int], ...], tuple[Port, ...]], ...] = (
+        ("dp2 pp2", 4, _STEP, (), _PORTS),
+        ("shared port", 3, _SHARED, (), _PORTS),
+        ("any source", 3, _ANY, ((2, 3),), (Port(2, "left"), Port(0, "right"))),
+    )
+    for name, ranks, operations, listens, ports in jobs:
+        job = Scenario(name, ranks, operations, ports=ports, listens=listens)
+        yield job
+        yield replace(job, name=f"{name}, two ahead", ahead=2)
+        yield replace(job, name=f"{name}, hints", hints=True)
+        for fault, count in product(FAULTS, (1, 2)):
+            faults: tuple[tuple[str, int], ...] = ((fault, count),)
             if fault == "return":
-                faults = (("die", 2), ("return", 2))
-            yield Scenario(f"{name}, {fault}", ranks, operations, faults, ports=_PORTS)
+                faults = (("die", count), ("return", count))
+            yield replace(job, name=f"{name}, {count} {fault}", faults=faults)
         every = tuple((fault, 2) for fault in FAULTS)
-        yield Scenario(f"{name}, all faults", ranks, operations, every, ahead=2, ports=_PORTS)
+        yield replace(job, name=f"{name}, 2 of all", faults=every, ahead=2)
 
 
 SCENARIOS = {scenario.name: scenario for scenario in _scenarios()}
+#: So many states of each scenario at first, and twice as many in each later round.
+_FIRST = 2000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line: all scenarios, and what was found."""
+    """The command line: all scenarios, and what was found.
+
+    They take turns, so that small ones end and leave the rest to the others.
+    """
     parser = argparse.ArgumentParser(description="explore the states of small jobs")
     parser.add_argument("--states", type=int, default=1_000_000, help="at most, in all")
     parser.add_argument("--only", default="", help="the scenarios whose name begins so")
     options = parser.parse_args(arguments)
-    chosen = [item for name, item in SCENARIOS.items() if name.startswith(options.only)]
-    left, states = options.states, 0
-    for number, scenario in enumerate(chosen):
-        begin = time.process_time()
-        try:
-            found = explore(scenario, max(1, left // (len(chosen) - number)))
-        except Violation as error:
-            print(f"{scenario.name}: {error}", file=sys.stderr)
-            return 1
-        left, states = left - found.states, states + found.states
-        seconds = time.process_time() - begin
+    searches = [Search(item) for name, item in SCENARIOS.items() if name.startswith(options.only)]
+    begin, each, states = time.process_time(), _FIRST, 0
+    while states < options.states and not all(item.found.complete for item in searches):
+        for search in searches:
+            found, name = search.found, search.found.scenario.name
+            left = options.states - states
+            if found.complete or not left:
+                continue
+            before = found.states
+            try:
+                search.go_on(min(each, before + left))
+            except Violation as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                return 1
+            states += found.states - before
+        each *= 2
+    for search in searches:
+        found = search.found
         print(
-            f"{scenario.name:28} {found.states:8} states {found.events:8} events"
+            f"{found.scenario.name:24} {found.states:8} states {found.events:8} events"
             f" {found.ends:6} ends, longest run {found.longest:3},"
-            f" {'all' if found.complete else 'a part'}, {seconds:.0f} s",
-            flush=True,
+            f" {'all' if found.complete else 'a part'}"
         )
-    print(f"{states} states, nothing broken")
+    whole = sum(item.found.complete for item in searches)
+    print(
+        f"{states} states, nothing broken; {whole} of {len(searches)} scenarios to their end,"
+        f" {time.process_time() - begin:.0f} s"
+    )
     return 0
 
 

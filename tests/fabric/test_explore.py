@@ -29,7 +29,7 @@ def test_two_groups_that_share_a_port_are_explored_whole() -> None:
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_a_fault_breaks_nothing_in_a_small_job(fault: str | None) -> None:
     """One operation of each group that shares a port; all states with one fault."""
-    scenario = SCENARIOS[f"shared port, {fault}" if fault else "shared port, two ahead"]
+    scenario = SCENARIOS[f"shared port, 1 {fault}" if fault else "shared port, two ahead"]
     faults = tuple((name, 1) for name, _ in scenario.faults)
     small = Scenario("small", 3, scenario.operations[:2], faults, ports=scenario.ports[:1])
     assert explore(small, 1500, Random(1)).states > 40

@@ -251,7 +251,10 @@ class World:
             and key not in rank.over
             and (
                 all(key in self.ranks[member].begun for member in configuration.members)
-                or any(self._fails(member, key) for member in configuration.members)
+                or any(
+                    self._fails(member, key) or self._receives_no_more(member, key)
+                    for member in configuration.members
+                )
             )
         ]
 
@@ -259,6 +262,18 @@ class World:
         """Whether a member will never come to an operation, or not any more."""
         rank = self.ranks[number]
         return not rank.alive or rank.life > 0 or (key in rank.over and key not in rank.begun)
+
+    def _receives_no_more(self, number: int, key: OperationKey) -> bool:
+        """Whether a rank that listens was answered often enough without an operation.
+
+        Its sender finds that out by itself: the core does not know how often.
+        """
+        rank = self.ranks[number]
+        return (
+            rank.heard >= self.listens.get(number, rank.heard + 1)
+            and rank.listening is None
+            and key not in {chosen for chosen, _ in rank.chosen}
+        )
 
     def give_ups(self) -> list[Event]:
         """Who waits may give up; taken where nothing else goes on."""

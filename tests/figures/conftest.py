@@ -20,7 +20,6 @@ from tests.figures.papers import (
     write_iterations_of_plans,
     write_pipelines,
     write_plans,
-    write_rails,
     write_underlays,
 )
 from tests.figures.step_tables import write_generated
@@ -790,7 +789,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "switch_technologies": {},
         "switched_circuits": {"steps": [write_switched(results)]},
         "rail_steps": {"generated": [write_rail_steps(results)]},
-        "rail_savings": {"summary": [write_rails(results / "rails")]},
+        "rail_savings": {"rails": rails["rail_bills"]},
         "adaptive_speedups": {"groups": cases},
         "planners": {"groups": write_baselines(results / "baselines")},
         "all_to_all_degree": {"groups": cases},

@@ -4,6 +4,7 @@ results nor the configs of the checkout.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 from tests.builders import ROOT
 
 PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
+
+
+def _take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class PipelineCopy:
@@ -55,6 +60,8 @@ class PipelineCopy:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A shell in the background ignores Ctrl-C, and so would its children.
+            preexec_fn=_take_interrupts,
         )
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:

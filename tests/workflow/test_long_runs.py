@@ -6,8 +6,7 @@ import os
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,15 @@ from railx.provenance.intact import check_intact
 from railx.provenance.jobs import digest_of
 from tests.commands import python
 from tests.workflow.conftest import PipelineCopy
+from tests.workflow.running import PATIENCE_S, jobs_of, living, until
 
-PATIENCE_S = 300.0
 CORPUS = "results/quick/corpus/stdlib/sequences.parquet"
 PLAN = "results/quick/plan/static_stdlib/plan.json"
 TRAINING = "results/quick/training/static_stdlib/result.json"
 
 
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def logged(log: Path, body: str, watched: str = "") -> subprocess.CompletedProcess[str]:
-    """A program whose ``body`` runs under a job's log, and under its watcher if named."""
+    """A program whose ``body`` runs under a job's log, and under a watcher if named."""
     watch = f"from workflow.watch import watched; watched({watched!r}, {str(log)!r})"
     code = [
         "import os, signal, sys",
@@ -157,30 +149,6 @@ def test_what_has_no_record_is_taken_as_it_is(tmp_path: Path) -> None:
         record.write_text(text)
         check_intact([result, tmp_path / "corpus" / "absent", Path("/etc/hosts")], tmp_path)
     assert result.exists()
-
-
-def living(folder: Path) -> dict[int, str]:
-    """The processes that work in a folder, by id, with their commands."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (place / "cwd").resolve() == folder.resolve():
-                words = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found[int(place.name)] = words
-    return found
-
-
-def parent_of(process: int) -> int:
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-        return int(words[1])
-    return 0
-
-
-def jobs_of(folder: Path) -> list[int]:
-    """The processes that do the work of jobs, not those that watch them."""
-    scripts = {key for key, words in living(folder).items() if ".snakemake/scripts/" in words}
-    return [process for process in scripts if parent_of(process) in scripts]
 
 
 def ended(process: subprocess.Popen[str], code: int) -> list[str]:

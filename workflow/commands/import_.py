@@ -1,4 +1,4 @@
-"""``railx import``: networks and traces of other tools."""
+"""``railx import``: networks, traces and plans of other tools."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ examples:
   railx import chakra traces/job --out job.parquet
   railx bandwidth topology=torus_2d bandwidth.ranks=16 --out groups.parquet
   railx import chakra traces/job --bandwidth groups.parquet --out job.parquet
+  railx import plan plan.json
 
 Lists of lengths are corpora: railx corpus corpus=file corpus.path=lengths.json.
 docs/exchange.md says what is read of each format and what is lost."""
@@ -29,7 +30,7 @@ docs/exchange.md says what is read of each format and what is lost."""
 
 def add(commands: Any) -> None:
     """Add ``railx import`` to the commands."""
-    line = "read networks and traces of other tools"
+    line = "read networks, traces and plans of other tools"
     parser = command(commands, "import", line, f"{line.capitalize()}.", _EPILOG)
     kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True)
     network = command(
@@ -79,6 +80,15 @@ def add(commands: Any) -> None:
     )
     trace.add_argument("--out", type=Path, help="the programs to write (.parquet)")
     trace.set_defaults(action=_chakra)
+    plan = command(
+        kinds,
+        "plan",
+        "a plan as JSON",
+        "Check a plan: its form, its batches, its times and, where it has one, its digest.",
+        _EPILOG,
+    )
+    plan.add_argument("path", type=Path, help="the plan (.json)")
+    plan.set_defaults(action=_plan)
 
 
 def _network(options: argparse.Namespace) -> int:
@@ -87,7 +97,7 @@ def _network(options: argparse.Namespace) -> int:
     import yaml
 
     from railx.families import TopologySettings, build_topology
-    from railx.io import write_text
+    from railx.io import in_repository, write_text
     from railx.network.metrics import topology_metrics
     from railx.settings import SettingsError, load, to_dict
 
@@ -106,7 +116,7 @@ def _network(options: argparse.Namespace) -> int:
         key = error.key.removeprefix("topology.")
         name = key if key == "path" else f"--{key.replace('_', '-')}"
         raise ValueError(f"{name}: {error.message}") from None
-    digest = hashlib.sha256(options.path.read_bytes()).hexdigest()
+    digest = hashlib.sha256(in_repository(options.path).read_bytes()).hexdigest()
     if options.out is not None:
         if options.out.suffix != ".yaml":
             raise ValueError(f"--out: got {options.out}; allowed: a file that ends in .yaml")
@@ -156,6 +166,31 @@ def _chakra(options: argparse.Namespace) -> int:
         print(f"lost: {line}", file=sys.stderr)
     if options.out is not None:
         print(f"\nwritten: {options.out}")
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from railx.planning.plan import read_plan, sequence_lengths
+
+    try:
+        plan = read_plan(options.path)
+    except OSError as error:
+        raise ValueError(f"got {options.path}: {error.strerror}; allowed: a plan") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"got {options.path}, which is no text; allowed: a plan") from None
+    lengths = [length for batch in plan.batches for _, length in sequence_lengths(batch)]
+    summary = {
+        "kind": plan.kind,
+        "planner": plan.planner,
+        "devices": plan.devices,
+        "batches": len(plan.batches),
+        "sequences": len(lengths),
+        "tokens": sum(lengths),
+        "predicted_ms": sum(batch.predicted_ms for batch in plan.batches),
+        "predictions": plan.predictions,
+    }
+    for key, value in summary.items():
+        print(f"{key:<12}  {words(value)}")
     return 0
 
 

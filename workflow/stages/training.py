@@ -5,13 +5,12 @@ They are measured by ``python -m training.run``.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from workflow.cluster import head_address, nodes_here, ranks_command, reachable
+from workflow.cluster import nodes_here, ranks_command, reachable
 from workflow.stage import (
     ByHand,
     File,
@@ -53,8 +52,7 @@ def run(job: Job) -> Summary:
     own = ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
     command = ranks_command("training.run", own, read_plan(job.file("plan")).devices)
     if nodes_here() > 1:
-        names = os.environ.get("SLURM_JOB_NODELIST", head_address())
-        print(f"ranks on {nodes_here()} nodes: {names}", file=sys.stderr, flush=True)
+        print(f"ranks on {nodes_here()} nodes: {' '.join(command)}", file=sys.stderr, flush=True)
     # Progress goes where messages go: standard output belongs to the summary.
     finished = subprocess.run(command, check=False, stdout=sys.stderr)
     if finished.returncode:

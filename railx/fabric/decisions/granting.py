@@ -43,12 +43,12 @@ class Granting(Switching):
         return True
 
     def _serve(self, operation: Operation, now_ns: int) -> list[Action]:
-        missing = [circuit for circuit in operation.circuits if circuit not in self.lit]
-        if not missing:
+        lit = self.lit
+        if lit.issuperset(operation.circuits):
             return self._grant(operation, now_ns)
-        to_start = missing
+        to_start = [circuit for circuit in operation.circuits if circuit not in lit]
         if self.moving:
-            to_start = [circuit for circuit in missing if not self._is_coming_up(circuit)]
+            to_start = [circuit for circuit in to_start if not self._is_coming_up(circuit)]
         if to_start and not self._can_move(to_start):
             return self._recall_from(to_start)
         if operation.stall_since_ns is None:
@@ -98,7 +98,8 @@ class Granting(Switching):
                 for counters in (self.counters, self._counters_of(rank)):
                     counters["grants"] += 1
                     counters["wait_ns"] += action.wait_ns
-                    counters["stall_ns"] += action.stall_ns
+                    if action.stall_ns:
+                        counters["stall_ns"] += action.stall_ns
         return actions
 
     def _grant_action(
@@ -111,18 +112,20 @@ class Granting(Switching):
     ) -> GrantAction:
         asked = operation.asked[rank]
         stall_ns = now_ns - operation.stall_since_ns if operation.stall_since_ns is not None else 0
+        if generation is None:
+            generation = self._generation(operation.circuits)
         return GrantAction(
-            rank=rank,
-            request=asked.request,
-            key=operation.key,
-            generation=self._generation(operation.circuits) if generation is None else generation,
-            granted_ns=now_ns,
-            wait_ns=now_ns - asked.asked_ns - stall_ns,
-            stall_ns=stall_ns,
-            reconfigured=operation.commands,
-            mispredicted=asked.mispredicted,
-            configuration=operation.configuration,
-            hold=hold,
+            rank,
+            asked.request,
+            operation.key,
+            generation,
+            now_ns,
+            now_ns - asked.asked_ns - stall_ns,
+            stall_ns,
+            operation.commands,
+            asked.mispredicted,
+            operation.configuration,
+            hold,
         )
 
     def _generation(self, circuits: tuple[Circuit, ...]) -> int:

@@ -51,7 +51,8 @@ class HandedBack(Leases):
                 configuration, channel, begun, still_open, hold, ran, now_ns
             )
         for rank, operations in ran.items():
-            self._count(rank, "held", max(operations, 0))
+            if operations > 0:
+                self._count(rank, "held", operations)
         self._touch(ports_of(hold.circuits))
         return actions
 
@@ -77,6 +78,9 @@ class HandedBack(Leases):
             last[rank] = max(told.get(channel, -1), known)
             self._note_last(rank, channel, last[rank])
         least, most = max(min(last.values()), -1 if over is None else over), max(last.values())
+        if least == most and channel not in self._by_channel and not any(still_open.values()):
+            # As a rule all have begun the same, and have ended it.
+            return []
         numbers = {
             # Nobody honest is further ahead of its peers.
             *range(max(least, most - OPEN_OPERATIONS) + 1, most + 1),
@@ -186,10 +190,11 @@ def complete(report: Report, rank: int, hold: Hold) -> Report:
     A granted operation that it does not name begins as soon as the grant is there, and
     its end is told.
     """
-    late = {key for key in hold.granted.get(rank, ()) if report.begun.get(key[0], -1) < key[1]}
-    released = {key for member, key in hold.released if member == rank}
-    if not late and not released:
+    begun = report.begun
+    late = {key for key in hold.granted.get(rank, ()) if begun.get(key[0], -1) < key[1]}
+    if not late and not hold.released:
         return report
+    released = {key for member, key in hold.released if member == rank}
     return replace(
         report,
         begun={**report.begun, **dict(sorted(late))},

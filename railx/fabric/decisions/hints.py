@@ -18,7 +18,8 @@ class Hints(Refusals):
     def _take_hint(self, rank: int, configuration: Configuration) -> bool:
         hint = self._take_back_hint(rank)
         mispredicted = hint is not None and hint.configuration != configuration
-        self._count(rank, "mispredictions", int(mispredicted))
+        if mispredicted:
+            self._count(rank, "mispredictions")
         return mispredicted
 
     def _take_back_hint(self, rank: int) -> Hint | None:

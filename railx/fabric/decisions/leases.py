@@ -36,18 +36,13 @@ class Leases(Listeners):
         Not where others wait for its ports already.
         """
         configuration = operation.configuration
-        if (
-            not operation.circuits
-            or not all(asked.can_hold for asked in operation.asked.values())
-            or configuration in self.holds
-            or configuration in self._listened
-            or any(
-                other.configuration != configuration
-                for port in operation.ports
-                for other in self._waiting.get(port, {}).values()
-            )
-        ):
+        if not operation.circuits or configuration in self.holds:
             return None
+        if configuration in self._listened or self._others_wait(operation):
+            return None
+        for asked in operation.asked.values():
+            if not asked.can_hold:
+                return None
         hold = Hold(self._next_hold, operation.circuits, set(configuration.members))
         self._next_hold += 1
         self.holds[configuration] = hold
@@ -56,6 +51,16 @@ class Leases(Listeners):
         for circuit in hold.circuits:
             self.held.setdefault(circuit, set()).add(configuration)
         return hold
+
+    def _others_wait(self, operation: Operation) -> bool:
+        """Whether its ports are wanted for something else."""
+        waiting, configuration = self._waiting, operation.configuration
+        for port in operation.ports:
+            if port in waiting:
+                for other in waiting[port].values():
+                    if other.configuration != configuration:
+                        return True
+        return False
 
     def _recall(self, configuration: Configuration, reason: str | None = None) -> list[Action]:
         """Ask those who still hold a lease to give it back, once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from railx.fabric.actions import Action, FoundAction
 from railx.fabric.decisions.operations import Operations
 from railx.fabric.decisions.state import LISTENERS, Listener, Operation
+from railx.fabric.holdings import OperationKey
 
 __all__ = ["Listeners", "involved"]
 
@@ -37,7 +38,10 @@ class Listeners(Operations):
                 del self._listened[configuration]
 
     def _find(self) -> list[Action]:
-        """Tell who listens of the first sender that stands before its channels."""
+        """Tell who listens of the first sender that stands before its channels.
+
+        Where none does, of an operation that failed before its receiver came to it.
+        """
         stirred = [key for key in self._stirred if key in self._listeners]
         self._stirred.clear()
         actions: list[Action] = []
@@ -56,7 +60,23 @@ class Listeners(Operations):
                 self._drop_listener(rank, request)
                 self._hear(rank, request)
                 actions.append(FoundAction(rank, request, source, (channel, number)))
+            elif (failed := self._failed(rank, listener)) is not None:
+                tombstone = self._tombstones[failed]
+                self._told(failed, rank)
+                self._note_last(rank, *failed)
+                self._drop_listener(rank, request)
+                self._hear(rank, request)
+                actions.append(self._refuse(rank, request, tombstone.message, tombstone.reason))
         return actions
+
+    def _failed(self, rank: int, listener: Listener) -> OperationKey | None:
+        """An operation that ``rank`` listens for, which failed before it came to it."""
+        for key, tombstone in self._tombstones.items():
+            channel, number = key
+            _, least = listener.channels.get(channel, (None, number + 1))
+            if number >= least and rank in tombstone.untold:
+                return key
+        return None
 
     def _stands_before(self, operation: Operation, rank: int, listener: Listener) -> int | None:
         """The sender that stands before an operation which ``rank`` listens for.

@@ -127,6 +127,8 @@ class Operations(Hints):
         untold = members - operation.asked.keys() - self._gone.keys()
         if untold:
             self._tombstones[operation.key] = Tombstone(message, reason, untold)
+            if self._listening:
+                self._stirred.update(self._listening.get(operation.key[0], ()))
             if len(self._tombstones) > TOMBSTONES:
                 del self._tombstones[next(iter(self._tombstones))]
         return [
@@ -147,7 +149,9 @@ class Operations(Hints):
         if number <= last + 1:
             return []
         actions: list[Action] = []
-        row = self._by_channel.get(channel, {})
+        row = self._by_channel.get(channel)
+        if row is None:
+            return []
         for operation in [row[earlier] for earlier in sorted(row) if last < earlier < number]:
             configuration = operation.configuration
             if operation.granted or rank in operation.asked or rank not in configuration.members:

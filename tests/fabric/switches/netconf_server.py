@@ -40,6 +40,11 @@ class Crossbar:
         self.gets = self.subscriptions = 0
         #: Refuse subscriptions.
         self.refuse_subscriptions = False
+        #: Ports that fail unheard while a subscription is made.
+        self.lost_meanwhile: dict[int, str] = {}
+        #: An answer on ports waits for this once it is made up.
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self.joined: dict[int, int] = {}
         self.out: dict[int, str] = {}
         self.edits = 0
@@ -88,6 +93,7 @@ class Crossbar:
         if self.refuse_subscriptions:
             raise error.OperationFailedProtoError(rpc, message="too many subscribers")
         with self.lock:
+            self.out |= self.lost_meanwhile
             self.subscribed.append(session)
             self.subscriptions += 1
         return etree.Element("ok")
@@ -127,6 +133,7 @@ class Crossbar:
                 util.subelm(entry, "rxc:in-service").text = str(number not in self.out).lower()
                 if number in self.out:
                     util.subelm(entry, "rxc:reason").text = self.out[number]
+        self.may_answer.wait(10)
         return data
 
     def rpc_edit_config(self, session: Any, rpc: Any, *parameters: Any) -> Any:

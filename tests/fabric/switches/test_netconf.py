@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from railx.fabric.switches import (
     SwitchFault,
     make_switch,
 )
+from railx.fabric.switches.netconf import NetconfSwitch
 from railx.settings import SettingsError
 from tests.builders import ROOT
 from tests.fabric.switches.test_emulated import Told
@@ -256,6 +259,14 @@ def test_whom_the_driver_does_not_speak_to(server: Device, monkeypatch: pytest.M
     assert "no use of the switch" in problem(good)
 
 
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until it holds; a mistake makes it take ten seconds."""
+    changed, late = threading.Event(), time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < late
+        changed.wait(0.005)
+
+
 #: Nobody waits for this in a test: what is heard then was notified.
 NEVER_S = 3600.0
 
@@ -320,6 +331,32 @@ def test_a_subscription_that_breaks_is_made_anew_and_nothing_in_between_is_misse
         assert crossbar.subscriptions == 2
         crossbar.lose(4, reason="heard")
         assert told.wait(4)[3] == ("lost", {Port(2, "left")}, "heard")
+
+
+def test_what_fails_while_the_subscription_is_made_is_not_missed(notifying: Device) -> None:
+    told = Told()
+    notifying.crossbar.lost_meanwhile = {2: "just before"}
+    with connected(told, notifying, poll_s=NEVER_S):
+        assert told.wait(1) == [("lost", {Port(1, "left")}, "just before")]
+        assert notifying.crossbar.subscriptions == 1
+
+
+def test_a_notification_that_comes_during_an_answer_is_a_new_question(notifying: Device) -> None:
+    told, crossbar = Told(), notifying.crossbar
+    with connected(told, notifying, poll_s=NEVER_S) as switch:
+        assert isinstance(switch, NetconfSwitch)
+        switch.apply(command(1, Circuit(0, 1)))
+        told.wait(1)
+        asked = crossbar.gets
+        crossbar.may_answer.clear()
+        crossbar.notify("port-state", number=7)
+        eventually(lambda: crossbar.gets > asked)
+        # The answer is made up, and knows nothing of this.
+        crossbar.lose(7, reason="dust")
+        (rail,) = switch._rails
+        eventually(lambda: not rail._commands.empty())
+        crossbar.may_answer.set()
+        assert told.wait(2)[1] == ("lost", {Port(3, "right")}, "dust")
 
 
 def test_many_notifications_are_few_questions_and_those_of_others_none(notifying: Device) -> None:

@@ -1,0 +1,130 @@
+"""How far work is and how long it may take, told by loops and by programs."""
+
+import os
+import queue
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx import progress
+from railx.progress import FILE, counted, counting, duration, publish, told
+
+NOWHERE = Path("/nonexistent")
+
+
+def line(elapsed_s: float, published: Path = NOWHERE) -> str:
+    return progress._line(elapsed_s, published)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (3599.4, "59 min 59 s"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_durations_are_read_by_people(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_time_left_is_the_rest_at_the_pace_so_far() -> None:
+    said = [line(30.0) for _ in counted("abcd", "letters")]
+    assert said == [
+        "0 of 4 letters, 30 s so far",
+        "1 of 4 letters (25%), 30 s so far, about 1 min 30 s left",
+        "2 of 4 letters (50%), 30 s so far, about 30 s left",
+        "3 of 4 letters (75%), 30 s so far, about 10 s left",
+    ]
+    assert line(30.0) == "30 s so far"
+
+
+def test_heavy_items_count_for_more() -> None:
+    said = [line(10.0) for _ in counted("ab", "letters", weights=[9, 1])]
+    assert said[1] == "1 of 2 letters (90%), 10 s so far, about 1 s left"
+
+
+def test_a_loop_within_a_loop_is_a_part_of_its_unit() -> None:
+    said = [line(30.0) for _ in counted("ab", "words") for _ in counted("abcd", "letters")]
+    assert said[6] == ("1 of 2 words, 2 of 4 letters (75%), 30 s so far, about 10 s left")
+
+
+def test_a_loop_that_is_left_early_counts_no_longer() -> None:
+    def broken() -> None:
+        with counting("letters", 4) as count:
+            count.step()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    letters = counted("abc", "letters")
+    next(letters)
+    letters.close()
+    assert line(1.0) == "1 s so far"
+
+
+def test_nothing_to_do_is_told() -> None:
+    assert list(counted([], "letters")) == []
+    with counting("letters", 0):
+        assert line(5.0) == "0 of 0 letters (100%), 5 s so far, about 0 s left"
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=4))
+def test_loops_hand_on_their_items(items: list[list[int]]) -> None:
+    found = [list(counted(inner, "inner")) for inner in counted(items, "outer")]
+    assert found == items
+    assert not progress._OPEN
+
+
+def test_a_program_tells_whoever_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = tmp_path / "count"
+    monkeypatch.delenv(FILE, raising=False)
+    publish("blocks", 1, 4)
+    monkeypatch.setenv(FILE, str(published))
+    publish("blocks", 1, 4)
+    assert line(10.0, published) == "1 of 4 blocks (25%), 10 s so far, about 30 s left"
+    published.write_text("[")
+    assert line(10.0, published) == "10 s so far"
+    # A disk that is full, or a folder that is gone, stops nothing.
+    monkeypatch.setenv(FILE, str(NOWHERE / "count"))
+    publish("blocks", 1, 4)
+
+
+def test_long_work_is_told_and_short_work_is_not() -> None:
+    lines: queue.Queue[str] = queue.Queue()
+    with told("work", lines.put, every_s=0.001), counting("letters", 2) as count:
+        count.step()
+        while "1 of 2 letters (50%)" not in lines.get(timeout=60):
+            pass
+    said = lines.qsize()
+    with told("work", lines.put, every_s=3600):
+        pass
+    assert lines.qsize() == said
+
+
+def test_who_does_not_listen_ends_no_work() -> None:
+    asked: queue.Queue[str] = queue.Queue()
+
+    def say(words: str) -> None:
+        asked.put(words)
+        raise OSError
+
+    with told("work", say, every_s=0.001):
+        for _ in range(2):
+            asked.get(timeout=60)
+
+
+def test_a_program_inside_a_program_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FILE, "outer")
+    with told("work", lambda _: None):
+        inner = os.environ[FILE]
+        assert inner != "outer"
+    assert os.environ[FILE] == "outer"
+    assert not Path(inner).parent.exists()
