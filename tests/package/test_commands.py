@@ -12,7 +12,7 @@ import pytest
 from railx import __version__
 from tests.builders import ROOT
 from tests.commands import environment
-from workflow import cli
+from workflow import cli, cluster
 from workflow.commands import reproduce, sweep
 from workflow.commands.completion import override_choices
 from workflow.commands.init import SNAKEFILE
@@ -143,13 +143,24 @@ def test_reproduce_hands_its_choices_to_snakemake(monkeypatch: pytest.MonkeyPatc
     called = Called()
     monkeypatch.setattr(reproduce, "snakemake", called)
     told = ["reproduce", "quick", "seed=3", "--until", "metrics", "--dry-run", "--cores", "2"]
-    assert cli.main([*told, "--profile", "profiles/slurm"]) == 0
+    assert cli.main([*told, "--profile", "profiles/gpu"]) == 0
     ((arguments, entries),) = called.calls
     assert arguments == [
-        *("--cores", "2", "--workflow-profile", str(ROOT / "profiles/slurm")),
+        *("--cores", "2", "--workflow-profile", str(ROOT / "profiles/gpu")),
         *("--dry-run", "--until", "metrics"),
     ]
     assert entries == ["experiment=quick", "hydra=seed=3"]
+
+
+def test_a_profile_without_its_plugin_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = Called()
+    monkeypatch.setattr(reproduce, "snakemake", called)
+    monkeypatch.setitem(cluster.PLUGINS, "gpu", "no_such_plugin")
+    assert cli.main(["reproduce", "quick", "--profile", "profiles/gpu"]) == 2
+    assert "railx-lab[gpu]" in capsys.readouterr().err
+    assert not called.calls
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,10 @@ def running(options: argparse.Namespace) -> list[str]:
             f"--profile: got {options.profile}; allowed: a folder with a config.yaml,"
             " e.g. profiles/slurm"
         )
+    # A profile of a cluster needs its plugin, which Snakemake names less plainly.
+    from workflow.cluster import check_plugin
+
+    check_plugin(found.resolve().name)
     wide = [] if cores is None else ["--cores", cores]
     return [*wide, "--workflow-profile", str(found)]
 
