@@ -13,7 +13,7 @@ from railx import __version__
 from tests.builders import ROOT
 from tests.commands import environment
 from workflow import cli, cluster
-from workflow.commands import reproduce, sweep
+from workflow.commands import reproduce, shared, sweep
 from workflow.commands.completion import override_choices
 from workflow.commands.init import SNAKEFILE
 from workflow.commands.listing import KINDS
@@ -190,6 +190,26 @@ def test_what_cannot_be_run_is_refused_in_one_line(
     assert said in error
     assert error.count("\n") == 1
     assert not called.calls
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_snakemake_runs_in_no_installed_package(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Path] = []
+
+    def run(command: object, *, check: bool, cwd: Path, stdout: object) -> Any:
+        ran.append(cwd)
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setattr(shared.subprocess, "run", run)
+    monkeypatch.setattr(shared, "is_checkout", lambda: not installed)
+    if installed:
+        with pytest.raises(ValueError, match="railx init"):
+            shared.snakemake([], [])
+    else:
+        assert shared.snakemake([], []) == 0
+    assert ran == ([] if installed else [ROOT])
 
 
 def test_points_are_every_combination_under_names_of_their_own() -> None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
-from railx.places import WORK, is_work
+from railx.places import SHIPPED, WORK, is_checkout, is_work
 from workflow.stage import Settings
 
 __all__ = [
@@ -106,7 +106,8 @@ def snakemake(
     ``entries`` are those of its ``--config``. Raises ValueError where there is no such
     folder.
     """
-    if not is_work(WORK):
+    # Nothing is ever written into an installed package.
+    if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
         raise ValueError(
             f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
             " or a checkout"
