@@ -18,25 +18,25 @@ __all__ = ["SHARE", "BuildShare", "shared_files"]
 ROOT = Path(__file__).resolve().parent.parent
 #: Where the files lie in the wheel.
 SHARE = Path("railx/_share")
-#: Files, and folders with the endings of what travels.
 _FILES = ("Snakefile",)
-_FOLDERS = {
-    "conf": (".yaml",),
-    "resources": (".yaml", ".csv", ".json", ".yang", ".md"),
-    "workflow/profiles": (".yaml",),
-    "workflow/report": (".rst",),
-    "workflow/rules": (".smk",),
-    "workflow/scripts": (".py",),
-}
+_FOLDERS = (
+    "conf",
+    "resources",
+    "workflow/profiles",
+    "workflow/report",
+    "workflow/rules",
+    "workflow/scripts",
+)
 
 
 def shared_files(root: Path = ROOT) -> Iterator[Path]:
     """The files that travel, by their places in the checkout, sorted in each folder."""
     yield from map(Path, _FILES)
-    for folder, endings in _FOLDERS.items():
+    for folder in _FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            if path.is_file() and path.suffix in endings:
-                yield path.relative_to(root)
+            name = path.relative_to(root)
+            if path.is_file() and not any(part.startswith((".", "__")) for part in name.parts):
+                yield name
 
 
 class BuildShare(build_py):
@@ -51,7 +51,7 @@ class BuildShare(build_py):
         shutil.rmtree(share, ignore_errors=True)
         for name in shared_files():
             (share / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, share / name)
+            shutil.copy(ROOT / name, share / name)  # with its mode
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         share = Path(self.build_lib) / SHARE

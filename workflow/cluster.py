@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.io import write_json
+from railx.places import SHIPPED
 from workflow.stage import Needs
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PER_NODE",
     "PLUGINS",
     "asked",
+    "check_plugin",
     "check_profile",
     "head_address",
     "nodes_here",
@@ -40,7 +42,7 @@ __all__ = [
 ]
 
 #: Where the profiles are.
-PROFILES = Path(__file__).resolve().parent / "profiles"
+PROFILES = SHIPPED / "workflow" / "profiles"
 #: The package of a profile's plugin, by the extra that brings it and names the profile.
 PLUGINS = {
     "slurm": "snakemake_executor_plugin_slurm",
@@ -66,13 +68,18 @@ def check_profile(name: str) -> str:
     if not name or not (folder / "config.yaml").is_file():
         allowed = sorted(path.parent.name for path in PROFILES.glob("*/config.yaml"))
         raise ValueError(f"PROFILE: got {name!r}; allowed: {', '.join(allowed)}")
+    check_plugin(name)
+    return str(folder)
+
+
+def check_plugin(name: str) -> None:
+    """Refuse a profile, by its name, whose plugin is not installed."""
     plugin = PLUGINS.get(name)
     if plugin is not None and find_spec(plugin) is None:
         raise ValueError(
             f"PROFILE: {name} wants the package {plugin.replace('_', '-')}, which is not"
             f" installed; it comes with the extra: pip install 'railx-lab[{name}]'"
         )
-    return str(folder)
 
 
 def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | None]:

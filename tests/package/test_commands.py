@@ -12,8 +12,8 @@ import pytest
 from railx import __version__
 from tests.builders import ROOT
 from tests.commands import environment
-from workflow import cli
-from workflow.commands import reproduce, sweep
+from workflow import cli, cluster
+from workflow.commands import reproduce, shared, sweep
 from workflow.commands.completion import override_choices
 from workflow.commands.init import SNAKEFILE
 from workflow.commands.listing import KINDS
@@ -39,7 +39,11 @@ def test_init_writes_every_choice_and_a_second_time_nothing(
     named = (study / "conf/topology/torus_2d.yaml").read_text().split("$schema=")[1].split()[0]
     assert (study / "conf/topology" / named).is_file()
     assert not (study / "resources" / "claims").exists()
-    assert (study / "profiles" / "default" / "config.yaml").is_file()
+    for path in (ROOT / "workflow" / "profiles").rglob("*"):
+        if path.is_file():
+            own = study / "profiles" / path.relative_to(ROOT / "workflow" / "profiles")
+            assert "workflow/profiles" not in own.read_text()
+            assert own.stat().st_mode & 0o111 == path.stat().st_mode & 0o111, path
     assert "railx reproduce quick" in capsys.readouterr().out
     assert cli.main(["init", str(study)]) == 0
     assert "nothing to write" in capsys.readouterr().out
@@ -139,13 +143,24 @@ def test_reproduce_hands_its_choices_to_snakemake(monkeypatch: pytest.MonkeyPatc
     called = Called()
     monkeypatch.setattr(reproduce, "snakemake", called)
     told = ["reproduce", "quick", "seed=3", "--until", "metrics", "--dry-run", "--cores", "2"]
-    assert cli.main([*told, "--profile", "profiles/slurm"]) == 0
+    assert cli.main([*told, "--profile", "profiles/gpu"]) == 0
     ((arguments, entries),) = called.calls
     assert arguments == [
-        *("--cores", "2", "--workflow-profile", str(ROOT / "profiles/slurm")),
+        *("--cores", "2", "--workflow-profile", str(ROOT / "profiles/gpu")),
         *("--dry-run", "--until", "metrics"),
     ]
     assert entries == ["experiment=quick", "hydra=seed=3"]
+
+
+def test_a_profile_without_its_plugin_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = Called()
+    monkeypatch.setattr(reproduce, "snakemake", called)
+    monkeypatch.setitem(cluster.PLUGINS, "gpu", "no_such_plugin")
+    assert cli.main(["reproduce", "quick", "--profile", "profiles/gpu"]) == 2
+    assert "railx-lab[gpu]" in capsys.readouterr().err
+    assert not called.calls
 
 
 @pytest.mark.parametrize(
@@ -175,6 +190,26 @@ def test_what_cannot_be_run_is_refused_in_one_line(
     assert said in error
     assert error.count("\n") == 1
     assert not called.calls
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_snakemake_runs_in_no_installed_package(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Path] = []
+
+    def run(command: object, *, check: bool, cwd: Path, stdout: object) -> Any:
+        ran.append(cwd)
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setattr(shared.subprocess, "run", run)
+    monkeypatch.setattr(shared, "is_checkout", lambda: not installed)
+    if installed:
+        with pytest.raises(ValueError, match="railx init"):
+            shared.snakemake([], [])
+    else:
+        assert shared.snakemake([], []) == 0
+    assert ran == ([] if installed else [ROOT])
 
 
 def test_points_are_every_combination_under_names_of_their_own() -> None:

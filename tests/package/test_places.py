@@ -72,7 +72,7 @@ def test_what_travels_is_what_the_code_reads() -> None:
     names = {name.as_posix() for name in shared_files()}
     assert {"Snakefile", "conf/config.yaml", "resources/papers.yaml"} <= names
     assert {"workflow/rules/common.smk", "workflow/report/workflow.rst"} <= names
-    for folder in ("conf", "resources", "workflow/rules", "workflow/scripts"):
+    for folder in ("conf", "resources", "workflow/profiles", "workflow/rules", "workflow/scripts"):
         there = {
             path.relative_to(ROOT).as_posix()
             for path in (ROOT / folder).rglob("*")

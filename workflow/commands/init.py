@@ -84,6 +84,8 @@ def _init(options: argparse.Namespace) -> int:
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
+        if content.startswith(b"#!"):
+            place.chmod(0o755)
         written[name.parts[0]] = written.get(name.parts[0], 0) + 1
     for part, count in written.items():
         one = (folder / part).is_file()
@@ -115,7 +117,11 @@ def _files(*, resources: bool) -> Iterator[tuple[Path, bytes]]:
         source = SHIPPED / there
         for path in sorted(source.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                yield Path(here) / path.relative_to(source), path.read_bytes()
+                # Profiles name files and one another by their place in a checkout.
+                content = path.read_bytes()
+                if here == "profiles":
+                    content = content.replace(b"workflow/profiles", b"profiles")
+                yield Path(here) / path.relative_to(source), content
 
 
 def _differs(place: Path, content: bytes) -> bool:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
-from railx.places import WORK, is_work
+from railx.places import SHIPPED, WORK, is_checkout, is_work
 from workflow.stage import Settings
 
 __all__ = [
@@ -78,6 +78,10 @@ def running(options: argparse.Namespace) -> list[str]:
             f"--profile: got {options.profile}; allowed: a folder with a config.yaml,"
             " e.g. profiles/slurm"
         )
+    # A profile of a cluster needs its plugin, which Snakemake names less plainly.
+    from workflow.cluster import check_plugin
+
+    check_plugin(found.resolve().name)
     wide = [] if cores is None else ["--cores", cores]
     return [*wide, "--workflow-profile", str(found)]
 
@@ -102,7 +106,8 @@ def snakemake(
     ``entries`` are those of its ``--config``. Raises ValueError where there is no such
     folder.
     """
-    if not is_work(WORK):
+    # Nothing is ever written into an installed package.
+    if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
         raise ValueError(
             f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
             " or a checkout"
