@@ -119,7 +119,7 @@ lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 lock: $(READY) ## resolve the dependencies anew into requirements.lock (needs uv)
 	@printf '%s\n' filelock fsspec jinja2 setuptools sympy typing-extensions > .venv/torch-needs.in
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
-	  --extra dev pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
+	  --extra dev --extra site pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
 
 wheel: $(READY) ## the package as a wheel: dist/railx_lab-VERSION-py3-none-any.whl
 	@rm -rf build dist
