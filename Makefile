@@ -21,7 +21,7 @@ READY := .venv/.ready
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore kill-test test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore kill-test test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,10 @@ gpu-record: $(READY) ## keep what `make gpu` found on a GPU, with its provenance
 
 steady: $(READY) ## train for the measured claims idle and beside a busy loop, and compare the verdicts (docs/measuring.md)
 	@$(BIN)/python scripts/steady.py --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)
+
+site: $(READY) ## the docs as pages that fetch nothing, all links checked: site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "site/index.html, with a search: $(BIN)/python -m http.server -d site"
 
 lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 	@$(BIN)/ruff check .

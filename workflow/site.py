@@ -11,11 +11,22 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["commands_page", "on_files", "on_page_markdown", "tables_page"]
+__all__ = ["commands_page", "on_files", "on_page_content", "on_page_markdown", "tables_page"]
 
 #: Links of pages to files of the repository that are no pages.
 _OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)]+)\)")
-_WORDS = {"string": "text", "int64": "whole number", "double": "number", "bool": "true or false"}
+#: Roles of docstrings, as they come out of a reader that knows none.
+_ROLE = re.compile(r":(?:func|class|mod|data|meth|attr):<code>~?([^<]*)</code>")
+#: Characters of a line that a page has room for.
+_WIDTH = "76"
+_WORDS = {
+    "string": "text",
+    "category": "text",
+    "int32": "whole number",
+    "int64": "whole number",
+    "double": "number",
+    "bool": "true or false",
+}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -32,11 +43,17 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _OUTSIDE.sub(r"\1 (`\2`)", markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Names in docstrings stand for themselves."""
+    return _ROLE.sub(r"<code>\1</code>", html)
+
+
 def commands_page() -> str:
     """What every command says of itself, ``railx`` and the commands below it."""
     from workflow.cli import _parser
 
-    os.environ.setdefault("COLUMNS", "88")
+    # argparse asks for the width of the terminal.
+    os.environ["COLUMNS"] = _WIDTH
     lines = ["# Commands", "", "`railx COMMAND --help`, on one page.", ""]
     for words, parser in _parsers(("railx",), _parser()):
         lines += [f"{'#' * min(len(words) + 1, 3)} {' '.join(words)}", ""]
