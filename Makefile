@@ -21,7 +21,7 @@ READY := .venv/.ready
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,10 @@ gpu-record: $(READY) ## keep what `make gpu` found on a GPU, with its provenance
 steady: $(READY) ## train for the measured claims idle and beside a busy loop, and compare the verdicts (docs/measuring.md)
 	@$(BIN)/python scripts/steady.py --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)
 
+site: $(READY) ## the docs as pages that fetch nothing, all links checked: site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "site/index.html, with a search: $(BIN)/python -m http.server -d site"
+
 lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -126,7 +130,7 @@ lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 lock: $(READY) ## resolve the dependencies anew into requirements.lock (needs uv)
 	@printf '%s\n' filelock fsspec jinja2 setuptools sympy typing-extensions > .venv/torch-needs.in
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
-	  --extra dev pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
+	  --extra dev --extra site pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
 
 wheel: $(READY) ## the package as a wheel: dist/railx_lab-VERSION-py3-none-any.whl
 	@rm -rf build dist

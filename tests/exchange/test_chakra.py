@@ -445,3 +445,27 @@ def test_no_bytes_end_in_another_error(
     except ValueError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_operations_of_a_channel_follow_each_other(tmp_path: Path) -> None:
+    """Two at once on one channel take twice as long, on two channels they do not."""
+    for channels, expected in ((("a", "a"), 5_000), (("a", "b"), 2_500)):
+        begun: dict[str, int] = defaultdict(int)
+        operations = []
+        for name in channels:
+            operations.append(
+                ReplayedOperation(
+                    (f"0,1:{name}", begun[name]),
+                    Configuration("ring", (0, 1)),
+                    {0: 2_500, 1: 2_500},
+                    kind="all_reduce",
+                )
+            )
+            begun[name] += 1
+        own = [Step(0, "begin"), *(Step(0, "issue", 0, each) for each in operations)]
+        own += [*(Step(0, "wait", 0, each) for each in reversed(operations)), Step(0, "end")]
+        programs = Programs.from_steps({0: own, 1: own})
+        files, _ = write_chakra(tmp_path / "job", programs)
+        nodes = read_nodes(tmp_path / "job", 2)
+        assert carried_out(nodes, json.loads(files[-1].read_text())) == {0: expected, 1: expected}
+        assert rows(read_chakra(tmp_path / "job").programs) == rows(programs)

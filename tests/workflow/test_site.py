@@ -1,0 +1,71 @@
+"""The site of the docs: what is made from the code, and a strict build."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.commands import ROOT, environment
+from workflow.cli import BY_HAND
+from workflow.site import commands_page, on_page_content, on_page_markdown, tables_page
+from workflow.stage import Table
+from workflow.stages import STAGES
+
+
+def test_every_command_is_on_its_page() -> None:
+    page = commands_page()
+    for name in (*BY_HAND, "export trace", "import chakra", "fabric serve"):
+        assert f"### railx {name}\n" in page
+    assert max(map(len, page.splitlines())) < 1_000
+
+
+def test_every_column_of_every_table_is_on_its_page() -> None:
+    page = tables_page()
+    for name, stage in STAGES.items():
+        for key, table in stage.outputs.items():
+            if isinstance(table, Table):
+                section = page.split(f"### {name}.{key}\n", 1)[1].split("###", 1)[0]
+                assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == [
+                    *table.declared(),
+                    *table.optional,
+                ]
+    assert "| `latency_ns` | number | ns |" in page
+
+
+def test_what_is_no_page_is_named() -> None:
+    assert on_page_markdown("see [it](../conf/a.yaml) and [b](b.md)") == (
+        "see it (`conf/a.yaml`) and [b](b.md)"
+    )
+    assert on_page_content("as :func:<code>~a.b</code> <code>c</code>") == (
+        "as <code>a.b</code> <code>c</code>"
+    )
+
+
+def test_every_page_is_in_the_list() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\w+\.md", yaml.safe_dump(yaml.safe_load(text)["nav"])))
+    assert listed == {"commands.md", "tables.md", *(p.name for p in (ROOT / "docs").glob("*.md"))}
+
+
+@pytest.mark.slow
+def test_the_site_is_built_with_all_links_checked_and_fetches_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env=environment(NO_MKDOCS_2_WARNING="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").glob("*.html"))
+    assert len(pages) > 15
+    for page in pages:
+        loaded = re.findall(r'(?:src|<link[^>]*href)="(https?://[^"]*)', page.read_text())
+        assert not loaded, page.name
