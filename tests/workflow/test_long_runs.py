@@ -15,7 +15,7 @@ from railx.provenance.intact import check_intact
 from railx.provenance.jobs import digest_of
 from tests.commands import python
 from tests.workflow.conftest import PipelineCopy
-from tests.workflow.running import PATIENCE_S, jobs_of, living, until
+from tests.workflow.running import PATIENCE_S, jobs_of, living, ranks_of, until
 
 CORPUS = "results/quick/corpus/stdlib/sequences.parquet"
 PLAN = "results/quick/plan/static_stdlib/plan.json"
@@ -205,12 +205,7 @@ class TestPipeline:
 
     def test_an_interrupted_run(self, pipeline_copy: PipelineCopy) -> None:
         running = pipeline_copy.start(TRAINING)
-        until(
-            lambda: (
-                sum("spawn_main" in words for words in living(pipeline_copy.folder).values())
-                or running.poll() is not None
-            )
-        )
+        until(lambda: ranks_of(pipeline_copy.folder) or running.poll() is not None)
         os.killpg(running.pid, signal.SIGINT)
         said = ended(running, 1)
         assert not any("Traceback" in line for line in said)
