@@ -20,6 +20,11 @@ from tests.workflow.running import PATIENCE_S, jobs_of, living, ranks_of, until
 CORPUS = "results/quick/corpus/stdlib/sequences.parquet"
 PLAN = "results/quick/plan/static_stdlib/plan.json"
 TRAINING = "results/quick/training/static_stdlib/result.json"
+_RUN = "runs.static_stdlib.training"
+SHORT = (
+    f"hydra={_RUN}.iterations=1 {_RUN}.on_demand_latencies_ms=[0]"
+    f" {_RUN}.provisioned_latencies_ms=[]"
+)
 
 
 def logged(log: Path, body: str, watched: str = "") -> subprocess.CompletedProcess[str]:
@@ -204,7 +209,7 @@ class TestPipeline:
         aside.rename(results)
 
     def test_an_interrupted_run(self, pipeline_copy: PipelineCopy) -> None:
-        running = pipeline_copy.start(TRAINING)
+        running = pipeline_copy.start(TRAINING, SHORT)
         until(lambda: ranks_of(pipeline_copy.folder) or running.poll() is not None)
         os.killpg(running.pid, signal.SIGINT)
         said = ended(running, 1)
@@ -212,7 +217,7 @@ class TestPipeline:
         until(lambda: not living(pipeline_copy.folder))
         log = pipeline_copy.folder / "results/quick/logs/training/static_stdlib.log"
         assert "Traceback" not in log.read_text()
-        pipeline_copy.snakemake(TRAINING)
+        pipeline_copy.snakemake(TRAINING, SHORT)
         assert not list((pipeline_copy.folder / "results").rglob("*.part"))
 
 
