@@ -18,10 +18,10 @@ export PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
-SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
+CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
+SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,20 +36,20 @@ $(READY): requirements.lock requirements-torch.txt pyproject.toml scripts/setup.
 setup: $(READY) ## make .venv with the locked packages and torch as this machine has it
 
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html (PROFILE=slurm, kubernetes or gpu: docs/clusters.md)
-	@$(if $(PROFILE),$(BIN)/python -m workflow.cluster $(PROFILE) > /dev/null)
+	@$(if $(PROFILE),$(BIN)/python -m workflow.cluster "$(PROFILE)" > /dev/null)
 	@$(if $(PROFILE),PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --workflow-profile workflow/profiles/$(PROFILE) $(CONFIG),$(SNAKEMAKE))
-	@$(BIN)/railx summary --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
+	@$(BIN)/railx summary --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"
 
 pdf: $(READY) ## the page of a finished run as PDF, by an installed Chromium: results/EXPERIMENT/report.pdf
-	@$(BIN)/railx pdf --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
+	@$(BIN)/railx pdf --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"
 
 figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
-	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figure/$(FIGURE).svg $(CONFIG)
+	@$(BIN)/snakemake --cores "$(CORES)" "results/$(EXPERIMENT)/figure/$(FIGURE).svg" $(CONFIG)
 
 claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=railx_absolute_cost
 	@test -n "$(CLAIM)" || { echo "error: CLAIM: is missing; allowed: the id of a claim in resources/claims" >&2; exit 2; }
-	@$(BIN)/railx claim $(CLAIM) $(OVERRIDES) --experiment $(EXPERIMENT) --cores $(CORES)
+	@$(BIN)/railx claim "$(CLAIM)" $(OVERRIDES) --experiment "$(EXPERIMENT)" --cores "$(CORES)"
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
@@ -74,7 +74,7 @@ test-oldest-torch: ## the backend's tests on the oldest supported torch, in .ven
 	@scripts/oldest_torch.sh
 
 mutants: $(READY) ## break a room's code on purpose and see whether its tests notice, e.g. ROOM=evidence (minutes)
-	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence" >&2; exit 2; }
+	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence, replay, steps, economics" >&2; exit 2; }
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)
@@ -92,17 +92,8 @@ test-slurm: $(READY) ## the Slurm profile on a real Slurm that the test starts a
 soak: $(READY) ## the control plane under load and faults (10 minutes: SOAK_S=600, SEED=1, more by SOAK=--help)
 	@$(BIN)/python scripts/soak --seconds $(SOAK_S) --seed $(SEED) $(SOAK)
 
-bench: $(READY) ## how good plans are, how fast the simulators, and what the backend adds (docs/benchmarks.md)
-	@$(BIN)/python benchmarks/planners.py
-	@$(BIN)/python benchmarks/pipelines.py
-	@$(BIN)/python benchmarks/pipelines.py checkpoints --draws 3
-	@$(BIN)/python benchmarks/packet_simulator.py
-	@$(BIN)/python benchmarks/replay.py
-	@$(BIN)/python benchmarks/replay_live.py
-	@$(BIN)/python benchmarks/replay_live.py --busy --repeats 3
-	@$(BIN)/python benchmarks/backend.py
-	@$(BIN)/python benchmarks/controller.py
-	@$(BIN)/python benchmarks/full_scale.py
+bench: $(READY) ## all benchmarks, held against those stored for this kind of machine (ONLY=replay,controller FAIL=1 STORE=1)
+	@$(BIN)/python benchmarks/run.py $(if $(ONLY),--only $(ONLY)) $(if $(FAIL),--fail) $(if $(STORE),--store) $(if $(LONG),--long)
 
 bench-planners: $(READY) ## make the stored table of planners, benchmarks/planners.csv (hours; a killed run goes on, ANEW=1 starts over)
 	@$(BIN)/python benchmarks/planners.py store $(if $(ANEW),--anew)
@@ -133,6 +124,16 @@ lock: $(READY) ## resolve the dependencies anew into requirements.lock (needs uv
 	@printf '%s\n' filelock fsspec jinja2 setuptools sympy typing-extensions > .venv/torch-needs.in
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --extra dev pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
+
+wheel: $(READY) ## the package as a wheel: dist/railx_lab-VERSION-py3-none-any.whl
+	@rm -rf build dist
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
+
+wheel-test: $(READY) ## install the wheel into an empty environment and reproduce there what is quickest (a minute)
+	@$(BIN)/python -m pytest -m slow tests/package
+
+container: wheel ## the wheel in a container, built and tried (podman; CONTAINER_OPTIONS= for its build, RUN_OPTIONS= for its runs)
+	@RUN_OPTIONS="$(RUN_OPTIONS)" container/build.sh $(CONTAINER_OPTIONS)
 
 clean: ## remove results (recorded measurements stay)
 	@find results -mindepth 1 -maxdepth 1 ! -name recorded -exec rm -rf {} +

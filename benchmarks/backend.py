@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from machine import describe
+from rows import record
 
 from railx.fabric import FabricSettings, launch_controller
 from training import backend
@@ -160,6 +161,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for row in rows:
         low, high = row["quartiles_ms"]
+        record(f"{row['case']}, over gloo", row["ratio"], "", clock="wall")
+        record(f"{row['case']}, extra", row["busy_ms"], "ms", clock="processor")
         print(
             f"| {row['case']} | {row['inner_ms']:.3f} | {row['railx_ms']:.3f} |"
             f" {row['extra_ms']:.3f} ({low:.3f} to {high:.3f}) | {row['ratio']:.2f} |"

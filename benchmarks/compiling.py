@@ -9,6 +9,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from rows import record
+
 __all__ = ["compile_times", "first_call"]
 
 
@@ -35,4 +37,6 @@ def compile_times(script: str) -> tuple[float, float]:
             float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
             for _ in range(2)
         ]
+    record("first call, empty cache", seconds[0], "s", clock="wall")
+    record("first call, full cache", seconds[1], "s", clock="wall")
     return seconds[0], seconds[1]

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from machine import describe
+from rows import record
 
 from railx.fabric import Configuration, FabricSettings, Layout, launch_controller
 from railx.fabric.holdings import Holdings
@@ -287,6 +288,8 @@ def main() -> None:
     for pairs in PAIRS:
         ours, messages, bare = costs(pairs, options.changes * PAIRS[-1] // pairs // 2)
         ratios[pairs] = ours / messages
+        record(f"change of {pairs} pairs", ours, "ms", clock="processor")
+        record(f"{pairs} pairs over the echo of messages", ratios[pairs], "", clock="processor")
         print(
             f"| {pairs} | {2 * pairs} | {ours:.2f} | {1e3 * ours / pairs / 2:.0f} |"
             f" {messages:.2f} | {ours / messages:.2f} | {bare:.2f} | {ours / bare:.2f} |",
@@ -297,7 +300,9 @@ def main() -> None:
     print("| hints of other jobs | change of 8 pairs, CPU ms |")
     print("|---|---|")
     for others in OTHERS:
-        print(f"| {others // 2} | {costs(8, options.changes * 2, others)[0]:.2f} |", flush=True)
+        spent = costs(8, options.changes * 2, others)[0]
+        record(f"change of 8 pairs, {others // 2} hints", spent, "ms", clock="processor")
+        print(f"| {others // 2} | {spent:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import yaml
 from machine import describe
+from rows import record
 
 from railx.families import TopologySettings, build_topology
 from railx.network.flows import max_min_rates
@@ -122,6 +123,8 @@ def main() -> None:
         ]
         seconds = [run["seconds"] for run in runs]
         peak = max(run["gib"] for run in runs)
+        record(title, median(seconds), "s", clock="wall")
+        record(f"{title}, peak memory", peak, "GiB", clock="memory")
         print(
             f"| {title} | {median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f}) |"
             f" {peak:.2f} GiB | {limit} |",

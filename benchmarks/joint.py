@@ -30,6 +30,7 @@ from typing import Any
 
 import yaml
 from batches import SEED, lengths_of
+from rows import record
 
 from railx.families import TopologySettings, build_topology
 from railx.network.group_bandwidth import group_bandwidth
@@ -225,7 +226,10 @@ def _print() -> None:
     for case in cases():
         if case.context == CONTEXTS[0]:
             cells = [case.constants, case.network, str(case.devices)]
-        cells.append(_cell(rows.get(case.key)))
+        row = rows.get(case.key)
+        cells.append(_cell(row))
+        if row is not None and row["joint_ms"]:
+            record(" ".join(map(str, case.key)), float(row["joint_ms"]), "ms", clock="none")
         if case.context == CONTEXTS[-1]:
             print(f"| {' | '.join(cells)} |")
 

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["describe"]
+__all__ = ["cores", "describe", "kind"]
 
 
 def describe() -> str:
     """Cores, processor, Python, Numba and NumPy versions, and the load when asked:
     numbers taken on a busy machine say so.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     busy = os.getloadavg()[0]
     return (
-        f"{cores} cores, {_processor()}, Python {platform.python_version()}, Numba"
+        f"{cores()} cores, {_processor()}, Python {platform.python_version()}, Numba"
         f" {version('numba')}, NumPy {version('numpy')}, load average {busy:.1f}"
     )
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def kind() -> str:
+    """The kind of this machine as a file's name: its processor and cores."""
+    words = re.sub(r"\(.*?\)|processor|cpu|@.*", " ", _processor().lower())
+    return f"{'_'.join(re.findall('[a-z0-9]+', words))}_{cores()}_cores"
 
 
 def _processor() -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from compiling import compile_times, first_call
 from machine import describe
+from rows import record
 
 from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import simulate_packets
@@ -96,6 +97,7 @@ def main() -> None:
     for row in rows:
         millions = [row[key] / 1e6 for key in ("flit_hops_per_second", "least", "most")]
         spread = "{:.1f} ({:.1f} to {:.1f})".format(*millions)
+        record(row["case"], row["flit_hops_per_second"], "flit-hops/s", better="more", clock="wall")
         print(f"| {row['case']} | {spread} | {row['cycles_per_second'] / 1e3:.1f} |")
     print(
         f"\nFirst call: {cold:.1f} s with an empty cache of compiled code, {warm:.2f} s with a full"

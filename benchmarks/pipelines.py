@@ -24,6 +24,7 @@ from typing import Any
 
 import yaml
 from batches import SEED, lengths_of
+from rows import record
 
 from railx.planning import checkpoints
 from railx.planning.pipeline import PipelineSettings, checkpoint_problem, plan_pipeline_batch
@@ -132,7 +133,10 @@ def _print_chunks(model: str, draws: int, settings: PipelineSettings) -> None:
             for changes in VARIANTS.values()
         ]
         print(f"| {' | '.join(cells)} |", flush=True)
+        record(f"{case.name}, predicted", planned.predicted_ms, "ms", clock="none")
         worst, slowest = max(worst, even), max(slowest, busy)
+    record("longest over mean", worst, "", clock="none")
+    record("slowest plan", slowest, "s", clock="processor")
     print(
         f"\n* longest over mean at most {worst:.3f}, a plan at most {slowest:.2f} s and"
         f" {largest:.2%} of the iteration"
@@ -167,6 +171,9 @@ def _print_baselines(model: str, draws: int) -> None:
                         cells.append("-")
                         continue
                     busy, first = time.process_time() - before, first or total
+                    case = f"{corpus}_{context // 1000}k_{draw}, {name}"
+                    record(f"{case}, predicted", total, "ms", clock="none")
+                    record(f"{case}, plan", busy, "s", clock="processor")
                     cells.append(f"{total / 1e3:.2f} ({total / first:.3f}), {busy:.2f} s")
                 where = f"{corpus}_{context // 1000}k_{draw}"
                 print(f"| {where} | {' | '.join(cells)} |", flush=True)
@@ -199,6 +206,8 @@ def _print_checkpoints(model: str, draws: int, settings: PipelineSettings) -> No
             number += 1
             equal += fast == exact
             near += fast <= 1.02 * bound
+    record("batches as few as the programme", equal, "batches", better="more", clock="none")
+    record("batches within 2 % of the bound", near, "batches", better="more", clock="none")
     print(f"\n* as few as the programme: {equal} of {number}; within 2 % of the bound: {near}")
 
 

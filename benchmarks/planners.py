@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from batches import CONF, CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_of, lengths_of
 from machine import describe
+from rows import record
 
 from railx.planning.flexsp import plan_flexsp_batch
 from railx.planning.flexsp_milp import plan_milp_batch
@@ -255,6 +256,9 @@ def show() -> None:
             f" {max(line.ours_s for line in own):.2f} s, mean"
             f" {mean(line.ours_s for line in own):.2f} s"
         )
+        took = mean(line.ours_s for line in own)
+        record(f"{context // 1000}K, gap", mean(line.gap for line in own), "", clock="none")
+        record(f"{context // 1000}K, plan", took, "s", clock="processor")
     print(f"all: mean gap {mean(line.gap for line in lines):.1%}")
     for name, limit, words in (
         ("paper", 1.0, "no slower than the paper's planner"),
@@ -267,6 +271,7 @@ def show() -> None:
         if ratios:
             held = sum(ratio <= limit * (1 + 1e-9) for ratio in ratios)
             mean_ratio = math.exp(mean(map(math.log, ratios)))
+            record(f"ours over {name}", mean_ratio, "", clock="none")
             print(
                 f"{words}: {held} of {len(ratios)} batches (ours over it: mean {mean_ratio:.3f},"
                 f" worst {max(ratios):.3f})"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from compiling import compile_times, first_call
 from machine import describe
+from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
@@ -198,6 +199,11 @@ def main() -> None:
         " iteration, s |\n|---|---|---|---|---|---|---|---|"
     )
     for row in rows:
+        name = f"{row['gpus']} GPUs, {row['mode']}"
+        speed = row["events"] / row["seconds"]
+        record(f"{name}, speed", speed, "events/s", better="more", clock="processor")
+        record(f"{name}, iteration", row["iteration_ms"], "ms", clock="none")
+        record(f"{name}, switch commands", row["commands"], "commands", clock="none")
         print(
             f"| {row['gpus']:,} | {row['mode']} | {row['events']:,} |"
             f" {row['events'] / row['seconds'] / 1e3:,.0f} | {row['seconds']:.2f} |"

@@ -36,6 +36,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from machine import describe
+from rows import record
 
 from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
 from railx.fabric.circuits import Layout
@@ -273,6 +274,9 @@ def report(taken: dict[str, Any], replays: Replays) -> None:
         bare = replays.median_ns(mode, bare_ns, 0) / 1e6
         low, middle, high = quantiles(lasted, n=4)
         judged = not crowded and (mode, latency_ms) != ("on_demand", 0.0)
+        if judged:
+            record(f"{mode}, {latency_ms:g} ms, error", abs(ours / middle - 1), "", clock="wall")
+        record(f"{mode}, {latency_ms:g} ms, live", middle, "ms", clock="wall")
         if judged:
             worst = max(worst, abs(ours / middle - 1))
         stall = median(slowest(live, "stall_ns", mode, latency_ms)) / 1e6

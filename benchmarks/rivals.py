@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from batches import CONTEXTS, CORPORA, cases
+from rows import record
 
 from railx.planning.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
@@ -144,6 +145,9 @@ def _print(seconds: dict[str, dict[Key, float]], busy: dict[str, float]) -> None
         whole = sum(own[key] for key in keys)
         cells = " | ".join(f"{own[key]:.1f}" for key in keys)
         took = f"{spent[label]:.1f}" if label in spent else ""
+        record(f"{label}, predicted", whole, "s", clock="none")
+        if label in spent:
+            record(f"{label}, plan", spent[label], "s", clock="processor")
         print(f"| {label} | {cells} | {whole:.1f} | {whole / base:.3f} | {took} |")
 
 

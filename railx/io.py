@@ -18,6 +18,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from railx.places import in_repository
+
 __all__ = [
     "FIDELITIES",
     "Fidelity",
@@ -49,16 +51,6 @@ FIDELITIES: tuple[Fidelity, ...] = (
 )
 
 _METADATA_KEY = b"railx"
-_REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def in_repository(path: str | Path) -> Path:
-    """A path as given where it exists, else below the repository.
-
-    Stages so find shipped data from any folder.
-    """
-    given = Path(path)
-    return given if given.exists() or not (_REPOSITORY / given).exists() else _REPOSITORY / given
 
 
 @contextmanager

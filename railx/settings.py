@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
 __all__ = [
+    "MOST_REAL",
+    "MOST_WHOLE",
     "AtLeast",
     "Between",
     "Fraction",
@@ -46,6 +48,11 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+#: Largest whole number that every table, JSON file and double holds exactly.
+MOST_WHOLE = 2**53
+#: Largest magnitude of any other number; products of larger ones overflow.
+MOST_REAL = 1e18
 
 
 class SettingsError(ValueError):
@@ -319,11 +326,15 @@ def _load(hint: Any, value: Any, path: str) -> Any:
 
 def _load_scalar(hint: Any, value: Any, path: str) -> Any:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise SettingsError(path, f"got {value!r}; allowed: a finite number")
+        if abs(value) > MOST_REAL:
+            raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MOST_REAL:g}")
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = int(value)
+    if hint is int and isinstance(value, int) and abs(value) > MOST_WHOLE:
+        raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MOST_WHOLE} (2^53)")
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     names = {
@@ -336,6 +347,12 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
     raise SettingsError(
         path, f"got {value!r}; allowed: {names.get(hint, getattr(hint, '__name__', str(hint)))}"
     )
+
+
+def _digits(value: float) -> str:
+    """A number, or how long it is where it would fill lines."""
+    shown = f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return shown if len(shown) <= 40 else f"a number of {math.ceil(math.log10(abs(value)))} digits"
 
 
 def _load_sequence(hint: Any, value: Any, path: str) -> Any:
@@ -382,7 +399,8 @@ def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -
     if not isinstance(value, Mapping):
         raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")
     chosen = value.get(key)
-    if chosen not in members:
+    # A list or mapping is no key of another.
+    if not isinstance(chosen, (str, int)) or chosen not in members:
         raise SettingsError(
             _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, members))}"
         )

@@ -62,7 +62,17 @@ ROOMS = {
         ("tests/planning",),
     ),
     "fabric": Room(
-        ("railx/fabric/circuits.py", "railx/fabric/core.py", "railx/replay/engine.py"),
+        (
+            "railx/fabric/circuits.py",
+            *(
+                f"railx/fabric/decisions/{name}.py"
+                for name in (
+                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
+                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                )
+            ),
+            "railx/replay/engine.py",
+        ),
         (
             "tests/fabric/test_circuits.py",
             "tests/fabric/test_core.py",
@@ -96,6 +106,31 @@ ROOMS = {
             "tests/evidence/test_published.py",
             "tests/evidence/test_database.py",
         ),
+    ),
+    "replay": Room(
+        tuple(
+            f"railx/replay/{name}.py"
+            for name in (
+                *("changes", "cluster_time", "engine", "formula", "passes", "pricing", "recording"),
+                *("kernels/account", "kernels/circuits", "kernels/controller", "kernels/leases"),
+                *("kernels/ranks", "kernels/requests"),
+            )
+        ),
+        ("tests/replay",),
+    ),
+    "steps": Room(
+        tuple(
+            f"railx/steps/{name}.py"
+            for name in ("layers", "programs", "stage_bits", "sweep", "windows")
+        ),
+        ("tests/steps",),
+    ),
+    "economics": Room(
+        tuple(
+            f"railx/economics/{name}.py"
+            for name in ("bill", "catalogue", "claim_map", "rails", "scale", "sensitivity")
+        ),
+        ("tests/economics",),
     ),
 }
 

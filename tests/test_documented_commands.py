@@ -19,10 +19,13 @@ from typing import Any
 
 import pytest
 
-from railx.io import write_json
+from railx.exchange.chakra import write_chakra
+from railx.io import write_json, write_table
 from railx.planning.plan import Pipeline, write_plan
+from railx.replay.programs import write_programs
 from tests.builders import ROOT, write_result
 from tests.commands import environment, python
+from tests.exchange.drawn import job
 from tests.plans import chunk, pipeline_plan
 from workflow import cli
 from workflow.experiment import checked_experiment
@@ -45,6 +48,12 @@ def commands_of(page: str) -> list[str]:
             bare = "" if whole is None else whole.group().strip().removeprefix("$ ")
             found += [part.strip() for part in bare.split("&&") if part.strip()]
     return found
+
+
+def block_of(page: str, language: str) -> str:
+    """The first block of a language on a page of docs/."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return next(block for own, block in _BLOCK.findall(text) if own == language)
 
 
 def documented() -> list[str]:
@@ -133,8 +142,13 @@ NOT_RUN = {
     "railx fabric serve": "serves until it is stopped; tests/fabric starts and ends it",
     "railx fabric": "needs a running controller; tests/workflow/test_fabric_command.py has one",
     "railx train": "takes minutes; tests/workflow has its own test",
-    "pip install 'railx-lab": "installs; tests/cluster checks the extras",
     "apt-get install": "installs",
+    "railx reproduce": "runs a whole experiment; tests/package/test_wheel.py does",
+    "railx sweep": "runs experiments; tests/package/test_wheel.py does",
+    "cd ": "into the folder that `railx init` made",
+    "pip install": "needs the wheel; tests/package/test_wheel.py installs it",
+    "eval": "for a shell that stays; tests/package/test_commands.py asks what it would",
+    "podman run": "needs the image; `make container` builds and runs it",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
 }
 
@@ -180,6 +194,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(folder / "lengths.json", [100 + 37 * number % 3_000 for number in range(700)])
     pipeline = Pipeline(2, 0, (chunk((0, 0, 10, 20)), chunk((0, 10, 20, 20))))
     write_plan(folder / "pipeline.json", pipeline_plan(2, [pipeline]))
+    (folder / "plan.json").write_text(block_of("exchange.md", "json"), encoding="utf-8")
+    (folder / "traces").mkdir()
+    write_programs(folder / "job.parquet", job())
+    write_chakra(folder / "traces" / "job", job())
+    bandwidth = {"operation": "all_gather", "group_size": 2, "stride": 1, "fidelity": "analytic"}
+    write_table(folder / "groups.parquet", [bandwidth | {"latency_us": 1.0, "gb_s": 100.0}])
     results = folder / "results" / "quick"
     write_json(results / "config.json", checked_experiment(["experiment=quick"]))
     write_result(

@@ -34,18 +34,22 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from railx.fabric import CircuitSchedule, Controller, FabricError, FabricSettings
+from railx.fabric.settings import JournalSettings
 from railx.fabric.switches.settings import EmulatedSwitchSettings
 from railx.io import read_json, write_json
 from railx.settings import SettingsError, load, to_dict
 from training import backend
 from training.live_program import Program
-from training.live_settings import LiveBlock, LiveSettings, live_blocks
+from training.live_settings import LiveBlock, LiveSettings, journal_path, live_blocks
 from training.load import Reading, others_share, read_processors
 from training.rails import Place, gather_all, on_rails
 from training.ranks import UNUSABLE, launch_ranks
 from training.trace import Recorder
 
 __all__ = ["main"]
+
+#: A block of a few iterations writes less than one.
+_JOURNAL_MIB = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +105,11 @@ def _rank(plain: dict[str, Any], out: str) -> None:
         with (
             tempfile.TemporaryDirectory(prefix="railx-") as scratch,
             on_rails(
-                _fabric(block, Path(scratch)), number, place, recorder, block.fabric.timeout_s
+                _fabric(block, Path(scratch), journal_path(Path(out), number)),
+                number,
+                place,
+                recorder,
+                block.fabric.timeout_s,
             ) as (control, controller),
         ):
             own, span = _block(settings, block, place, control, schedule, controller)
@@ -119,9 +127,14 @@ def _rank(plain: dict[str, Any], out: str) -> None:
         write_json(Path(out) / "rows.json", rows)
 
 
-def _fabric(block: LiveBlock, scratch: Path) -> FabricSettings:
-    """The fabric of a block; a switch whose controller is killed keeps its light."""
+def _fabric(block: LiveBlock, scratch: Path, journal: Path) -> FabricSettings:
+    """The fabric of a block, with a journal.
+
+    A switch whose controller is killed keeps its light.
+    """
     fabric = block.fabric
+    if fabric.journal is None:
+        fabric = replace(fabric, journal=JournalSettings(str(journal), _JOURNAL_MIB))
     if not block.controller_restarted or not isinstance(fabric.switch, EmulatedSwitchSettings):
         return fabric
     return replace(fabric, switch=replace(fabric.switch, state_file=str(scratch / "light.json")))

@@ -7,12 +7,13 @@ that a pipeline can check its settings before anything runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.settings import AtLeast, Between, NonNegative, Positive, SettingsError
 
-__all__ = ["LiveBlock", "LiveSettings", "live_blocks"]
+__all__ = ["LiveBlock", "LiveSettings", "journal_path", "live_blocks"]
 
 
 @dataclass(frozen=True)
@@ -112,3 +113,11 @@ def live_blocks(settings: LiveSettings) -> list[LiveBlock]:
     if settings.restart_latency_ms is not None:
         blocks.append(block("provisioned", settings.restart_latency_ms, restarted=True))
     return blocks
+
+
+def journal_path(out: Path, number: int) -> Path:
+    """Where the controller of a block writes down what happens to it.
+
+    Unless the settings say where. ``number`` is the block's place.
+    """
+    return out / f"journal.{number}.jsonl"

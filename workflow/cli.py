@@ -20,10 +20,17 @@ from railx import __version__
 from workflow.commands import (
     claim,
     compare,
+    completion,
+    export,
     fabric,
+    import_,
+    init,
+    listing,
+    reproduce,
     schedule,
     sql,
     summary,
+    sweep,
     sync,
     train,
     verdicts,
@@ -32,7 +39,10 @@ from workflow.commands.shared import command, words
 from workflow.stage import ByHand, Settings, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
-__all__ = ["BY_HAND", "main"]
+__all__ = ["BY_HAND", "INTERRUPTED", "main"]
+
+#: The exit code after Ctrl-C, as a shell has it.
+INTERRUPTED = 130
 
 #: What each stage that can be run by hand takes, by its name.
 BY_HAND: dict[str, ByHand] = {
@@ -40,19 +50,50 @@ BY_HAND: dict[str, ByHand] = {
 }
 
 
+#: The other commands, in the order of the list.
+_COMMANDS: tuple[Any, ...] = (
+    *(init, reproduce, sweep, listing, completion),
+    *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
+    *(export, import_),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 0, or 2 with one line on standard error."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    completion.complete(parser)
     try:
+        options = parser.parse_args(arguments)
+        _check_results(options)
         return int(options.action(options))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough (`railx ... | head`); nothing is left
         # to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except MemoryError as error:
+        print(f"error: memory: {error or 'used up'}; allowed: smaller settings", file=sys.stderr)
         return 2
+    except (ValueError, OSError) as error:
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _one_line(error: ValueError | OSError) -> str:
+    """What went wrong, in one line; of the system's errors the file and the reason."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _check_results(options: argparse.Namespace) -> None:
+    """Refuse a results folder that is a file."""
+    folder = getattr(options, "results", None)
+    if isinstance(folder, Path) and folder.exists() and not folder.is_dir():
+        raise ValueError(f"--results: got {folder}, a file; allowed: a folder")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
                 f"  {BY_HAND['topology'].example}",
                 "",
                 "the whole pipeline:",
-                "  make reproduce",
+                "  railx reproduce quick",
             )
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
-    for module in (schedule, train, sql, claim, verdicts, compare, sync, summary, fabric):
+    for module in _COMMANDS:
         module.add(commands)
     return parser
 
@@ -143,6 +184,8 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) 
             folder, written = Path(scratch), _written(by_hand.writes, out)
         else:
             if out is not None:
+                if out.exists() and not out.is_dir():
+                    raise ValueError(f"--out: got {out}, a file; allowed: a folder")
                 _check_place(out, out)
             folder = out if out is not None else Path(scratch)
             written = {name: folder / Path(output.path).name for name, output in outputs.items()}
@@ -194,6 +237,8 @@ def _check_place(out: Path, folder: Path) -> None:
     """Refuse a place that cannot be written before anything is computed."""
     while not folder.exists():
         folder = folder.parent
+    if out.exists() and not out.is_dir() and not os.access(out, os.W_OK):
+        raise ValueError(f"--out: got {out}; allowed: a file that can be written")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError(f"--out: got {out}; allowed: a place that can be written, unlike {folder}")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+from railx import places
 from railx.economics import EconomicsSettings
 from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
@@ -48,6 +49,7 @@ from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow import composed
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
+from workflow.trees import Unplain, composed_plainly
 
 __all__ = [
     "CHOSEN",
@@ -64,9 +66,11 @@ __all__ = [
 
 _HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
-_COMPOSERS = (_HERE / "config.py", _HERE / "mounts.py", _HERE / "composed.py")
+_COMPOSERS = tuple(
+    _HERE / f"{name}.py" for name in ("config", "mounts", "composed", "trees", "yaml_files")
+)
 #: Where composed configs are kept.
-KEPT = CONF.parent / ".cache" / "composed"
+KEPT = places.cache("composed")
 #: Solvers and torch take no larger one.
 Seed: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
 #: Lists whose entries have a seed of their own.
@@ -333,11 +337,28 @@ def compose_stage(
     """
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
-    composed = _drop_missing(_compose(primary, StageSettings, list(overrides)))
+    overrides = list(overrides)
+    composed = _drop_missing(_compose(primary, StageSettings, overrides))
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
-    return {group: load(hints[group], composed.get(group), group) for group in wanted}
+    _check_used(overrides, hints, wanted)
+    loaded = {group: load(hints[group], composed.get(group), group) for group in wanted}
+    from workflow.fit import check_choices
+
+    check_choices(loaded)
+    return loaded
+
+
+def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable[str]) -> None:
+    """Refuse overrides of groups that a stage does not read: they would do nothing."""
+    unused = set(known) - set(wanted)
+    for override in overrides:
+        key = override.split("=", 1)[0].lstrip("+~")
+        if re.split(r"[.@]", key)[0] in unused:
+            raise SettingsError(
+                key, f"is not used here; allowed: settings of {', '.join(sorted(wanted))}"
+            )
 
 
 def read_choice(path: Path) -> dict[str, Any]:
@@ -358,41 +379,62 @@ def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[st
     """
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
-            raise SettingsError(override, "not an override; allowed: key=value, in Hydra's syntax")
+            raise SettingsError(
+                override,
+                "not an override; allowed: key=value, in Hydra's syntax, in quotes where there are"
+                " spaces",
+            )
+    _check_twice(overrides)
     key = composed.key([primary, *overrides], [*CONF.rglob("*.yaml"), *_COMPOSERS])
     kept = composed.read(KEPT, key)
-    return (
-        kept
-        if kept is not None
-        else composed.keep(KEPT, key, _with_hydra(primary, schema, overrides))
-    )
+    return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, schema, overrides))
 
 
-def _with_hydra(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
-    from hydra import compose, initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
+def _check_twice(overrides: Iterable[str]) -> None:
+    """Refuse two values for one key: which of them was meant is not to be guessed."""
+    given: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        key = key.strip()
+        if given.setdefault(key, value) != value:
+            raise SettingsError(key, f"got {given[key]!r} and {value!r}; allowed: one of them")
+
+
+def _anew(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    GlobalHydra.instance().clear()
     try:
         group, _, name = (primary or "").rpartition("/")
-        if primary is None or group:
-            mounted, overrides = (
-                ({"defaults": [{f"/{group}": name}, "_self_"]}, overrides)
-                if group
-                else primary_config(overrides, CHOSEN)
-            )
-            primary = "mounted"
-            ConfigStore.instance().store(primary, mounted)
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = compose(primary, overrides=[_forced(override) for override in overrides])
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+        mounted: str | dict[str, Any] = primary or ""
+        if group:
+            mounted = {"defaults": [{f"/{group}": name}, "_self_"]}
+        elif primary is None:
+            mounted, overrides = primary_config(overrides, CHOSEN)
+        forced = [_forced(override) for override in overrides]
+        try:
+            return composed_plainly(CONF, mounted, forced)
+        except Unplain:
+            return _with_hydra(mounted, forced)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise _one_line(error, schema) from error
+
+
+def _with_hydra(primary: str | dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """What Hydra makes of conf/``primary``.yaml, or of a primary config."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
+    GlobalHydra.instance().clear()
+    if not isinstance(primary, str):
+        ConfigStore.instance().store("mounted", primary)
+        primary = "mounted"
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose(primary, overrides=overrides)
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     return typing.cast("dict[str, Any]", plain)
 
 

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 
 import grimp
 
+from railx import places
+
 __all__ = ["code_digest", "code_modules", "module_digest", "package_versions"]
 
-_ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("railx", "training", "workflow")
 #: The list of all stages is no part of any: a new stage reruns none of the others.
 _LISTS = frozenset({"workflow.stages"})
@@ -100,13 +100,13 @@ def _graph() -> grimp.ImportGraph:
     return grimp.build_graph(
         *_PACKAGES,
         include_external_packages=True,
-        cache_dir=str(_ROOT / ".cache" / "imports"),
+        cache_dir=str(places.cache("imports")),
     )
 
 
 @cache
 def _source(module: str) -> bytes:
-    base = _ROOT.joinpath(*module.split("."))
+    base = places.CODE.joinpath(*module.split("."))
     package = base / "__init__.py"
     return (package if package.is_file() else base.with_suffix(".py")).read_bytes()
 

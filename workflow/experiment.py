@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from railx import places
+from railx.settings import SettingsError
 from workflow import composed
 
 __all__ = ["checked_experiment", "overrides_from"]
 
-_ROOT = Path(__file__).resolve().parent.parent
 #: What checks, and what it checks against.
 _SOURCES = ("railx", "training", "workflow")
 
@@ -29,9 +29,11 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     """
     request = ["checked", *overrides]
     # Lists such as that of the figures are imported by name: no walk sees all schemas.
-    sources = [path for folder in _SOURCES for path in (_ROOT / folder).rglob("*.py")]
-    key = composed.key(request, [*(_ROOT / "conf").rglob("*.yaml"), *sources])
-    folder = _ROOT / ".cache" / "checked"
+    sources = [path for folder in _SOURCES for path in (places.CODE / folder).rglob("*.py")]
+    # Price sets are looked up in their catalogue.
+    read = [*(places.WORK / "conf").rglob("*.yaml"), *(places.WORK / "resources").rglob("*.csv")]
+    key = composed.key(request, [*read, *sources])
+    folder = places.cache("checked")
     kept = composed.read(folder, key)
     if kept is not None:
         return kept
@@ -49,14 +51,20 @@ def overrides_from(config: Mapping[str, Any]) -> list[str]:
     overrides = []
     for key, value in config.items():
         if key == "hydra":
-            overrides += (
-                shlex.split(value)
-                if isinstance(value, str)
-                else [str(item) for item in value or []]
-            )
+            overrides += _words(value)
         else:
             overrides.append(f"{key}={_grammar(value)}")
     return overrides
+
+
+def _words(value: Any) -> list[str]:
+    """The overrides of a text, as a shell takes it apart, or of a list."""
+    if isinstance(value, (list, tuple)):
+        return [str(item) for item in value]
+    try:
+        return shlex.split("" if value is None else str(value))
+    except ValueError as error:
+        raise SettingsError("hydra", f"got {value!r}; allowed: closed quotes ({error})") from None
 
 
 def _grammar(value: Any) -> str:

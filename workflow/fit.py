@@ -7,27 +7,43 @@ end a job minutes later; here it ends the composition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
 
-from railx.families import build_topology, family_of
+from railx.economics import bill_of_materials, read_catalogue
+from railx.families import build_topology, check_topology, family_of
 from railx.figures import figure_of
+from railx.mapping.layout import place_ranks
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
+from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.reconfiguration import check_same_hardware
 from training.settings import check_model
+from workflow.effort import Cost, check_effort, check_packets, in_words
 from workflow.stages import STAGES, inputs_of, stage_of
 
 if TYPE_CHECKING:
+    from railx.economics import EconomicsSettings
+    from railx.economics.catalogue import Catalogue
     from railx.network.settings import TrafficSettings
+    from railx.planning.planner import PlannerBase
+    from railx.vocabulary.placement import Sizes
     from railx.vocabulary.topology import FamilySettings, Topology
+    from railx.workload.cluster import ClusterSettings
+    from railx.workload.model import ModelSettings
     from workflow.config import Experiment
 
-__all__ = ["check_fit"]
+__all__ = ["check_choices", "check_fit", "check_plan", "check_prices"]
 
 #: Chips and switches up to which a graph is built to be checked; beyond it takes
 #: seconds.
 _MOST_VERTICES = 10_000
+#: Those of all topologies of the mapping study up to which jobs are placed for a try.
+_MOST_PLACED = 4_000
+#: Finest share to which a search for a saturation point can be asked for.
+_FINEST = 1e-4
 
 
 def check_fit(experiment: Experiment) -> None:
@@ -35,11 +51,223 @@ def check_fit(experiment: Experiment) -> None:
 
     SettingsError names the key and what is allowed.
     """
+    check_effort(experiment)
+    _check_topologies(experiment)
+    _check_plans(experiment)
     _check_transitions(experiment)
     _check_routings(experiment)
     _check_traffic(experiment)
+    _check_packets(experiment)
     _check_training(experiment)
+    _check_jobs(experiment)
     _check_figures(experiment)
+    check_prices(experiment.economics)
+    for key in ("mapping", "switched"):
+        own = getattr(experiment, key)
+        catalogue = _catalogue(own.catalogue, f"{key}.catalogue")
+        _check_names(f"{key}.price_set", (own.price_set,), catalogue.price_sets)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """Refuse what the groups of a stage run by hand cost, and ask of one another.
+
+    ``chosen`` holds checked settings by group. SettingsError names the key.
+    """
+    check_effort(chosen)
+    if {"planner", "cluster", "model"} <= chosen.keys():
+        check_plan(chosen["planner"], chosen["cluster"], chosen["model"])
+    if "economics" in chosen:
+        check_prices(chosen["economics"])
+    for key in ("mapping", "switched"):
+        if key in chosen:
+            catalogue = _catalogue(chosen[key].catalogue, f"{key}.catalogue")
+            _check_names(f"{key}.price_set", (chosen[key].price_set,), catalogue.price_sets)
+    if {"topology", "network", "traffic"} <= chosen.keys():
+        network = chosen["network"]
+        if network.model == "packet":
+            check_topology(chosen["topology"])
+            vertices = _vertices(chosen["topology"])
+            _check_table("topology", chosen["topology"].family, vertices)
+            check_packets("", network, vertices, (chosen["traffic"].load,), 1)
+
+
+def check_plan(
+    planner: PlannerBase,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    key: str = "",
+) -> None:
+    """Refuse a planner that leaves devices idle, and bandwidths that end too early.
+
+    SettingsError names the key below ``key``.
+    """
+    prefix = f"{key}." if key else ""
+    ranks = planner_of(planner).ranks_of(planner, cluster.devices)
+    if ranks != cluster.devices:
+        shape = [
+            f"{name} {getattr(planner, name)}"
+            for name in ("stages", "replicas", "sequence_parallel_degree")
+            if hasattr(planner, name)
+        ]
+        raise SettingsError(
+            f"{prefix}planner",
+            f"got {', '.join(shape) or planner.planner}, {ranks} ranks, for {cluster.devices}"
+            f" devices; allowed: as many ranks as cluster.devices",
+        )
+    stages = getattr(planner, "stages", None)
+    if isinstance(stages, int) and stages > model.layers:
+        raise SettingsError(
+            f"{prefix}planner.stages",
+            f"got {stages}; allowed: at most {model.layers}, the layers of {model.name}",
+        )
+    for name in ("tensor", "context", "stages"):
+        degree = getattr(planner, name, None)
+        if isinstance(degree, int) and degree and cluster.devices % degree:
+            raise SettingsError(
+                f"{prefix}planner.{name}",
+                f"got {degree}; allowed: a divisor of the {cluster.devices} devices",
+            )
+    if cluster.topology is not None or cluster.devices == 1:
+        return
+    listed = [int(degree) for degree in cluster.all_to_all_gb_s]
+    widest = 1 << (cluster.devices.bit_length() - 1)
+    if max(listed, default=0) < widest:
+        got = f"bandwidths of degrees up to {max(listed)}" if listed else "an empty table"
+        raise SettingsError(
+            f"{prefix}cluster.all_to_all_gb_s",
+            f"got {got} for {cluster.devices} devices; allowed: one for degree {widest} too, or for"
+            " a larger one",
+        )
+
+
+def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
+    """Refuse price sets and catalogues that are not there.
+
+    SettingsError names the key below ``key``.
+    """
+    catalogue = _catalogue(economics.catalogue, f"{key}.catalogue")
+    asked = {
+        "price_set": (economics.price_set,),
+        "sensitivity.price_sets": economics.sensitivity.price_sets,
+        "scale.price_sets": economics.scale.price_sets,
+        **{
+            f"networks.{name}.{own}": (wanted,)
+            for name, network in economics.networks.items()
+            for own in ("price_set", "copper_price_set")
+            if (wanted := getattr(network, own)) is not None
+        },
+        **{
+            f"rails.platforms.{name}.price_set": (platform.price_set,)
+            for name, platform in economics.rails.platforms.items()
+        },
+    }
+    for own, names in asked.items():
+        _check_names(f"{key}.{own}", names, catalogue.price_sets)
+    try:
+        bill_of_materials(economics, catalogue)
+    except SettingsError as error:
+        raise error.under(key) from None
+
+
+def _catalogue(path: str, key: str) -> Catalogue:
+    try:
+        return read_catalogue(path)
+    except (ValueError, OSError) as error:
+        raise SettingsError(key, str(error)) from None
+
+
+def _check_topologies(experiment: Experiment) -> None:
+    for name, settings in experiment.topologies.items():
+        check_effort(settings, f"topologies.{name}")
+    for name in experiment.bandwidth.topologies:
+        vertices = _vertices(experiment.topologies[name])
+        if experiment.bandwidth.ranks > vertices:
+            raise SettingsError(
+                "bandwidth.ranks",
+                f"got {experiment.bandwidth.ranks:,}; allowed: fewer than the {vertices:,} chips"
+                f" and switches of {name}",
+            )
+
+
+def _check_plans(experiment: Experiment) -> None:
+    for name, plan in experiment.plans.items():
+        check_plan(plan.planner, plan.cluster, plan.model, f"plans.{name}")
+    for name in experiment.underlay.plans:
+        devices = experiment.plans[name].cluster.devices
+        if experiment.underlay.ranks != devices:
+            raise SettingsError(
+                "underlay.ranks",
+                f"got {experiment.underlay.ranks}; allowed: {devices}, the devices of plans.{name}",
+            )
+
+
+def _check_packets(experiment: Experiment) -> None:
+    for name, sweep in experiment.sweeps.items():
+        chips = _vertices(experiment.topologies[sweep.topology])
+        # The search halves what is left: about so many runs beside the loads.
+        runs = 8 + math.ceil(math.log2(1 / max(sweep.precision, 1e-18)))
+        if sweep.precision < _FINEST:
+            raise SettingsError(
+                f"sweeps.{name}.precision",
+                f"got {sweep.precision:g}; allowed: at least {_FINEST:g}, as windows are so noisy",
+            )
+        _check_table(f"sweeps.{name}.topology", sweep.topology, chips)
+        check_packets(
+            f"sweeps.{name}",
+            sweep.network,
+            chips,
+            sweep.loads,
+            runs * sweep.repeats,
+        )
+    agreement = experiment.agreement
+    for name in agreement.topologies:
+        chips = _vertices(experiment.topologies[name])
+        pairs = len(agreement.routings) * len(agreement.traffics) * agreement.repeats
+        loads = agreement.loads_over_bound
+        check_packets("agreement", agreement.network, chips, loads, pairs * len(loads))
+
+
+def _check_table(key: str, name: str, vertices: int) -> None:
+    """Refuse routing tables of all pairs that no memory holds."""
+    table = Cost(bytes=4.0 * vertices**2)
+    if table.over > 1:
+        raise SettingsError(
+            key,
+            f"got {name} of {vertices:,} chips and switches; allowed: fewer, as its routing table"
+            f" would take {in_words(table)}",
+        )
+
+
+def _check_jobs(experiment: Experiment) -> None:
+    """Refuse jobs of the mapping study that no topology has room for."""
+    mapping = experiment.mapping
+    sizes = {name: _vertices(experiment.topologies[name]) for name in mapping.topologies}
+    for name, job in mapping.jobs.items():
+        wanted = job.layout.chips
+        if wanted > max(sizes.values()):
+            raise SettingsError(
+                f"mapping.jobs.{name}.layout",
+                f"got {wanted:,} chips; allowed: what fits at least one of {', '.join(sizes)}, the"
+                f" largest of {max(sizes.values()):,}",
+            )
+        if sum(sizes.values()) <= _MOST_PLACED and not any(
+            _has_room(experiment.topologies[each], job.layout.sizes) for each in sizes
+        ):
+            raise SettingsError(
+                f"mapping.jobs.{name}.layout",
+                f"got {wanted:,} chips as {' x '.join(map(str, job.layout.sizes))}; allowed: what"
+                f" fits at least one of {', '.join(sizes)}",
+            )
+
+
+def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
+    try:
+        place_ranks(_graph(settings), sizes)
+    except SettingsError as error:
+        if error.key != "layout":
+            raise
+        return False
+    return True
 
 
 def _check_transitions(experiment: Experiment) -> None:
@@ -186,6 +414,11 @@ def _small_graph(settings: FamilySettings) -> Topology | None:
 
 
 def _vertices(settings: FamilySettings) -> int:
+    return _counted(cast("Hashable", settings))
+
+
+@lru_cache(maxsize=256)
+def _counted(settings: Any) -> int:
     return len(family_of(settings).halves(settings))
 
 

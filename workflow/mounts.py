@@ -9,17 +9,21 @@ line.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from railx.places import WORK
 from railx.settings import SettingsError
+from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = WORK / "conf"
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -66,8 +70,14 @@ def choices(group: str) -> list[str]:
 
     Those named base... are for others to inherit.
     """
-    names = (path.stem for path in (CONF / group).glob("*.yaml"))
-    return sorted(name for name in names if not name.startswith("base"))
+    with suppress(FileNotFoundError, NotADirectoryError):
+        files = (path.name for path in (CONF / group).iterdir())
+        return sorted(file.removesuffix(".yaml") for file in files if _shown(file))
+    return []
+
+
+def _shown(file: str) -> bool:
+    return file.endswith(".yaml") and not file.startswith(("base", "."))
 
 
 def primary_config(
@@ -85,8 +95,9 @@ def primary_config(
     """
     layers, rest, chosen = _command_line(list(overrides), single)
     shared = _read(CONF / "config.yaml")
-    experiment = str(chosen or shared.pop("experiment", None))
+    experiment = shared.pop("experiment", None) if chosen is None else chosen
     shared.pop("experiment", None)
+    experiment = str(experiment)
     mounts = _with_layer(_Mounts(single, chosen=_defaults(single)), shared, "conf/config.yaml")
     mounts = _with_experiment(mounts, experiment, ())
     for layer in layers:
@@ -236,17 +247,7 @@ def _written_out(mounts: _Mounts, experiment: str) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     """A file of choices as plain data, interpolations as they stand."""
-    from omegaconf import OmegaConf
-    from yaml import YAMLError
-
-    where = path.relative_to(CONF.parent)
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except YAMLError as error:
-        raise SettingsError(str(where), f"no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise SettingsError(str(where), "allowed: a mapping of an experiment's keys")
-    return {str(key): value for key, value in content.items()}
+    return copy.deepcopy(read_yaml_mapping(path, CONF.parent))
 
 
 def _command_line(
@@ -268,7 +269,8 @@ def _command_line(
         if override.package is None and not override.is_sweep_override():
             key, name = override.key_or_group.partition(".")[::2]
             if override.key_or_group == "experiment":
-                experiment = str(override.value())
+                value = override.value()
+                experiment = "" if value is None else str(value)
                 continue
             layer = _layer(key, name, override, single)
         if layer is None:

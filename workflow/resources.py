@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from railx import places
 from workflow import composed
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["all_claims", "all_papers", "check_resources", "declared_tables"]
 
-_ROOT = Path(__file__).resolve().parent.parent
+#: The folder of work where it has claims of its own, else what comes with the code.
+_ROOT = places.WORK if (places.WORK / "resources" / "claims").is_dir() else places.SHIPPED
 #: What checks, and where columns are declared.
 _SOURCES = ("railx", "workflow")
 _ENDINGS = (".yaml", ".csv")
@@ -32,9 +34,9 @@ def check_resources(root: Path = _ROOT) -> None:
     Raises ValueError: one line that names the file, and the row or claim.
     """
     read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
-    sources = [path for folder in _SOURCES for path in (_ROOT / folder).rglob("*.py")]
+    sources = [path for folder in _SOURCES for path in (places.CODE / folder).rglob("*.py")]
     key = composed.key(["resources", version("duckdb")], [*read, *sources])
-    folder = root / ".cache" / "resources"
+    folder = places.cache("resources") if root == _ROOT else root / ".cache" / "resources"
     if composed.read(folder, key) is None:
         _check(root, read)
         composed.keep(folder, key, {})

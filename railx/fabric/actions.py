@@ -1,4 +1,7 @@
-"""What the controller's core wants done: answers to ranks and commands for switches."""
+"""What the controller's core wants done: answers to ranks and commands for switches.
+
+Nobody changes one once it is made; slots that are not frozen cost a third to fill.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class GrantAction:
     """Tell ``rank`` that the operation it asked for with ``request`` may start.
 
@@ -46,7 +49,7 @@ class GrantAction:
     hold: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RecallAction:
     """Ask ``rank`` to give back a held lease; it answers with ``recalled``.
 
@@ -60,7 +63,7 @@ class RecallAction:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RefuseAction:
     """Tell ``rank`` that the operation cannot go on.
 
@@ -74,7 +77,7 @@ class RefuseAction:
     reason: str = "refused"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class SwitchAction:
     """Tell the switch of ``rail`` to drop ``disconnect`` and bring up ``connect``.
 
@@ -87,7 +90,7 @@ class SwitchAction:
     disconnect: tuple[Circuit, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class FoundAction:
     """Tell ``rank`` that ``source`` stands before ``key``, which it listens for."""
 

@@ -22,6 +22,8 @@ __all__ = ["MAXIMUM_UNREAD_BYTES", "Acceptor", "Connection", "Owner"]
 _STRANGERS_BYTES = 4096
 #: So much may wait for a peer that does not read.
 MAXIMUM_UNREAD_BYTES = 4 * MAXIMUM_BYTES
+#: What is read at once.
+_READ_BYTES = 1 << 16
 #: How long a closed connection has for its last words.
 _LINGER_S = 2.0
 #: How long nothing is accepted after descriptors ran out, and how many at once else.
@@ -52,8 +54,14 @@ class Owner(Protocol):
         """A mistake in here."""
 
 
-class Connection(asyncio.Protocol):
-    """One peer."""
+class Connection(asyncio.BufferedProtocol):
+    """One peer.
+
+    All connections of a process read into one buffer, each for the length of a call: a
+    buffer made for every message costs more than the message.
+    """
+
+    _into = memoryview(bytearray(_READ_BYTES))
 
     def __init__(self, owner: Owner) -> None:
         self.rank: int | None = None
@@ -86,8 +94,16 @@ class Connection(asyncio.Protocol):
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._owner.connected(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Called by the loop."""
+        return self._into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the loop."""
+        self.data_received(bytes(self._into[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """The peer sent something."""
         self.missed = 0
         try:
             for body in self._decoder.feed(data):

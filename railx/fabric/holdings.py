@@ -24,7 +24,7 @@ CHANNELS = 4096
 OperationKey = tuple[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Report:
     """What a rank did under a held lease, told when it gives the lease back.
 

@@ -153,6 +153,11 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The bodies completed by ``data``."""
+        if not self._buffer and self.too_large is None and len(data) > _LENGTH.size:
+            # As a rule one whole message comes at a time.
+            (length,) = _LENGTH.unpack_from(data)
+            if length == len(data) - _LENGTH.size and length <= self.limit:
+                return [data[_LENGTH.size :]]
         self._buffer += data
         available, begin, bodies = len(self._buffer), 0, []
         while self.too_large is None and available - begin >= _LENGTH.size:

@@ -271,16 +271,18 @@ def _configuration(message: Message) -> Configuration:
     # True is equal to 1, so that what follows would find it in its memory.
     if type(members) is not list or not _WHOLE.issuperset(map(type, members)):
         raise _wrong("members", members, "a list of ranks")
-    if max(members, default=0) >= MAXIMUM_RANKS:
-        raise _wrong("members", members, f"ranks below {MAXIMUM_RANKS}")
     try:
         return _configured(kind, tuple(members))
+    except ProtocolError:
+        raise
     except ValueError as error:
         raise ProtocolError(str(error)[:200], "configuration") from None
 
 
 @lru_cache(maxsize=1024)
 def _configured(kind: Any, members: tuple[int, ...]) -> Configuration:
+    if max(members, default=0) >= MAXIMUM_RANKS:
+        raise _wrong("members", list(members), f"ranks below {MAXIMUM_RANKS}")
     return Configuration(kind, members)
 
 
@@ -333,8 +335,14 @@ def _presentation(message: Message) -> Presentation:
     )
 
 
+_NONE: frozenset[OperationKey] = frozenset()
+
+
 def _open(message: Message) -> frozenset[OperationKey]:
-    opened = (_pair(item, "open") for item in _entries(message["open"], "open", list))
+    entries = _entries(message["open"], "open", list)
+    if not entries:
+        return _NONE
+    opened = (_pair(item, "open") for item in entries)
     return frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened)
 
 

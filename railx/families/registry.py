@@ -14,6 +14,7 @@ from railx.families import (
     fat_tree,
     hammingmesh,
     hyperx,
+    imported,
     mesh_2d,
     opus_rails,
     rail_only,
@@ -68,6 +69,7 @@ FAMILIES: list[Family[Any]] = [
     rail_only.FAMILY,
     opus_rails.FAMILY,
     tpu_v4.FAMILY,
+    imported.FAMILY,
 ]
 
 
@@ -145,6 +147,10 @@ def check_topology(settings: FamilySettings, key: str = "topology") -> None:
         family_of(settings).check(settings)
     except SettingsError as error:
         raise error.under(key) from None
+    except (OverflowError, MemoryError) as error:
+        raise SettingsError(
+            key, f"too large to build ({error}); allowed: fewer chips or ports"
+        ) from None
 
 
 def build_topology(settings: FamilySettings) -> Topology:

@@ -83,6 +83,8 @@ _ROW, _NAME, _STACKED = 1.0, 0.8, 0.32
 #: Dots nearer than this (of ours over published, as a logarithm) stand on each other,
 #: so many at most; others beside them.
 _NEAR, _MOST = 0.05, 5
+#: Numbers that stand beside the dots at an end of the axis; of more stands their range.
+_FEW = 2
 
 
 @dataclass(frozen=True)
@@ -294,10 +296,16 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
     for heap in _heaps(inside["at"].to_numpy(dtype=float)):
         columns = -(-len(heap) // _MOST)
         centre = float(inside["at"].iloc[heap].median())
+        beyond = inside.iloc[heap]
+        beyond = beyond[beyond["ratio"] != beyond["at"]]
+        # At an end of the axis columns stand inwards of it.
+        inwards = 0.0
+        if len(beyond):
+            inwards = (columns - 1) / 2 * (-1 if beyond["ratio"].iloc[0] > 1 else 1)
         for rank, number in enumerate(heap):
             claim = inside.iloc[number]
             column, level = divmod(rank, _MOST)
-            beside = (column - (columns - 1) / 2) * _NEAR
+            beside = (column - (columns - 1) / 2 + inwards) * _NEAR
             levels = min(_MOST, len(heap) - _MOST * column)
             y = row.y + (level - (levels - 1) / 2) * _STACKED
             at = float(claim["at"]) if columns == 1 else centre * float(np.exp(beside))
@@ -310,18 +318,8 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
                     linewidth=1.4,
                     zorder=2.5,
                 )
-        beyond = inside.iloc[heap]
-        beyond = beyond[beyond["ratio"] != beyond["at"]]
         if len(beyond):
-            right = beyond["ratio"].iloc[0] > 1
-            axes.annotate(
-                "\n".join(quantity(float(ratio)) for ratio in beyond["ratio"]),
-                (beyond["at"].iloc[0], row.y),
-                (-7 if right else 7, 0),
-                textcoords="offset points",
-                va="center",
-                ha="right" if right else "left",
-            )
+            _beyond(axes, beyond["ratio"], float(beyond["at"].iloc[0]), row, len(heap))
     for place, name in enumerate(_EDGES):
         own = row.claims[row.claims["edge"] == name]
         for number in range(len(own)):
@@ -330,6 +328,26 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
             beside = min(5, len(own) - 5 * line)
             x = place + (column - (beside - 1) / 2) * 0.17
             _dot(edge, x, row.y + (line - (lines - 1) / 2) * _STACKED, own.iloc[number])
+
+
+def _beyond(axes: Axes, ratios: pd.Series, at: float, row: _Row, dots: int) -> None:
+    """The numbers of dots at an end of the axis; of many the range, above the dots."""
+    right = at > 1
+    few = len(ratios) <= _FEW
+    text = "\n".join(quantity(float(ratio)) for ratio in ratios)
+    if not few:
+        least, most = quantity(float(ratios.min())), quantity(float(ratios.max()))
+        text = f"{len(ratios)}: {least} to {most}"
+    above = 0 if few else (min(_MOST, dots) + 1) / 2 * _STACKED
+    aside = 7 if few else -3
+    axes.annotate(
+        text,
+        (at, row.y - above),
+        (-aside if right else aside, 0),
+        textcoords="offset points",
+        va="center" if few else "bottom",
+        ha="right" if right else "left",
+    )
 
 
 def _dot(axes: Axes, x: float, y: float, claim: pd.Series) -> None:

@@ -1,7 +1,7 @@
 """What photonic rails save over electrical ones as the cluster grows.
 
-Published are the artifact's bills for several sizes and price lists; ours are the bills
-of this experiment, each beside the published line of its platform.
+Published are the artifact's bills for several sizes and price lists; ours are counted
+as the artifact counts, at every size of this experiment.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["FIGURE", "RailPair", "RailSavingsSettings"]
+__all__ = ["FIGURE", "RailSavingsSettings", "SavingsPlatform"]
 
-_BILLS = ("topology", "chips", "cost_usd", "power_watts", "fidelity")
+_RAILS = (
+    *("platform", "gpus", "network", "counting", "transceivers_per_gpu"),
+    *("cost_ratio", "power_ratio", "fidelity"),
+)
 _PUBLISHED = ("config", "gpus", "cost_ratio_rail_over_opus", "power_ratio_rail_over_opus")
 _HEADLINES = ("id", "value")
 #: What a panel shows: its title, the column of the published table and the headline.
@@ -43,17 +46,14 @@ _PANELS = {
 
 
 @dataclass(frozen=True)
-class RailPair:
-    """A published platform and the two networks of ours that stand for it."""
+class SavingsPlatform:
+    """A published platform and the one of ours that stands for it."""
 
     words: str
     """Words for the platform."""
 
-    electrical: str
-    """Our electrical rails, a network of the bills; empty: none stands for it."""
-
-    photonic: str
-    """Our photonic rails, a network of the bills; empty: none stands for it."""
+    platform: str
+    """Ours, a platform of the table of rails."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,25 @@ class RailSavingsSettings(CanvasSettings):
     figure: Literal["rail_savings"]
     """Which figure it is."""
 
-    platforms: dict[str, RailPair]
+    platforms: dict[str, SavingsPlatform]
     """Published platforms (column config), in the order of the legend."""
 
 
 def draw(settings: RailSavingsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """A panel for cost and one for power.
 
-    Raises ValueError for a platform or a network that the tables do not have.
+    Raises ValueError for a platform that a table does not have.
     """
     from matplotlib.lines import Line2D
 
     published = published_frame(inputs, "published", _PUBLISHED)
     headline = published_frame(inputs, "headline", _HEADLINES).set_index("id")["value"]
-    bills = read_frames(inputs, "summary", _BILLS)
-    points = _points(settings, published, bills)
+    rails = read_frames(inputs, "rails", _RAILS)
+    points = _points(settings, published, rails)
     subtitle = (
         "Electrical rails over photonic rails: network cost, network power. Hollow diamonds:"
-        " published bills; dots: the bills of this experiment. The axes of ratios begin at 0."
+        " published bills; dots: ours, counted as the published script does. The axes of ratios"
+        " begin at 0."
     )
     colours = dict(zip(settings.platforms, PALETTE, strict=False))
     with canvas(
@@ -88,7 +89,7 @@ def draw(settings: RailSavingsSettings, inputs: FigureFiles, output: Path) -> Dr
         output,
         "What photonic rails save, by size of the cluster",
         subtitle,
-        fidelity_line(bills["fidelity"], "Published bills: the artifact's, recalculated"),
+        fidelity_line(rails["fidelity"], "Published bills: the artifact's, recalculated"),
     ) as figure:
         panels = figure.subplots(1, len(_PANELS))
         for axes, (key, (title, _, promise)) in zip(panels, _PANELS.items(), strict=True):
@@ -105,7 +106,7 @@ def draw(settings: RailSavingsSettings, inputs: FigureFiles, output: Path) -> Dr
 
 
 def _points(
-    settings: RailSavingsSettings, published: pd.DataFrame, bills: pd.DataFrame
+    settings: RailSavingsSettings, published: pd.DataFrame, rails: pd.DataFrame
 ) -> pd.DataFrame:
     import pandas as pd
 
@@ -113,39 +114,35 @@ def _points(
     unknown = [name for name in settings.platforms if name not in known]
     if unknown:
         raise ValueError(f"platforms: got {', '.join(unknown)}; allowed: {', '.join(known)}")
-    networks = bills.set_index("topology")
+    counted = rails[
+        (rails["network"] == "photonic_rails")
+        & (rails["counting"] == "artifact")
+        & (rails["transceivers_per_gpu"] == 1)
+    ]
     rows = []
-    for platform, pair in settings.platforms.items():
-        for quantity_, (_, column, _) in _PANELS.items():
-            own = published[published["config"] == platform]
-            rows += [
-                {
-                    "source": "published",
-                    "quantity": quantity_,
-                    "platform": platform,
-                    "gpus": int(gpus),
-                    "ratio": float(ratio),
-                }
-                for gpus, ratio in zip(own["gpus"], own[column], strict=True)
-            ]
-        if not pair.electrical or not pair.photonic:
-            continue
-        missing = [name for name in (pair.electrical, pair.photonic) if name not in networks.index]
-        if missing:
+    for name, chosen in settings.platforms.items():
+        bills = published[published["config"] == name]
+        ours = counted[counted["platform"] == chosen.platform]
+        if ours.empty:
             raise ValueError(
-                f"platforms.{platform}: no bill of {', '.join(missing)}; allowed:"
-                f" {', '.join(networks.index)}"
+                f"platforms.{name}.platform: got {chosen.platform}; allowed:"
+                f" {', '.join(dict.fromkeys(counted['platform']))}"
             )
-        rows += [
-            {
-                "source": "ours",
-                "quantity": quantity_,
-                "platform": platform,
-                "gpus": int(networks["chips"][pair.electrical]),
-                "ratio": float(networks[column][pair.electrical] / networks[column][pair.photonic]),
-            }
-            for quantity_, column in (("cost", "cost_usd"), ("power", "power_watts"))
-        ]
+        for quantity_, (_, column, _) in _PANELS.items():
+            for source, own, ratio_column in (
+                ("published", bills, column),
+                ("ours", ours, f"{quantity_}_ratio"),
+            ):
+                rows += [
+                    {
+                        "source": source,
+                        "quantity": quantity_,
+                        "platform": name,
+                        "gpus": int(gpus),
+                        "ratio": float(ratio),
+                    }
+                    for gpus, ratio in zip(own["gpus"], own[ratio_column], strict=True)
+                ]
     return pd.DataFrame(rows)
 
 
@@ -171,11 +168,10 @@ def _panel(axes: Axes, points: pd.DataFrame, colours: dict[str, str], promise: f
             dots["ratio"],
             "o",
             color=colours[str(platform)],
-            markersize=7.5,
+            markersize=3.5,
             zorder=2.2,
-            alpha=0.55,
         )
-    sizes = sorted(set(points["gpus"]))
+    sizes = sorted(set(points.loc[points["source"] == "published", "gpus"]))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sizes))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -190,18 +186,13 @@ def _caption(settings: RailSavingsSettings, points: pd.DataFrame, headline: pd.S
         own = points[points["quantity"] == key]
         parts = []
         for platform, rows in own.groupby("platform", sort=False):
-            published = rows.loc[rows["source"] == "published", "ratio"]
-            text = (
-                f"{settings.platforms[str(platform)].words} {quantity(published.min())} to"
-                f" {quantity(published.max())}"
-            )
-            ours = rows[rows["source"] == "ours"]
+            ratios = rows.pivot_table(index="gpus", columns="source", values="ratio")
+            both = ratios.dropna()
+            apart = float((both["ours"] / both["published"] - 1).abs().max())
             parts.append(
-                text
-                + "".join(
-                    f", ours {quantity(row['ratio'])} at {row['gpus']:,} GPUs"
-                    for row in ours.to_dict("records")
-                )
+                f"{settings.platforms[str(platform)].words} {quantity(both['published'].min())} to"
+                f" {quantity(both['published'].max())}, ours within {quantity(100 * apart)} % at"
+                f" {len(both)} sizes"
             )
         sentences.append(
             f"{title}, {headline[promise]:g} times lower in the abstract: {'; '.join(parts)}."
@@ -229,7 +220,7 @@ FIGURE = Figure(
     title="What photonic rails save, by size of the cluster",
     paper="opus",
     inputs=(
-        FigureInput("summary", "economics.summary", columns=_BILLS),
+        FigureInput("rails", "economics.rails", columns=_RAILS),
         FigureInput("published", published="opus_cost_power.csv", columns=_PUBLISHED),
         FigureInput("headline", published="opus.csv", columns=_HEADLINES),
     ),

@@ -41,6 +41,7 @@ FIGURES: tuple[str, ...] = (
     "rail_claims",
     "switch_technologies",
     "switched_circuits",
+    "rail_steps",
     "reconfiguration",
     "cluster_time",
     "loss_curves",

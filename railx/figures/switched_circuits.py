@@ -8,93 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from railx.figures.fidelity import fidelity_line
+from railx.figures.circuit_panels import COLUMNS, CircuitPanelsSettings, PanelWords, draw_panels
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    GREY,
-    LINE_POINTS,
-    PALETTE,
-    canvas,
-    quantity,
-    share_legend,
-)
-from railx.figures.words import sentence
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+__all__ = ["FIGURE", "SwitchedCircuitsSettings"]
 
-__all__ = ["FIGURE", "SwitchedCircuitsSettings", "SwitchedLine"]
-
-_COLUMNS = (
-    "network",
-    "job",
-    "gpus",
-    "basis",
-    "mode",
-    "rule",
-    "latency_ms",
-    "changes",
-    "step_ms",
-    "stall_ms",
-    "cost_per_gpu_usd",
-    "watts_per_gpu",
-    "reason",
-    "fidelity",
-)
-_BASES = {"equal_bandwidth": "equal bandwidth", "equal_cost": "equal cost"}
-_MARKS = "os^vDPX"
-#: Where latency 0 stands on an axis of logarithms, in decades left of the least.
-_ZERO = 10
+_TITLE = "Circuits set once for a job, switched in it, or both"
 
 
 @dataclass(frozen=True)
-class SwitchedLine:
-    """A network in one of its modes."""
-
-    words: str
-    """Words for it."""
-
-    network: str
-    """Network of the table."""
-
-    mode: str
-    """Mode of the table: set_once, every_phase, where_it_pays or packets."""
-
-    rule: str
-    """Rule of the table: provisioned or on_demand."""
-
-    dashed: bool = False
-    """Whether the line is dashed."""
-
-
-@dataclass(frozen=True)
-class SwitchedCircuitsSettings(CanvasSettings):
+class SwitchedCircuitsSettings(CircuitPanelsSettings):
     """Step times over the latency of the switches."""
 
     figure: Literal["switched_circuits"]
     """Which figure it is."""
-
-    jobs: dict[str, str]
-    """Jobs of the table with words for each, a column of panels each."""
-
-    lines: tuple[SwitchedLine, ...]
-    """What is drawn; the first is what times are divided by, at equal bandwidth."""
-
-    bars: dict[str, str]
-    """Networks with words, for the bars of cost and power at equal bandwidth."""
-
-    below: float
-    """Lower edge of the panels, in times of the first line."""
-
-    above: float
-    """Upper edge of the panels; lines go on beyond it."""
 
 
 def draw(settings: SwitchedCircuitsSettings, inputs: FigureFiles, output: Path) -> Drawn:
@@ -102,201 +32,25 @@ def draw(settings: SwitchedCircuitsSettings, inputs: FigureFiles, output: Path) 
 
     Raises ValueError for a job, a network or a mode that the table does not have.
     """
-    from matplotlib.lines import Line2D
-
-    table = read_frames(inputs, "steps", _COLUMNS)
-    points = _points(settings, table)
+    table = read_frames(inputs, "steps", COLUMNS)
     gpus = int(table["gpus"].max())
-    subtitle = (
+    words = PanelWords(
+        _TITLE,
         f"Time of a training step on {gpus:,} GPUs over the latency of the optical switches, in"
         " times of RailX set once. No paper compares these: nothing is published here. Equal"
         " bandwidth: as many ports a GPU, of which RailX's mostly end in its node. Equal cost:"
-        " ports as fast as RailX's bill buys. Lines may leave the panels."
-    )
-    with canvas(
-        settings,
-        output,
-        "Circuits set once for a job, switched in it, or both",
-        subtitle,
-        fidelity_line(table["fidelity"], "Nothing overlaps but switching with its windows"),
-    ) as figure:
-        wide = len(settings.jobs)
-        places = figure.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
-        for row, (basis, words) in enumerate(_BASES.items()):
-            for column, (job, name) in enumerate(settings.jobs.items()):
-                axes = figure.add_subplot(places[row, 2 * column : 2 * column + 2])
-                own = points[(points["basis"] == basis) & (points["job"] == job)]
-                _panel(axes, settings, own)
-                axes.set_title(f"{name}, {words}")
-                axes.set_xlabel("Switching latency (ms)")
-                if column == 0:
-                    axes.set_ylabel("Step time (RailX set once: 1)")
-        bars = _bars(settings, table)
-        for place, column_, title in (
-            (places[2, :wide], "cost_per_gpu_usd", "Cost at equal bandwidth (USD per GPU)"),
-            (places[2, wide:], "watts_per_gpu", "Power at equal bandwidth (W per GPU)"),
-        ):
-            _bar_panel(figure.add_subplot(place), bars, column_, title)
-        handles = [
-            Line2D([], [], **_style(settings, number)) for number in range(len(settings.lines))
-        ]
-        share_legend(figure, handles, [line.words for line in settings.lines], 2)
-    return Drawn(_caption(settings, points, bars), _alternative(settings, points), points)
-
-
-def _style(settings: SwitchedCircuitsSettings, number: int) -> dict[str, Any]:
-    line = settings.lines[number]
-    colour = PALETTE[(0, 5, 5, 4, 7)[number % 5]] if line.mode != "packets" else GREY
-    return {
-        "color": colour,
-        "linestyle": (0, (4, 2)) if line.dashed else "solid",
-        "linewidth": LINE_POINTS,
-        "marker": _MARKS[number % len(_MARKS)],
-        "markersize": 4,
-    }
-
-
-def _points(settings: SwitchedCircuitsSettings, table: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    for key, wanted, column in (
-        ("jobs", list(settings.jobs), "job"),
-        ("bars", list(settings.bars), "network"),
-        ("lines", [line.network for line in settings.lines], "network"),
-    ):
-        known = list(dict.fromkeys(table[column]))
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise ValueError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(known)}")
-    rows: list[dict[str, Any]] = []
-    for job in settings.jobs:
-        for basis in _BASES:
-            own = table[
-                (table["job"] == job) & (table["basis"] == basis) & table["step_ms"].notna()
-            ]
-            for number, line in enumerate(settings.lines):
-                chosen = own[
-                    (own["network"] == line.network)
-                    & (own["mode"] == line.mode)
-                    & (own["rule"] == line.rule)
-                ].sort_values("latency_ms")
-                if chosen.empty:
-                    raise ValueError(
-                        f"lines[{number}]: no {line.mode} of {line.network} for {job}; allowed:"
-                        f" {', '.join(sorted(set(own['mode'])))}"
-                    )
-                rows += [
-                    {
-                        "job": job,
-                        "basis": basis,
-                        "line": number,
-                        "words": line.words,
-                        **{name: row[name] for name in _COLUMNS[4:12]},
-                    }
-                    for row in chosen.to_dict("records")
-                ]
-    points = pd.DataFrame(rows)
-    base = points[(points["line"] == 0) & (points["basis"] == "equal_bandwidth")]
-    least = base.groupby("job")["step_ms"].min()
-    points["relative"] = points["step_ms"] / points["job"].map(least)
-    return points
-
-
-def _bars(settings: SwitchedCircuitsSettings, table: pd.DataFrame) -> pd.DataFrame:
-    own = table[table["basis"] == "equal_bandwidth"].drop_duplicates("network")
-    bars = own.set_index("network").loc[list(settings.bars)]
-    return bars.assign(words=list(settings.bars.values())).reset_index()
-
-
-def _panel(axes: Axes, settings: SwitchedCircuitsSettings, points: pd.DataFrame) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    some = sorted({value for value in points["latency_ms"] if value > 0})
-    zero = some[0] / _ZERO
-    for number in range(len(settings.lines)):
-        own = points[points["line"] == number].sort_values("latency_ms")
-        x = own["latency_ms"].where(own["latency_ms"] > 0, zero)
-        axes.plot(x, own["relative"], **_style(settings, number))
-    axes.set_xscale("log")
-    ticks = [
-        zero,
-        *(10.0**power for power in range(-1, 4, 2) if some[0] <= 10.0**power <= some[-1]),
-    ]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: "0" if abs(value / zero - 1) < 1e-6 else f"{value:,g}")
-    )
-    axes.set_ylim(settings.below, settings.above)
-
-
-def _bar_panel(axes: Axes, bars: pd.DataFrame, column: str, title: str) -> None:
-    places = np.arange(len(bars))
-    axes.barh(places, bars[column], color=GREY, height=0.62)
-    for place, words, value in zip(places, bars["words"], bars[column], strict=True):
-        axes.annotate(
-            f"{words}: {quantity(float(value))}",
-            (float(value), place),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-        )
-    axes.set_yticks([])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.8 * float(bars[column].max()))
-    axes.set_xticks([])
-    axes.set_title(title)
-
-
-def _caption(settings: SwitchedCircuitsSettings, points: pd.DataFrame, bars: pd.DataFrame) -> str:
-    parts = []
-    for basis, words in _BASES.items():
-        for job, name in settings.jobs.items():
-            own = points[(points["basis"] == basis) & (points["job"] == job)]
-            at = float(own.loc[own["latency_ms"] >= 10, "latency_ms"].min())
-            there = own[own["latency_ms"] == at].sort_values("step_ms")
-            best = there.iloc[0]
-            switched = there[there["mode"] != "packets"].iloc[0]
-            text = f"{name} at {words} and {at:g} ms: {switched['words']} is the fastest optical"
-            text += f" network at {quantity(switched['relative'])}"
-            if best["mode"] == "packets":
-                text += f", {best['words']} at {quantity(best['relative'])}"
-            parts.append(text + ".")
-    costs = "; ".join(
-        f"{row['words']} {quantity(row['cost_per_gpu_usd'])} USD and"
-        f" {quantity(row['watts_per_gpu'])} W per GPU"
-        for row in bars.to_dict("records")
-    )
-    return sentence(
+        " ports as fast as RailX's bill buys. Lines may leave the panels.",
+        "Nothing overlaps but switching with its windows",
         "Ours alone, no paper has this comparison.",
-        *parts,
-        f"At equal bandwidth: {costs}.",
+        "at equal bandwidth",
     )
-
-
-def _alternative(settings: SwitchedCircuitsSettings, points: pd.DataFrame) -> str:
-    texts = []
-    for job, name in settings.jobs.items():
-        for number, line in enumerate(settings.lines):
-            own = points[
-                (points["job"] == job)
-                & (points["line"] == number)
-                & (points["basis"] == "equal_bandwidth")
-            ].sort_values("latency_ms")
-            texts.append(
-                f"{name}, {line.words}: {quantity(own['relative'].iloc[0])} without latency,"
-                f" {quantity(own['relative'].iloc[-1])} at {own['latency_ms'].iloc[-1]:g} ms"
-            )
-    return (
-        "Step times over switching latency at equal bandwidth and at equal cost, with bars of cost"
-        f" and power of {len(settings.bars)} networks. {'; '.join(texts)}."
-    )
+    return draw_panels(settings, table, output, words)
 
 
 FIGURE = Figure(
     settings=SwitchedCircuitsSettings,
-    title="Circuits set once for a job, switched in it, or both",
+    title=_TITLE,
     paper="all",
-    inputs=(FigureInput("steps", "switched.steps", columns=_COLUMNS),),
+    inputs=(FigureInput("steps", "switched.steps", columns=COLUMNS),),
     draw=draw,
 )

@@ -64,6 +64,7 @@ _GENERATED = {
     "llama16": "Llama-3 8B, 16 GPUs",
     "llama64": "Llama-3 8B, 64 GPUs",
     "deepseek3d": "DeepSeek, DP, PP and TP",
+    "deepseek2d": "DeepSeek, PP and TP only",
 }
 _JOBS = {
     "llama16": "Llama-3 8B, 16 GPUs",

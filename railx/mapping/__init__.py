@@ -10,6 +10,7 @@ from railx.mapping.cost import (
     injection_gb_s_per_chip,
 )
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
+from railx.mapping.rail_steps import rail_step_rows
 from railx.mapping.settings import (
     PARALLELISMS,
     ChipSettings,
@@ -18,6 +19,8 @@ from railx.mapping.settings import (
     LayoutSettings,
     MappedTopology,
     MappingSettings,
+    RailStep,
+    RailStepsSettings,
     SwitchedNetwork,
     SwitchedSettings,
 )
@@ -35,6 +38,8 @@ __all__ = [
     "MappedTopology",
     "MappingSettings",
     "Placement",
+    "RailStep",
+    "RailStepsSettings",
     "SwitchedNetwork",
     "SwitchedSettings",
     "Transfer",
@@ -46,6 +51,7 @@ __all__ = [
     "group_members",
     "injection_gb_s_per_chip",
     "place_ranks",
+    "rail_step_rows",
     "step_times",
     "step_transfers",
     "switched_times",

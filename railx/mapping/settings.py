@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
 from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
+from railx.steps.settings import StepSettings
 from railx.workload.model import ModelSettings
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "LayoutSettings",
     "MappedTopology",
     "MappingSettings",
+    "RailStep",
+    "RailStepsSettings",
     "SwitchedNetwork",
     "SwitchedSettings",
 ]
@@ -219,6 +222,79 @@ class SwitchedNetwork:
 
 
 @dataclass(frozen=True)
+class RailStep:
+    """A generated training step, and how its servers may lie on a grid."""
+
+    step: StepSettings
+    """The family of jobs that it is of."""
+
+    job: Annotated[str, NotEmpty()]
+    """Which of them."""
+
+    layouts: Annotated[tuple[LayoutSettings, ...], NotEmpty()]
+    """Data and pipeline parallelism on rows and columns of servers; networks take the
+    best. The mesh is empty: a node is a server.
+    """
+
+    def __post_init__(self) -> None:
+        jobs = self.step.jobs()
+        if self.job not in jobs:
+            raise SettingsError("job", f"got {self.job!r}; allowed: {', '.join(jobs)}")
+        degrees = jobs[self.job].degrees
+        if degrees.context > 1 and not degrees.context_in_server:
+            raise SettingsError("job", "context ranks on rails; allowed: in a server, or none")
+        if degrees.expert_servers not in (1, degrees.data):
+            raise SettingsError(
+                "job",
+                f"experts over {degrees.expert_servers} servers; allowed: 1, or {degrees.data} as"
+                " the replicas",
+            )
+        wanted = {"data": degrees.data, "pipeline": degrees.pipeline}
+        for number, layout in enumerate(self.layouts):
+            where = f"layouts[{number}]"
+            if layout.mesh:
+                raise SettingsError(f"{where}.mesh", "allowed: empty, a node is a server")
+            for name in PARALLELISMS:
+                degree = layout.degree(name)
+                if degree != wanted.get(name, 1):
+                    raise SettingsError(
+                        where, f"{name} {degree}; allowed: {wanted.get(name, 1)}, as in the job"
+                    )
+            both = {
+                name
+                for name in ("data", "pipeline")
+                if layout.x.get(name, 1) > 1 and layout.y.get(name, 1) > 1
+            }
+            if "pipeline" in both or (both and degrees.expert_servers > 1):
+                raise SettingsError(
+                    where, "allowed: stages on one axis, and replicas too where experts span them"
+                )
+
+
+@dataclass(frozen=True)
+class RailStepsSettings:
+    """Generated training steps on networks whose circuits are set once or switched."""
+
+    steps: Annotated[dict[str, RailStep], NotEmpty()]
+    """Steps by name."""
+
+    networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
+    """Networks by name, with nodes as large as the servers of the jobs."""
+
+    reference: Annotated[str, NotEmpty()]
+    """Network whose cost per GPU all have at equal cost."""
+
+    latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
+    """Time that a switch takes to change circuits."""
+
+    def __post_init__(self) -> None:
+        if self.reference not in self.networks:
+            raise SettingsError(
+                "reference", f"got {self.reference!r}; allowed: {', '.join(self.networks)}"
+            )
+
+
+@dataclass(frozen=True)
 class SwitchedSettings:
     """Jobs on circuits that are set once, switched in the job, or both."""
 
@@ -242,6 +318,9 @@ class SwitchedSettings:
 
     price_set: Annotated[str, NotEmpty()]
     """Price set of the catalogue, in proportion to the rate of a port."""
+
+    generated: RailStepsSettings | None = None
+    """Generated training steps that are replayed on such networks; null: none."""
 
     def __post_init__(self) -> None:
         if self.reference not in self.networks:

@@ -39,9 +39,13 @@ __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 #: micro-batch's time: else no group has a use for it.
 _USEFUL = 0.85
 #: Groups that the rounds of a ladder's steps look at for 512 sequences on 64 devices,
-#: in the order in which steps are searched. They become fewer: a late step starts from
-#: what those before it found.
-_LOOKS = (10e6, 6e6, 3e6)
+#: in the order in which steps are searched. A late step starts from what those before
+#: it found.
+_LOOKS = (10e6, 14e6, 3e6)
+#: And once more where the first step needs no larger degree.
+_MORE_LOOKS = 20e6
+#: Without degree 1, which pays for most batches.
+_FEWER_LOOKS = (5e6, 3e6, 2e6)
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -90,7 +94,6 @@ class _Ladder:
     devices: int
     steps: list[tuple[int, ...]]
     found: dict[tuple[int, ...], _Best] = field(default_factory=dict)
-    bound_ms: float | None = None
 
 
 @dataclass
@@ -248,7 +251,11 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
                 before.assignments,
                 before.limits,
             )
-        _search_round(work, best, ladder.devices, step, number, place)
+        looks = _LOOKS if step[0] == 1 else _FEWER_LOOKS
+        _search_round(work, best, ladder.devices, step, number, looks[min(place, 2)])
+        # The step alone decides, so that more degrees only add rounds.
+        if step[0] == 1 and place == 0 and not _has_use(work, best, (*step, 2 * step[-1])):
+            _search_round(work, best, ladder.devices, step, number, _MORE_LOOKS)
         place += 1
         if best.time_ms < work.best.time_ms:
             work.best = best
@@ -256,19 +263,9 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
 
 
 def _may_beat(work: _Work, ladder: _Ladder) -> bool:
-    """Whether no bound says that plans of this ladder are slower than the best."""
-    from railx.planning.bound import batch_lower_bound_ms
-
-    best, most = work.best.time_ms, ladder.steps[-1]
-    if best == math.inf:
-        return True
-    if simple_bound_ms(work.lengths, ladder.devices, most, work.cost) >= best:
-        return False
-    if ladder.found:
-        return True
-    if ladder.bound_ms is None:
-        ladder.bound_ms = batch_lower_bound_ms(work.lengths, ladder.devices, most, work.cost)
-    return bool(ladder.bound_ms < best)
+    """Whether a quick bound leaves plans of this ladder a chance."""
+    most = ladder.steps[-1]
+    return simple_bound_ms(work.lengths, ladder.devices, most, work.cost) < work.best.time_ms
 
 
 def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
@@ -290,9 +287,9 @@ def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
 
 
 def _search_round(
-    work: _Work, best: _Best, devices: int, degrees: tuple[int, ...], number: int, place: int
+    work: _Work, best: _Best, devices: int, degrees: tuple[int, ...], number: int, looks: float
 ) -> None:
-    """One round for the step at a place of its ladder.
+    """One round of about so many looks, more or fewer with the problem's size.
 
     The better plan stays in ``best``.
     """
@@ -302,8 +299,7 @@ def _search_round(
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
     size = math.sqrt(len(work.lengths) * devices / (512 * 64))
     starts = [] if best.limits is None else [best.limits]
-    looks = _LOOKS[min(place, len(_LOOKS) - 1)] * size
-    found = search(problem, int(looks), work.seed + number, starts)
+    found = search(problem, int(looks * size), work.seed + number, starts)
     work.looks += found.looks
     work.rounds += 1
     if found.time_ms < best.time_ms * (1 - 1e-12):

@@ -5,8 +5,9 @@ of about equal time. They form one 1F1B pipeline, longest sequences first, or se
 one after another (the paper's grouping programme, eq. 14, over classes of equal chunk
 count). A group costs what it takes to fill and drain it, and what recomputing takes
 (``checkpoints``). Both are weighed together: one pipeline more fills and drains once
-more, but its window is narrower. Candidates are grouped in order of the simulated time
-of one pipeline of all chunks, and the plan with the least simulated time wins.
+more, but its window is narrower. Candidates are compared by what the simulation says of
+the pipelines that they are grouped into, the best are grouped once more by simulated
+times, and the plan with the least simulated time wins.
 
 Deviations from the paper:
 
@@ -30,7 +31,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -87,12 +88,23 @@ PipelineSchedule = TriedName | Literal["best", "best_trained"]
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
 _TOKEN_LIMITS = 8
-#: Candidates that are grouped and simulated at most; half where a plan is known.
-_GROUPED = 16
+#: Families of candidates of which every one is grouped and simulated, at most, and how
+#: far above the best family's their times may be.
+_FAMILIES = 5
+_NEAR = 1.015
 #: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
 _WORTH = 0.05
-#: Those of them whose recomputation is solved thoroughly; one where a plan is known.
-_SOLVED = 2
+#: Pipelines whose division and recomputation are mended; half where a plan is known.
+_MENDED = 6
+#: What solving them thoroughly may gain, beyond which nobody tries.
+_LOWERED = 1.005
+#: How counts of recomputed layers are found: as they are priced, or with more care.
+_Care = Literal["rough", "quick", "thorough"]
+_METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
+    "rough": checkpoints.rough,
+    "quick": checkpoints.quick,
+    "thorough": checkpoints.fast,
+}
 
 
 @dataclass(frozen=True)
@@ -177,22 +189,24 @@ class _Counted:
 
 
 @dataclass(frozen=True)
-class _Priced:
-    """What a pipeline of chunks [first, end) takes beyond them."""
+class _Divided:
+    """Chunks and where pipelines of them begin and end.
 
-    more_ms: float
-    first: int
-    end: int
-    counted: _Counted
+    With the price of eq. 14 and the time of the simulation, both in ms.
+    """
+
+    chunked: Chunked
+    bounds: tuple[int, ...]
+    closed_form_ms: float
+    simulated_ms: float
 
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Chunks in pipelines, their times, and the name of how they were made."""
+    """Chunks in pipelines, their time, and the name of how they were made."""
 
     chunked: Chunked
     groups: tuple[_Group, ...]
-    closed_form_ms: float
     simulated_ms: float = math.inf
     chunking: str = "balanced"
 
@@ -302,7 +316,7 @@ def _recomputing_less(
 ) -> tuple[Pipeline, int]:
     """With the layers that our method recomputes where that is faster, and Σ C."""
     own = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
-    found = _counts(checkpoint_problem(pipeline, cost), settings, cost, thorough=True)
+    found = _counts(checkpoint_problem(pipeline, cost), settings, cost, "thorough")
     if found is not None and any(map(any, own)):
         chunks = tuple(
             replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
@@ -404,10 +418,10 @@ def _own(
 ) -> _Grouped | None:
     """The best of chunks that the sequence processor makes."""
     for beside_tails in (True, False):
-        candidates = list(_candidates(sequences, lengths, settings, cost, beside_tails))
+        families = list(_candidates(sequences, lengths, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
-        balanced = [one for one in candidates if one.longest_over_mean <= limit]
-        others = [one for one in candidates if one.longest_over_mean > limit]
+        balanced = [[one for one in own if one.longest_over_mean <= limit] for own in families]
+        others = [[one for one in own if one.longest_over_mean > limit] for own in families]
         best = _least_simulated(balanced, settings, cost)
         worth = 1.0 if settings.chunking == "best" else 1 - _WORTH
         known_ms = math.inf if best is None else best.simulated_ms * worth
@@ -420,7 +434,7 @@ def _own(
     return None
 
 
-def _time_of(grouped: _Grouped) -> float:
+def _time_of(grouped: _Grouped | _Divided) -> float:
     return grouped.simulated_ms
 
 
@@ -436,7 +450,7 @@ def _of_fixed_chunks(
     for one in made:
         names.setdefault(one.chunked.chunk.tobytes() + one.chunked.start.tobytes(), one)
     limit_ms = math.inf if best is None else best.simulated_ms
-    found = _least_simulated([one.chunked for one in names.values()], settings, cost, limit_ms)
+    found = _least_simulated([[one.chunked] for one in names.values()], settings, cost, limit_ms)
     if found is not None and found.simulated_ms < limit_ms:
         name = next(one.name for one in names.values() if one.chunked is found.chunked)
         best = replace(found, chunking=name)
@@ -484,7 +498,7 @@ def _static(
             low = middle + 1
     counts = layers(high)
     group = _Group(0, chunked.chunks, counts, int(counts.max(axis=0).sum()))
-    grouped = _Grouped(chunked, (group,), math.inf, chunking=fixed.name)
+    grouped = _Grouped(chunked, (group,), chunking=fixed.name)
     simulated_ms = _simulated_ms(grouped, cost)
     return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
 
@@ -495,8 +509,8 @@ def _candidates(
     settings: PipelineSettings,
     cost: PipelineCost,
     beside_tails: bool,
-) -> Iterator[Chunked]:
-    """The batch in chunks for every K and token limit, none twice."""
+) -> Iterator[list[Chunked]]:
+    """For every K the batch in chunks, by rising limits of tokens, none twice."""
     chunking: Chunking = "balanced" if settings.chunking == "best" else settings.chunking
     longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
@@ -505,12 +519,12 @@ def _candidates(
         if tuple(cuts) in tried:
             continue
         tried.add(tuple(cuts))
-        packed: set[bytes] = set()
+        packed: dict[bytes, Chunked] = {}
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
             made = cut_and_pack(sequences, lengths, cuts, most_tokens, cost, chunking, beside_tails)
-            if made is not None and made.chunk.tobytes() not in packed:
-                packed.add(made.chunk.tobytes())
-                yield made
+            if made is not None:
+                packed.setdefault(made.chunk.tobytes(), made)
+        yield list(packed.values())
 
 
 def _cuts(length: int, slices: int, settings: PipelineSettings, cost: PipelineCost) -> list[int]:
@@ -557,48 +571,95 @@ def _least_ms(chunked: Chunked, cost: PipelineCost) -> float:
     return _one_f_one_b_ms(chunked, 0, chunked.chunks, back, cost)
 
 
-def _in_one_ms(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> float:
-    """The time of one pipeline with what it has to recompute, at most every layer."""
-    layers: Integers | int = _widest(cost)
-    found = _counts(_problem_of(chunked, 0, chunked.chunks, cost), settings, cost, thorough=False)
-    if found is not None:
-        layers = found.layers()
-    again = layers * cost.layer_forward_ms(chunked.forward_ms)
-    shape = (cost.shape.stages, chunked.chunks)
-    back: Floats = np.broadcast_to(chunked.backward_ms + again, shape)
-    return _one_f_one_b_ms(chunked, 0, chunked.chunks, back, cost)
-
-
 def _least_simulated(
-    candidates: list[Chunked],
+    families: list[list[Chunked]],
     settings: PipelineSettings,
     cost: PipelineCost,
     known_ms: float = math.inf,
 ) -> _Grouped | None:
-    """Of candidates by ascending least time, the one with the least simulated time.
+    """The candidate with the least simulated time that was found, below ``known_ms``.
 
-    Those that cannot be below a time that is known already are left out.
+    What one pipeline that recomputes nothing takes is a bound: of candidates by that
+    bound, none after one that fits as it is can be faster. Those before it are grouped
+    where the bound is below what is known: first the first of every family, whose
+    members differ little, then the last, then all, of the families that did best.
     """
-    tried: list[_Grouped] = []
-    limit_ms = known_ms
-    by_time = [
-        (_in_one_ms(one, settings, cost), place)
-        for place, one in enumerate(candidates)
-        if _least_ms(one, cost) <= limit_ms
-    ]
-    for _, place in sorted(by_time):
-        if len(tried) >= (_GROUPED if known_ms == math.inf else _GROUPED // 2):
+    ranked = sorted(
+        (_least_ms(one, cost), family, place)
+        for family, own in enumerate(families)
+        for place, one in enumerate(own)
+    )
+    tried: list[_Divided] = []
+    below: list[tuple[float, int, int]] = []
+    for least_ms, family, place in ranked:
+        if least_ms >= known_ms:
             break
-        if _least_ms(candidates[place], cost) > limit_ms:
-            continue
-        found = _group(candidates[place], settings, cost)
-        if found is not None:
-            tried.append(replace(found, simulated_ms=_simulated_ms(found, cost)))
-            limit_ms = min(limit_ms, tried[-1].simulated_ms)
-    tried.sort(key=_time_of)
-    several = _SOLVED if known_ms == math.inf else 1
-    solved = [_solved(one, settings, cost) for one in tried[:several]]
-    return min([*solved, *tried], key=_time_of, default=None)
+        if _fits_as_it_is(families[family][place], settings, cost):
+            chunked = families[family][place]
+            tried.append(_Divided(chunked, (0, chunked.chunks), math.inf, least_ms))
+            break
+        below.append((least_ms, family, place))
+    ends: dict[int, tuple[int, int]] = {}
+    for _, family, place in below:
+        first, last = ends.get(family, (place, place))
+        ends[family] = (min(first, place), max(last, place))
+    best_of: dict[int, float] = {}
+    for turn in range(3):
+        enough_ms = _NEAR * min(best_of.values(), default=math.inf)
+        near = sorted(best_of, key=lambda family: best_of[family])[:_FAMILIES]
+        chosen = {
+            0: set(ends),
+            1: {family for family in ends if best_of.get(family, 0.0) <= _NEAR * enough_ms},
+            2: {family for family in near if best_of[family] <= enough_ms},
+        }[turn]
+        for least_ms, family, place in below:
+            limit_ms = min(map(_time_of, tried), default=known_ms)
+            if least_ms >= limit_ms:
+                break
+            first, last = ends[family]
+            own = 0 if place == first else 1 if place == last else 2
+            if own == turn and family in chosen:
+                found = _group(families[family][place], settings, cost)
+                if found is not None:
+                    tried.append(found)
+                    time_ms = best_of.get(family, math.inf)
+                    best_of[family] = min(time_ms, found.simulated_ms)
+    return _best_solved(tried, settings, cost, known_ms)
+
+
+def _best_solved(
+    tried: list[_Divided], settings: PipelineSettings, cost: PipelineCost, known_ms: float
+) -> _Grouped | None:
+    """The best of those that are first in time.
+
+    They are divided once more by what simulations say. What they recompute is lowered
+    by a quick method, and solved for the best of them where it is near ``known_ms``.
+    """
+    most = _MENDED if known_ms == math.inf else _MENDED // 2
+    best: tuple[_Grouped, _Divided] | None = None
+    for one in sorted(tried, key=_time_of):
+        again = _group(one.chunked, settings, cost, simulated=True) or one
+        divided = min(again, one, key=_time_of)
+        most -= len(divided.bounds) - 1
+        if best is not None and most < 0:
+            break
+        for care in ("quick", "rough"):
+            solved = _solved(divided, settings, cost, care)
+            if best is None or solved.simulated_ms < best[0].simulated_ms:
+                best = solved, divided
+    if best is None or best[0].simulated_ms > _LOWERED * known_ms:
+        return None if best is None else best[0]
+    return min(_solved(best[1], settings, cost, "thorough"), best[0], key=_time_of)
+
+
+def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> bool:
+    """Whether all chunks in one pipeline recompute nothing.
+
+    No division of them has a lower price then.
+    """
+    if settings.checkpointing == "full":
+        return False
+    return checkpoints.fits(_problem_of(chunked, 0, chunked.chunks, cost))
 
 
 def _simulated_ms(grouped: _Grouped, cost: PipelineCost) -> float:
@@ -620,97 +681,104 @@ def _one_f_one_b_ms(
     from railx.planning.simulation_kernels import one_f_one_b_ms
 
     backward = _backward_order(chunked, first, end)
-    tokens = chunked.tokens[first:end]
-    several = float(cost.shape.stages > 1)
-    sends = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
+    sends = _sends_ms(chunked.tokens[first:end], cost)
     forward = chunked.forward_ms[first:end]
     return float(
         one_f_one_b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
     )
 
 
-def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> _Grouped | None:
+def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
+    """What chunks [n] take from one stage to the next."""
+    several = float(cost.shape.stages > 1)
+    ms = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
+    return np.asarray(ms, dtype=np.float64)
+
+
+def _group(
+    chunked: Chunked, settings: PipelineSettings, cost: PipelineCost, *, simulated: bool = False
+) -> _Divided | None:
     """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
 
+    ``simulated`` takes what simulations say of each in place of the paper's price.
     Where two sequences of one count do not fit together, cut sequences are divided one
     by one.
     """
-    starts = np.unique(chunked.run_start)
+    starts = _run_starts(chunked)
     counts = chunked.count[starts]
     by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
-    divided = _divided(chunked, by_count, settings, cost)
+    divided = _divided(chunked, by_count, settings, cost, simulated)
     if divided is None:
-        divided = _divided(chunked, _one_by_one(chunked), settings, cost)
+        divided = _divided(chunked, _one_by_one(chunked), settings, cost, simulated)
     return divided
+
+
+def _run_starts(chunked: Chunked) -> Integers:
+    """The first chunk of every cut sequence, and each chunk of whole ones."""
+    return np.flatnonzero(chunked.run_start == np.arange(chunked.chunks))
 
 
 def _one_by_one(chunked: Chunked) -> Integers:
     """The first chunk of each cut sequence, and that of the batched chunks together."""
-    starts = np.unique(chunked.run_start)
+    starts = _run_starts(chunked)
     counts = chunked.count[starts]
     chosen: Integers = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
     return chosen
 
 
 def _divided(
-    chunked: Chunked, starts: Integers, settings: PipelineSettings, cost: PipelineCost
-) -> _Grouped | None:
-    """Neighbouring units joined to pipelines with the least closed-form time.
+    chunked: Chunked,
+    starts: Integers,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    simulated: bool,
+) -> _Divided | None:
+    """Neighbouring units joined to the pipelines with the least price.
 
     ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
     """
-    edges = [*starts.tolist(), chunked.chunks]
-    best: list[tuple[float, tuple[_Priced, ...]]] = [(0.0, ())]
-    for end in range(1, len(edges)):
-        choice: tuple[float, tuple[_Priced, ...]] = (math.inf, ())
-        for start in range(end - 1, -1, -1):
-            priced = _priced(chunked, edges[start], edges[end], settings, cost)
-            if priced is None:
-                break  # more units in front only hold more at once
-            total = best[start][0] + priced.more_ms
-            if total < choice[0]:
-                choice = total, (*best[start][1], priced)
-        if choice[0] == math.inf:
-            return None
-        best.append(choice)
-    closed_form = best[-1][0] + float(chunked.total_ms.sum())
-    groups = tuple(
-        _Group(one.first, one.end, one.counted.layers(), one.counted.total) for one in best[-1][1]
+    # Compiled code is loaded by who plans.
+    from railx.planning import grouping_kernels as kernels
+
+    modes = {"full": kernels.FULL, "none": kernels.NONE}
+    problem = _problem_of(chunked, 0, chunked.chunks, cost)
+    bounds, closed_form_ms, simulated_ms = kernels.divide(
+        problem.kept,
+        problem.saved,
+        problem.capacity,
+        np.array(cost.layer_counts, dtype=np.int64),
+        checkpoints.SLACK,
+        chunked.forward_ms,
+        chunked.backward_ms,
+        cost.layer_forward_ms(chunked.forward_ms),
+        _sends_ms(chunked.tokens, cost),
+        problem.backward,
+        chunked.count,
+        np.append(starts, chunked.chunks),
+        modes.get(settings.checkpointing, kernels.ADAPTIVE),
+        simulated,
     )
-    return _Grouped(chunked, groups, closed_form)
-
-
-def _priced(
-    chunked: Chunked, first: int, end: int, settings: PipelineSettings, cost: PipelineCost
-) -> _Priced | None:
-    """What a pipeline of chunks costs beyond them (eqs. 12-13); None: it does not fit.
-
-    Filling and draining takes (stages - 1) times the mean chunk time, recomputing the
-    mean time of a layer for every count (eq. 17).
-    """
-    problem = _problem_of(chunked, first, end, cost)
-    found = _counts(problem, settings, cost, thorough=False)
-    if found is None:
+    if not len(bounds):
         return None
-    fill_ms = (cost.shape.stages - 1) * float(chunked.total_ms[first:end].mean())
-    layer_ms = cost.layer_forward_ms(float(chunked.forward_ms[first:end].mean()))
-    return _Priced(fill_ms + layer_ms * found.total, first, end, found)
+    return _Divided(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)
 
 
-def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -> _Grouped:
-    """The same groups with their counts solved thoroughly."""
+def _solved(
+    divided: _Divided, settings: PipelineSettings, cost: PipelineCost, care: _Care
+) -> _Grouped:
+    """The pipelines with their counts."""
     groups = []
-    for group in grouped.groups:
-        problem = _problem_of(grouped.chunked, group.first, group.end, cost)
-        found = _counts(problem, settings, cost, thorough=True)
-        assert found is not None  # the quick method found counts
-        groups.append(_Group(group.first, group.end, found.layers(), found.total, found.gap))
-    solved = replace(grouped, groups=tuple(groups))
+    for first, end in pairwise(divided.bounds):
+        problem = _problem_of(divided.chunked, first, end, cost)
+        found = _counts(problem, settings, cost, care)
+        assert found is not None  # they were priced
+        groups.append(_Group(first, end, found.layers(), found.total, found.gap))
+    solved = _Grouped(divided.chunked, tuple(groups))
     return replace(solved, simulated_ms=_simulated_ms(solved, cost))
 
 
 def _counts(
-    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, *, thorough: bool
+    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, care: _Care
 ) -> _Counted | None:
     """Layers that are recomputed; None where memory is short."""
     shape = (problem.stages, problem.chunks)
@@ -719,11 +787,11 @@ def _counts(
         return _Counted(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
     if settings.checkpointing != "full":
         solution: checkpoints.Solution | None = None
-        if thorough and settings.checkpointing == "exact":
+        if care == "thorough" and settings.checkpointing == "exact":
             solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
             found = None if solution is None else solution.counts
         else:
-            found = checkpoints.fast(problem) if thorough else checkpoints.rough(problem)
+            found = _METHODS[care](problem)
         if found is not None:
             gap = 0.0 if solution is None else solution.gap
             return _Counted(int(found.sum()), lambda: problem.counts(found), gap)
@@ -841,7 +909,8 @@ def _short_memory(
     """Which stage lacks how much memory where the K that needs least runs out of it."""
     least: tuple[float, int, float] | None = None
     layers = _most_recomputed(settings, cost)
-    for chunked in _candidates(sequences, lengths, settings, cost, beside_tails=False):
+    families = _candidates(sequences, lengths, settings, cost, beside_tails=False)
+    for chunked in chain.from_iterable(families):
         starts = _one_by_one(chunked)
         most: tuple[float, int, float] = (-math.inf, 0, 0.0)
         for first, end in pairwise([*starts.tolist(), chunked.chunks]):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from railx.places import CODE, shipped_name
 from railx.provenance.machine import collect_provenance
 
 __all__ = ["JOB_SCHEMA", "digest_of", "job_record", "load_average", "now_utc"]
@@ -22,7 +23,6 @@ JOB_SCHEMA = "railx.provenance/2"
 
 _MACHINE = ("python", "system", "machine", "cpu", "cores", "memory_gb", "gpus")
 _BLOCK_BYTES = 1 << 20
-_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def job_record(
@@ -36,16 +36,17 @@ def job_record(
     outputs: Iterable[str | Path],
     started_utc: str,
     load_before: float | None,
-    repository: str | Path = _ROOT,
+    repository: str | Path = CODE,
 ) -> dict[str, Any]:
     """The record of a job that has just ended, as plain JSON data.
 
     Keys: ``schema``, ``stage``, ``item``, ``started_utc``, ``ended_utc``, ``commit``
     and ``dirty`` (None without git), ``code`` (digest), ``config`` (SHA-256 of the
     settings), ``inputs`` and ``outputs`` (SHA-256 by path; a file outside the working
-    folder by its name), ``packages`` (versions of those that the stage imports),
-    ``lock`` (SHA-256 of requirements.lock, None without one), ``load`` (one-minute load
-    average ``before`` and ``after``), and the machine's keys of
+    folder by its name, one that came with the code by its place there), ``packages``
+    (versions of those that the stage imports), ``lock`` (SHA-256 of requirements.lock,
+    None without one), ``load`` (one-minute load average ``before`` and ``after``), and
+    the machine's keys of
     :func:`~railx.provenance.collect_provenance`. Raises OSError for a file that cannot
     be read.
     """
@@ -101,5 +102,5 @@ def _digests(paths: Iterable[str | Path]) -> dict[str, str]:
     digests = {}
     for path in paths:
         place = Path(path)
-        digests[place.name if place.is_absolute() else place.as_posix()] = digest_of(place)
+        digests[shipped_name(place)] = digest_of(place)
     return dict(sorted(digests.items()))

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from railx.places import CODE
+
 __all__ = ["PACKAGES", "SCHEMA", "collect_provenance"]
 
 SCHEMA = "railx.provenance/1"
@@ -25,11 +27,10 @@ PACKAGES: tuple[str, ...] = (
 )  # fmt: skip
 
 _PROJECT = "railx-lab"
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _SECONDS = 10.0
 
 
-def collect_provenance(repository: str | Path = _ROOT) -> dict[str, Any]:
+def collect_provenance(repository: str | Path = CODE) -> dict[str, Any]:
     """Commit, versions and hardware as plain JSON data.
 
     Keys: ``schema``, ``created_utc``, ``project`` (version), ``commit`` and ``dirty``

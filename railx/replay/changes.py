@@ -5,12 +5,17 @@ switch could be at work before anybody waits for it: from the moment at which al
 are free and everyone has announced or asked, to the moment at which the last member
 stands before the operation. A reconfiguration latency L then stalls it for max(0, L -
 window).
+
+A rank announces circuits, not operations: what it needs next is known when nothing is
+under way on it any more, also where several operations in a row need the same circuits
+(a pipeline stage sends and receives at once) and the first to begin is not the first
+that it issued.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +33,11 @@ class Change:
 
     * ``key``: channel and number of the operation.
     * ``iteration``: that of the member which came last to it.
-    * ``window_ns``: from the first moment at which the switch could begin (announced
-      or asked by all members, ports free) to the last member's arrival; 0 where they
-      arrived before.
+    * ``opened_ns``: the first moment at which the switch could begin (announced or
+      asked by all members, ports free).
+    * ``arrived_ns``: the last member's arrival, at the first of the operations that all
+      stand before on these circuits.
+    * ``began_ns``: when the last member had its circuits.
     * ``stall_ns``: waiting for light, by the controller's account, of the member that
       waited longest.
     """
@@ -38,8 +45,15 @@ class Change:
     key: OperationKey
     configuration: Configuration
     iteration: int
-    window_ns: int
+    opened_ns: int
+    arrived_ns: int
+    began_ns: int
     stall_ns: int
+
+    @property
+    def window_ns(self) -> int:
+        """From one moment to the other; 0 where the members arrived before."""
+        return max(0, self.arrived_ns - self.opened_ns)
 
 
 @dataclass
@@ -61,6 +75,30 @@ class _Operation:
         return max(int(event["end_ns"]) for event in self.events)
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A rank's part of an operation."""
+
+    operation: _Operation
+    event: _Event
+
+    @property
+    def issued_ns(self) -> int:
+        return int(self.event["issued_ns"])
+
+    @property
+    def began_ns(self) -> int:
+        return int(self.event["start_ns"])
+
+    @property
+    def ended_ns(self) -> int:
+        return int(self.event["end_ns"])
+
+    @property
+    def is_ring(self) -> bool:
+        return self.operation.configuration.kind == "ring"
+
+
 def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool) -> list[Change]:
     """The changes of one run's trace in the order in which they began.
 
@@ -73,15 +111,14 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
     before = _previous(operations)
     last: dict[Port, tuple[Circuit, int]] = {}
     found = []
-    for operation in sorted(operations, key=lambda item: (item.began_ns, item.key)):
+    ordered = sorted(operations, key=lambda item: (item.began_ns, item.key))
+    for place, operation in enumerate(ordered):
         circuits = layout.circuits(operation.configuration)
         ports = [(port, circuit) for circuit in circuits for port in circuit.ports]
         used = [last[port][1] for port, _ in ports if port in last]
         if used and any(last[port][0] != circuit for port, circuit in ports if port in last):
             known_ns = [
-                before.get((event["rank"], operation.key), int(event["issued_ns"]))
-                if announced
-                else int(event["issued_ns"])
+                before[event["rank"], operation.key] if announced else int(event["issued_ns"])
                 for event in operation.events
             ]
             found.append(
@@ -89,7 +126,9 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
                     operation.key,
                     operation.configuration,
                     max(event["iteration"] for event in operation.events),
-                    max(0, operation.arrived_ns - max(*used, *known_ns)),
+                    max(*used, *known_ns),
+                    _arrived(ordered[place:], layout),
+                    operation.began_ns,
                     _stall(operation, stalls),
                 )
             )
@@ -125,22 +164,53 @@ def _read(
     return whole, stalls
 
 
+def _arrived(operations: Sequence[_Operation], layout: Layout) -> int:
+    """When all members of the first operation first stood before one on its circuits.
+
+    Only those count that it shares its circuits with before they move again.
+    """
+    first = operations[0]
+    arrived_ns = first.arrived_ns
+    for operation in operations[1:]:
+        if operation.configuration == first.configuration:
+            arrived_ns = min(arrived_ns, operation.arrived_ns)
+        elif layout.conflict(operation.configuration, first.configuration):
+            break
+    return arrived_ns
+
+
 def _previous(operations: Iterable[_Operation]) -> dict[tuple[int, OperationKey], int]:
-    """When a rank had ended what came before an operation in its iteration."""
-    programs: dict[tuple[int, int], list[tuple[int, int, OperationKey]]] = defaultdict(list)
+    """When a rank had made known that an operation's circuits are its next ones.
+
+    It announces them when an operation has ended, none is under way, and none was asked
+    for that comes first (as :meth:`training.session.Session` does). Without that it
+    is known when the rank asks for the first operation on them.
+    """
+    programs: dict[tuple[int, int], list[_Part]] = defaultdict(list)
     for operation in operations:
         for event in operation.events:
-            programs[event["rank"], event["iteration"]].append(
-                (event["issued_ns"], event["end_ns"], operation.key)
-            )
+            programs[event["rank"], event["iteration"]].append(_Part(operation, event))
     found: dict[tuple[int, OperationKey], int] = {}
     for (rank, _), program in programs.items():
-        ended_ns: int | None = None
-        for issued_ns, end_ns, key in sorted(program):
-            if ended_ns is not None:
-                found[rank, key] = min(ended_ns, issued_ns)
-            ended_ns = end_ns if ended_ns is None else max(ended_ns, end_ns)
+        program.sort(key=lambda part: (part.issued_ns, part.operation.key))
+        first = 0
+        for place, part in enumerate(program):
+            if part.operation.configuration != program[first].operation.configuration:
+                first = place
+            found[rank, part.operation.key] = _known(program[:first], program[first].issued_ns)
     return found
+
+
+def _known(earlier: Sequence[_Part], issued_ns: int) -> int:
+    """When a rank announced what it issued at ``issued_ns``; that moment where not.
+
+    ``earlier``: what it had issued before, for other circuits.
+    """
+    begun = [part for part in earlier if part.began_ns <= issued_ns]
+    ended_ns = max((part.ended_ns for part in begun), default=issued_ns)
+    passed = max((n for n, part in enumerate(earlier) if part.is_ring and part in begun), default=0)
+    waits = any(part.began_ns > issued_ns for part in earlier[passed:])
+    return issued_ns if waits else min(ended_ns, issued_ns)
 
 
 def _stall(operation: _Operation, stalls: Mapping[tuple[int, str], list[_Event]]) -> int:

@@ -17,10 +17,12 @@ from typing import Any
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.progress import counted
-from railx.replay.engine import ReplayedIteration, Step, replay
+from railx.replay.engine import ReplayedIteration, Step
 from railx.replay.passes import Passes
 from railx.replay.pricing import price_of
+from railx.replay.programs import Programs
 from railx.replay.recording import cluster_programs, recorded_programs
+from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
 
 __all__ = ["RECORDED", "cluster_time", "summarised"]
@@ -35,6 +37,8 @@ _Row = Mapping[str, Any]
 class _Setting:
     mode: Mode
     latency_ms: float
+    held: bool
+    message_ms: float
 
 
 def cluster_time(
@@ -72,8 +76,9 @@ def cluster_time(
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
         for topology, own in counted(programs.items(), "topologies")
+        for made in [prepare(Programs.from_steps(own), layout)]
         for setting in _sweep(settings)
-        for row in _replayed(topology, own, layout, setting, warmup, wall)
+        for row in _replayed(topology, made, setting, warmup, wall)
     ]
 
 
@@ -98,10 +103,15 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _sweep(settings: ReplaySettings) -> list[_Setting]:
+    modes: list[tuple[Mode, tuple[float, ...]]] = [
+        ("electrical", (0.0,)),
+        ("on_demand", settings.on_demand_latencies_ms),
+        ("provisioned", settings.provisioned_latencies_ms),
+    ]
     return [
-        _Setting("electrical", 0.0),
-        *(_Setting("on_demand", latency_ms) for latency_ms in settings.on_demand_latencies_ms),
-        *(_Setting("provisioned", latency_ms) for latency_ms in settings.provisioned_latencies_ms),
+        _Setting(mode, latency_ms, settings.leases == "held", settings.message_ms)
+        for mode, latencies_ms in modes
+        for latency_ms in latencies_ms
     ]
 
 
@@ -117,16 +127,23 @@ def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
 
 def _replayed(
     topology: str,
-    programs: Mapping[int, Sequence[Step]],
-    layout: Layout,
+    made: Prepared,
     setting: _Setting,
     warmup: int,
     wall: Mapping[tuple[str, float, int], float],
 ) -> Iterable[dict[str, Any]]:
-    latency_ns = round(setting.latency_ms * 1e6)
     by_iteration: dict[int, list[ReplayedIteration]] = defaultdict(list)
-    # Leases stay with their members as in a run, so that as many operations ask.
-    for row in replay(programs, layout, setting.mode, latency_ns, held=True):
+    found = replay_programs(
+        made,
+        None,
+        setting.mode,
+        round(setting.latency_ms * 1e6),
+        # The compiled engine holds no leases where operations of a channel are missing.
+        engine="core" if setting.held and not made.counts_up else "compiled",
+        held=setting.held,
+        message_ns=round(setting.message_ms * 1e6),
+    )
+    for row in found.rows():
         by_iteration[row.iteration].append(row)
     for iteration, ranks in sorted(by_iteration.items()):
         if iteration < warmup:

@@ -27,6 +27,14 @@ class ReplaySettings:
     """Reconfiguration latencies of the on-demand mode."""
     provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
     """Reconfiguration latencies of the provisioned mode."""
+    leases: Literal["held", "returned"]
+    """Whether a grant leaves the circuits with its members until others need them, as
+    in a run, or every operation asks for them and gives them back.
+    """
+    message_ms: Annotated[float, NonNegative()]
+    """How long a message takes between a rank and the controller, one way, with the
+    threads that wake up for it. 0 where nobody has measured it.
+    """
 
     def __post_init__(self) -> None:
         if (self.compute == "profile") != (self.profile is not None):

@@ -657,6 +657,14 @@ def _tokens_per_device(
     tokens = int((cluster.memory_gib * 1024 - states) / activation_mib)
     if tokens < 1:
         needed = (states + activation_mib) / 1024
+        shortest = model_state_mib(settings, cluster, model, 1)
+        if (cluster.memory_gib * 1024 - shortest) / activation_mib >= 1:
+            raise SettingsError(
+                "batch.max_length_tokens",
+                f"got a longest sequence of {max_length_tokens:,} tokens; allowed: shorter ones, as"
+                f" learned positions for it need {needed:,.1f} GiB of a device's"
+                f" {cluster.memory_gib:g} GiB",
+            )
         raise SettingsError(
             "cluster.memory_gib",
             f"got {cluster.memory_gib}; allowed: more than {needed:.1f}, for the model's states",

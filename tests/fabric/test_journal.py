@@ -182,8 +182,8 @@ def test_every_event_of_the_core_is_known_to_the_journal() -> None:
     quiet = {"statistics", "snapshot", "gone"}
     methods = {
         name
-        for name, value in vars(ControllerCore).items()
-        if not name.startswith("_") and callable(value)
+        for name in dir(ControllerCore)
+        if not name.startswith("_") and callable(getattr(ControllerCore, name))
     }
     assert methods - quiet == set(EVENTS)
 

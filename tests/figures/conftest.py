@@ -20,7 +20,6 @@ from tests.figures.papers import (
     write_iterations_of_plans,
     write_pipelines,
     write_plans,
-    write_rails,
     write_underlays,
 )
 from tests.figures.step_tables import write_generated
@@ -429,6 +428,43 @@ def write_switched(results: Path) -> Path:
     return write_result(results, "switched.steps", rows, fidelity="analytic")
 
 
+def write_rail_steps(results: Path) -> Path:
+    """Generated steps that grow with latency as often as circuits change."""
+    changes = {
+        "electrical_rails": {"packets": 0},
+        "railx": {"set_once": 0},
+        "railx_8_rails": {"set_once": 0, "where_it_pays": 2},
+        "photonic_rails": {"every_phase": 6},
+        "photonic_rails_4_ports": {"set_once": 0},
+        "electrical_rails_alone": {"packets": 0},
+        "electrical_rails_artifact": {"packets": 0},
+    }
+    rows = [
+        {
+            "network": name,
+            "step": step,
+            "job": "one",
+            "gpus": 64,
+            "basis": basis,
+            "mode": mode,
+            "rule": rule,
+            "latency_ms": latency,
+            "reconfigurations": float(count),
+            "step_ms": 6000.0 + 50 * place + count * latency * (1 if rule == "on_demand" else 0.8),
+            "stall_ms": count * latency * (1 if rule == "on_demand" else 0.8),
+            "cost_per_gpu_usd": 1900.0 * (1 if basis == "equal_cost" else place + 1),
+            "watts_per_gpu": 10.0 + 40.0 * place,
+        }
+        for place, (name, modes) in enumerate(changes.items())
+        for mode, count in modes.items()
+        for step in ("llama16", "llama64", "deepseek_236b")
+        for basis in ("equal_bandwidth", "equal_cost")
+        for rule in ("on_demand", "provisioned")
+        for latency in (0.0, 0.007, 1.2, 25.0, 1000.0)
+    ]
+    return write_result(results, "switched.generated", rows, fidelity="replay")
+
+
 def write_groups(
     results: Path, plan: str, layout: list[list[tuple[int, float, list[int]]]]
 ) -> Path:
@@ -752,7 +788,8 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "rail_claims": {"map": rails["rail_claims"]},
         "switch_technologies": {},
         "switched_circuits": {"steps": [write_switched(results)]},
-        "rail_savings": {"summary": [write_rails(results / "rails")]},
+        "rail_steps": {"generated": [write_rail_steps(results)]},
+        "rail_savings": {"rails": rails["rail_bills"]},
         "adaptive_speedups": {"groups": cases},
         "planners": {"groups": write_baselines(results / "baselines")},
         "all_to_all_degree": {"groups": cases},

@@ -48,20 +48,6 @@ def write_claims(results: Path) -> Path:
     return write_result(results, "evidence.claims", rows)
 
 
-def write_rails(results: Path) -> Path:
-    """Bills of the rails of fig. 15 at 512 GPUs."""
-    rows = [
-        {"topology": name, "chips": 512, "cost_usd": cost, "power_watts": watts}
-        for name, cost, watts in (
-            ("rail_optimised_h200", 4.2e6, 131_680.0),
-            ("opus_rails_h200", 1.0e6, 5_520.0),
-            ("rail_optimised_gb200", 3.1e6, 132_600.0),
-            ("opus_rails_gb200", 1.0e6, 8_592.0),
-        )
-    ]
-    return write_result(results, "economics.summary", rows, fidelity="analytic")
-
-
 def plan_rows(plan: str, planner: str, seconds: float, degree: int, gb_s: float) -> list[Row]:
     """Two iterations of one micro-batch, costed with 2 MiB a token over ``gb_s``."""
     tokens = 64_000

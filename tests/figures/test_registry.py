@@ -207,6 +207,13 @@ def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> No
         ),
         ("switched_circuits", {"jobs": {"sparse": "x"}}, r"jobs: got sparse; allowed: dense"),
         ("switched_circuits", {"bars": {"mesh": "x"}}, r"bars: got mesh; allowed: railx"),
+        ("switched_circuits", {"above": {"dense": 1.5}}, r"above: got dense; allowed: the jobs"),
+        ("rail_steps", {"bars": {"mesh": "x"}}, r"bars: got mesh; allowed: electrical_rails"),
+        (
+            "rail_steps",
+            {"jobs": {"llama8": "x"}, "above": {"llama8": 2}},
+            r"jobs: got llama8; allowed: llama16",
+        ),
         (
             "price_sensitivity",
             {"all_to_all": "none"},

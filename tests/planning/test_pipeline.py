@@ -197,17 +197,19 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
     grouped = module._group(chunked, chosen, cost)
     if min(closed) == math.inf:
         # Sequences of one count do not fit together: they are divided one by one.
-        assert grouped is None or {group.first for group in grouped.groups} - set(starts)
+        assert grouped is None or set(grouped.bounds) - set(starts)
     else:
         assert grouped is not None
         assert grouped.closed_form_ms == pytest.approx(min(closed))
-        assert grouped.groups[0].first == 0
-        assert grouped.groups[-1].end == chunked.chunks
+        assert (grouped.bounds[0], grouped.bounds[-1]) == (0, chunked.chunks)
+        solved = module._solved(grouped, chosen, cost, "rough")
+        assert grouped.simulated_ms == pytest.approx(solved.simulated_ms)
     if mode == "adaptive" and tokens == 330:
         # Memory holds one pipeline of all; two recompute so much less that they win.
         assert grouped is not None
-        assert len(grouped.groups) == 2
-        assert module._priced(chunked, 0, chunked.chunks, chosen, cost) is not None
+        assert len(grouped.bounds) == 3
+        whole = module._problem_of(chunked, 0, chunked.chunks, cost)
+        assert checkpoints.rough(whole) is not None
 
 
 def test_problems_of_plans_and_of_chunks_agree() -> None:

@@ -75,6 +75,57 @@ def test_the_first_operation_of_an_iteration_is_announced_by_nobody() -> None:
     assert (change.window_ns, change.iteration) == (0, 1)
 
 
+def test_operations_in_a_row_on_the_same_circuits_share_a_window() -> None:
+    """A stage receives and sends at once: all stand before the second one first."""
+    events = [
+        *_ring_then_pair(sender=150, receiver=300),
+        _part(0, "pair 0,2", 1, 200, 410, 415, channel="back"),
+        _part(2, "pair 0,2", 1, 160, 410, 415, channel="back"),
+    ]
+    change = _only(circuit_changes(events, LAYOUT, announced=True))
+    assert change.key == ("pair 0,2", 0)
+    assert (change.opened_ns, change.arrived_ns) == (110, 200)
+    # Where the circuits move between them, the second comes too late to share.
+    between = [
+        _part(0, "pair 0,3", 0, 200, 391, 392),
+        _part(3, "pair 0,3", 0, 200, 391, 392),
+    ]
+    late = [row | {"issued_ns": 170, "start_ns": 395} for row in events[-2:]]
+    events = [
+        *_ring_then_pair(sender=150, receiver=300)[:4],
+        *(row | {"start_ns": 380, "end_ns": 385} for row in _ring_then_pair(receiver=300)[4:]),
+        *between,
+        *late,
+    ]
+    first, *_ = circuit_changes(events, LAYOUT, announced=True)
+    assert (first.key, first.arrived_ns) == (("pair 0,2", 0), 300)
+
+
+def _receive_then_message(*, ring_between: bool) -> list[dict[str, Any]]:
+    """Rank 0 has posted a receive from 2 that comes late, and then sends to 3."""
+    ring = 20 if ring_between else 5
+    return [
+        _part(0, "ring 0,1", 0, ring, 25, 100),
+        _part(1, "ring 0,1", 0, ring, 25, 100),
+        _part(2, "ring 2,3", 0, 10, 25, 110),
+        _part(3, "ring 2,3", 0, 10, 25, 110),
+        _part(0, "pair 0,2", 0, 15, 900, 950),
+        _part(2, "pair 0,2", 0, 800, 900, 950),
+        _part(0, "pair 0,3", 0, 200, 400, 500),
+        _part(3, "pair 0,3", 0, 180, 400, 500),
+    ]
+
+
+def test_nobody_announces_past_what_it_has_asked_for() -> None:
+    """What was asked for comes first, but where a collective has overtaken it."""
+    waits, *_ = circuit_changes(_receive_then_message(ring_between=False), LAYOUT, announced=True)
+    assert (waits.key, waits.opened_ns) == (("pair 0,3", 0), 200)
+    overtaken, *_ = circuit_changes(
+        _receive_then_message(ring_between=True), LAYOUT, announced=True
+    )
+    assert (overtaken.key, overtaken.opened_ns) == (("pair 0,3", 0), 110)
+
+
 def test_a_stall_is_the_longest_that_ends_with_the_operation() -> None:
     def waited(rank: int, start: int, end: int) -> dict[str, Any]:
         row = _part(rank, "pair 0,2", -1, 0, start, end)

@@ -236,7 +236,7 @@ def test_a_recording_of_another_plan_is_refused() -> None:
 
 def test_cluster_time_says_where_computation_comes_from() -> None:
     passes = profiled_passes(PLAN, FIT, LAYERS, [0])
-    settings = ReplaySettings("analytic", "profile", "tiny", (), ())
+    settings = ReplaySettings("analytic", "profile", "tiny", (), (), "held", 0.0)
     table = [
         {"operation": "all_to_all", "group_size": 2, "stride": 1, "fidelity": "analytic"}
         | {"gb_s": 1000.0, "latency_us": 4000.0}
@@ -256,11 +256,11 @@ def test_cluster_time_says_where_computation_comes_from() -> None:
 
 def test_a_profile_is_named_where_it_is_used_and_nowhere_else() -> None:
     with pytest.raises(SettingsError, match=r"^profile: got None; allowed with profile times: the"):
-        ReplaySettings("analytic", "profile", None, (), ())
+        ReplaySettings("analytic", "profile", None, (), (), "held", 0.0)
     with pytest.raises(
         SettingsError, match=r"^profile: got 'x'; allowed with measured times: null"
     ):
-        ReplaySettings("analytic", "measured", "x", (), ())
+        ReplaySettings("analytic", "measured", "x", (), (), "held", 0.0)
 
 
 def test_an_experiment_gives_the_replay_its_profile_and_the_plan_of_the_run() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -73,7 +73,7 @@ def trace() -> list[dict[str, Any]]:
 
 
 def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
-    settings = ReplaySettings("analytic", "measured", None, (5.0,), ())
+    settings = ReplaySettings("analytic", "measured", None, (5.0,), (), "held", 0.0)
     fast = [row("all_reduce", 2, 1, 100.0, 0.0)]  # 1 ms, hidden
     slow = [row("all_reduce", 2, 1, 25.0, 0.0)]  # 4 ms, half of it hidden
     rows = cluster_time(trace(), {"fast": fast, "slow": slow}, settings, Layout(1), 1)
@@ -98,25 +98,39 @@ def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
         assert {tuple(one)[:3] for one in own} == {("topology", "compute", "mode")}
 
 
-def test_leases_stay_with_their_members_as_in_a_run() -> None:
-    """The same circuits in the next iteration: nobody asks for them again."""
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(("leases", "again"), [("held", 0), ("returned", 1)])
+def test_leases_stay_with_their_members_as_in_a_run(
+    leases: Literal["held", "returned"], again: int, first: int
+) -> None:
+    """The same circuits in the next iteration: nobody asks for them again.
+
+    Also where the recording has not the first operation of the channel.
+    """
     later = [
         {name: value + 20 * 10**6 if name.endswith("_ns") else value for name, value in one.items()}
-        | {"iteration": 2, "sequence": min(one["sequence"] + 1, 1)}
+        | {"iteration": 2, "sequence": min(one["sequence"] + 1 + first, 1 + first)}
         for one in trace()
     ]
-    settings = ReplaySettings("analytic", "measured", None, (5.0,), (5.0,))
+    settings = ReplaySettings("analytic", "measured", None, (5.0,), (5.0,), leases, 0.0)
     rows = cluster_time([*trace(), *later], {}, settings, Layout(1), 1)
     asked = {(one["mode"], one["iteration"]): one["requests"] for one in rows}
     assert asked == {
         **{("electrical", number): 0 for number in (1, 2)},
         **{(mode, 1): 1 for mode in ("on_demand", "provisioned")},
-        **{(mode, 2): 0 for mode in ("on_demand", "provisioned")},
+        **{(mode, 2): again for mode in ("on_demand", "provisioned")},
     }
 
 
+def test_messages_take_as_long_as_the_settings_say() -> None:
+    settings = ReplaySettings("analytic", "measured", None, (0.0, 5.0), (), "held", 0.25)
+    rows = cluster_time(trace(), {}, settings, Layout(1), 1)
+    # The question and its answer.
+    assert [one["cluster_ms"] for one in rows] == [12.0, 12.5, 17.5]
+
+
 def test_a_shared_gpu_tells_no_cluster_time() -> None:
-    settings = ReplaySettings("analytic", "measured", None, (), ())
+    settings = ReplaySettings("analytic", "measured", None, (), (), "held", 0.0)
     rows = cluster_time(trace(), {"fast": TABLE}, settings, Layout(1), 1, shared_device=True)
     assert {one["topology"] for one in rows} == {RECORDED}
     assert cluster_time(trace(), {}, settings, Layout(1), 2) == [], "warm-up is left out"

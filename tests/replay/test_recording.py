@@ -159,8 +159,13 @@ def test_a_sender_that_was_buffered_waits_for_nobody() -> None:
     early = {"issued_ns": 2, "waited_ns": 2, "start_ns": 3, "end_ns": 5, "resumed_ns": 6}
     late = {"issued_ns": 30, "waited_ns": 30, "start_ns": 31, "end_ns": 33, "resumed_ns": 35}
     sent = [event("send", 0, **message, **early), event("recv", 1, **message, **late)]
-    rows = replay(recorded_programs([*begun, *sent]), Layout(1), "electrical", 0)
+    programs = recorded_programs([*begun, *sent])
+    rows = replay(programs, Layout(1), "electrical", 0)
     assert [row.duration_ns for row in rows] == [9, 39]
+    operations = [step.operation for steps in programs.values() for step in steps]
+    for operation in filter(None, operations):
+        assert operation.alone == {0}
+        assert operation.lasts_ns == {0: 2, 1: 2}
 
 
 def test_operations_of_a_lane_that_were_begun_together_take_turns() -> None:

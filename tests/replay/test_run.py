@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import Step, replay
+from railx.replay.engine import Logged, Step, replay
 from railx.replay.programs import COLUMNS, Programs, read_programs, write_programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
@@ -18,15 +18,29 @@ from tests.replay.programs import programs, rails
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
 
 
-@settings(max_examples=150, deadline=None)
-@given(steps=programs(), model=rails(), mode=st.sampled_from(MODES), latency_ns=st.integers(0, 9))
+@settings(max_examples=300, deadline=None)
+@given(
+    steps=programs(),
+    model=rails(),
+    mode=st.sampled_from(MODES),
+    latency_ns=st.integers(0, 9),
+    message_ns=st.sampled_from((0, 0, 1, 2, 7)),
+    held=st.booleans(),
+)
 def test_the_compiled_engine_decides_as_the_core_does(
-    steps: dict[int, list[Step]], model: CircuitModel, mode: Mode, latency_ns: int
+    steps: dict[int, list[Step]],
+    model: CircuitModel,
+    mode: Mode,
+    latency_ns: int,
+    message_ns: int,
+    held: bool,
 ) -> None:
     prepared = prepare(Programs.from_steps(steps), model)
-    log: list[object] = []
-    rows = replay(steps, model, mode, latency_ns, log=log)  # type: ignore[arg-type]
-    ours = replay_programs(prepared, None, mode, latency_ns, keep_log=True)
+    log: list[Logged] = []
+    rows = replay(steps, model, mode, latency_ns, log=log, held=held, message_ns=message_ns)
+    ours = replay_programs(
+        prepared, None, mode, latency_ns, held=held, message_ns=message_ns, keep_log=True
+    )
     assert list(ours.log) == log
     assert ours.rows() == rows
 

@@ -60,6 +60,13 @@ def test_a_nanosecond_of_latency_adds_as_many_as_there_are_switches() -> None:
     assert added["alone", "on_demand"] == pytest.approx(1e-6)
 
 
+def test_the_first_step_is_left_out() -> None:
+    """It finds no circuits; a pipeline alone never waits for light again."""
+    own = replace(settings(), sweep=replace(SWEEP, iterations=2))
+    alone = [row for row in time_rows("one", own) if row["job"] == "alone"]
+    assert {(row["stall_ms"], row["added_ms"]) for row in alone} == {(0.0, 0.0)}
+
+
 def test_other_tables_name_their_job() -> None:
     own = settings()
     experts = replace(

@@ -421,8 +421,8 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
         ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),
-        ("- cost", "conf/experiment/mine.yaml: allowed: a mapping of an experiment's keys"),
-        ("figures: [cost", "conf/experiment/mine.yaml: no YAML: while parsing a flow sequence"),
+        ("- cost", "conf/experiment/mine.yaml: got list; allowed: a mapping of keys to settings"),
+        ("figures: [cost", "conf/experiment/mine.yaml: no YAML: line 3: while parsing a flow"),
         ("topologies: {torus_2d: {k: 1}}", "topologies.torus_2d.k: unknown key; allowed: family,"),
     ],
 )
@@ -437,17 +437,17 @@ def test_a_mistake_in_an_experiment_is_named_in_one_line(
 
 
 class Counted:
-    """How often Hydra really composed."""
+    """How often something was really composed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0
-        compose = config._with_hydra
+        compose = config._anew
 
         def counted(*arguments: Any) -> dict[str, Any]:
             self.times += 1
             return compose(*arguments)
 
-        monkeypatch.setattr(config, "_with_hydra", counted)
+        monkeypatch.setattr(config, "_anew", counted)
 
 
 @pytest.fixture

@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
+from railx.fabric.circuits import Configuration
 from railx.io import read_rows, write_json
+from railx.replay.switchings import Switching
 from tests.builders import choice
+from training.live_settings import journal_path
 from workflow.stages import STAGES
 
 Row = dict[str, Any]
 LATENCY_MS = 100.0
 MS = 1_000_000
+#: The place of the block provisioned at that latency.
+SWITCHED = 11
 BLOCKS = (
     ("electrical", 0.0, "measured_cpu"),
     ("provisioned", 0.0, "emulated"),
@@ -105,9 +110,17 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Row]
         out.mkdir()
         write_json(out / "rows.json", _rows())
         pq.write_table(pa.Table.from_pylist(_trace()), out / "trace.parquet")
+        journal_path(out, SWITCHED).touch()
         return subprocess.CompletedProcess(command, 0)
 
+    def read(path: Path, _: Any) -> list[Switching]:
+        assert path.name == f"journal.{SWITCHED}.jsonl"
+        moments = (1041, 1143, 1070.5, 1070)
+        pair = Configuration("pair", (0, 4))
+        return [Switching(pair, *(round(moment * MS) for moment in moments))]
+
     monkeypatch.setattr(subprocess, "run", program)
+    monkeypatch.setattr("railx.replay.switchings.switchings", read)
     stage = STAGES["live"]
     outputs = {key: tmp_path / stage.path(key, "mine") for key in stage.outputs}
     settings = {**choice("live", "dp2_pp2_tp2"), "seed": 1}
@@ -122,6 +135,19 @@ def test_changes_have_their_windows_and_both_stalls(made: dict[str, list[Row]]) 
     assert {row["window_ms"] for row in pairs} == {30.0}
     predicted = {row["reconfiguration_latency_ms"]: row["predicted_stall_ms"] for row in pairs}
     assert predicted == {0.0: 0.0, LATENCY_MS: 70.0}
+
+
+def test_changes_have_their_delays_where_a_journal_tells(made: dict[str, list[Row]]) -> None:
+    names = [f"{name}_delay_ms" for name in ("switch", "begin", "question")]
+    found = {
+        tuple(row[name] for name in names)
+        for row in made["changes"]
+        if (row["reconfiguration_latency_ms"], row["iteration"], row["circuits"])
+        == (LATENCY_MS, 1, "pair 0,4")
+    }
+    assert found == {(2.0, 1.0, 0.5)}
+    unknown = [row for row in made["changes"] if row["reconfiguration_latency_ms"] == 0]
+    assert {row[name] for row in unknown for name in names} == {None}
 
 
 def test_blocks_are_medians_of_the_slowest_rank(made: dict[str, list[Row]]) -> None:

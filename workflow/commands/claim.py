@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.places import WORK
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.commands.shared import command
+from workflow.commands.shared import add_running, command, running, snakemake
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
 
-__all__ = ["add"]
-
-_ROOT = Path(__file__).resolve().parents[2]
+__all__ = ["add", "query_files"]
 
 
 def add(commands: Any) -> None:
@@ -36,7 +35,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--experiment", default="paper", help="the experiment that makes the tables"
     )
-    parser.add_argument("--cores", default="all", help="how many cores to use (default: all)")
+    add_running(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(action=_claim)
 
@@ -48,14 +47,14 @@ def _claim(options: argparse.Namespace) -> int:
     chosen = [f"experiment={options.experiment}", *options.overrides]
     experiment = checked_experiment(chosen)
     if claim.settings.query is not None:
-        files = _files(claim.settings.query, claim.id, experiment)
+        files = query_files(claim.settings.query, f"claim {claim.id}", experiment)
         _make(files, options)
-    print_judged(judged(claim, experiment, _ROOT / results_folder(experiment)), options)
+    print_judged(judged(claim, experiment, WORK / results_folder(experiment)), options)
     return 0
 
 
-def _files(query: str, claim: str, experiment: Settings) -> list[Path]:
-    """The files of the tables that a query names.
+def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
+    """The files of the tables that a query names; ``asked`` says whose query it is.
 
     Raises ValueError where the experiment makes one of them not, naming those that do.
     """
@@ -68,7 +67,7 @@ def _files(query: str, claim: str, experiment: Settings) -> list[Path]:
     if missing:
         others = _experiments_with(named)
         raise ValueError(
-            f"claim {claim}: the experiment {experiment['name']} makes no table"
+            f"{asked}: the experiment {experiment['name']} makes no table"
             f" {', '.join(missing)}; allowed: --experiment"
             f" {' or '.join(others) or 'of your own that makes it'}"
         )
@@ -89,7 +88,7 @@ def _experiments_with(named: Sequence[str]) -> list[str]:
     from workflow.experiment import checked_experiment
 
     found = []
-    for path in sorted((_ROOT / "conf" / "experiment").glob("*.yaml")):
+    for path in sorted((WORK / "conf" / "experiment").glob("*.yaml")):
         try:
             experiment = checked_experiment([f"experiment={path.stem}"])
         except SettingsError:
@@ -100,15 +99,14 @@ def _experiments_with(named: Sequence[str]) -> list[str]:
 
 
 def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
-    arguments = [sys.executable, "-m", "snakemake", "--cores", str(options.cores)]
-    arguments += [str(file) for file in files]
-    arguments += ["--config", f"experiment={options.experiment}"]
+    arguments = [str(file) for file in files]
+    entries = [f"experiment={options.experiment}"]
     if options.overrides:
-        arguments.append(f"hydra={' '.join(options.overrides)}")
+        entries.append(f"hydra={shlex.join(options.overrides)}")
     # What Snakemake says is no part of the answer.
-    finished = subprocess.run(arguments, check=False, cwd=_ROOT, stdout=sys.stderr)
-    if finished.returncode:
+    code = snakemake([*arguments, *running(options)], entries, stdout=sys.stderr)
+    if code:
         raise ValueError(
-            f"claim {options.id}: its tables could not be made (exit code {finished.returncode});"
+            f"claim {options.id}: its tables could not be made (exit code {code});"
             " what went wrong stands above"
         )

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from railx.places import WORK, is_work
 from workflow.stage import Settings
 
-__all__ = ["add_results", "command", "experiment_of", "print_table", "words"]
+__all__ = [
+    "add_results",
+    "add_running",
+    "command",
+    "experiment_of",
+    "print_table",
+    "running",
+    "snakemake",
+    "words",
+]
 
 
 def command(
@@ -37,6 +50,38 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """The options that say where and how wide Snakemake runs."""
+    parser.add_argument("--cores", help="how many cores to use (default: all)")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="DIR",
+        help="a Snakemake profile, e.g. profiles/slurm (default: profiles/default)",
+    )
+
+
+def running(options: argparse.Namespace) -> list[str]:
+    """What these options are to Snakemake.
+
+    A profile says itself how wide it runs. Raises ValueError for what cannot be.
+    """
+    cores: str | None = options.cores
+    if cores is not None and cores != "all" and not (cores.isdecimal() and int(cores)):
+        raise ValueError(f"--cores: got {cores!r}; allowed: all, or a whole number above 0")
+    if options.profile is None:
+        return ["--cores", cores or "all"]
+    places = (Path.cwd() / options.profile, WORK / options.profile)
+    found = next((place for place in places if any(place.glob("config*.yaml"))), None)
+    if found is None:
+        raise ValueError(
+            f"--profile: got {options.profile}; allowed: a folder with a config.yaml,"
+            " e.g. profiles/slurm"
+        )
+    wide = [] if cores is None else ["--cores", cores]
+    return [*wide, "--workflow-profile", str(found)]
+
+
 def experiment_of(results: Path, name: str) -> Settings:
     """The experiment as it was run, or as conf/ has it before its report is there."""
     from railx.io import read_json
@@ -47,6 +92,23 @@ def experiment_of(results: Path, name: str) -> Settings:
         return checked_experiment([f"experiment={name}"])
     settings: Settings = read_json(config)
     return settings
+
+
+def snakemake(
+    arguments: Sequence[str], entries: Sequence[str], stdout: IO[str] | None = None
+) -> int:
+    """Run Snakemake in the folder of work; returns its exit code.
+
+    ``entries`` are those of its ``--config``. Raises ValueError where there is no such
+    folder.
+    """
+    if not is_work(WORK):
+        raise ValueError(
+            f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
+            " or a checkout"
+        )
+    command = [sys.executable, "-m", "snakemake", *arguments, "--config", *entries]
+    return subprocess.run(command, check=False, cwd=WORK, stdout=stdout).returncode
 
 
 def words(value: Any) -> str:

@@ -15,7 +15,7 @@ from workflow.commands.shared import add_results, command
 if TYPE_CHECKING:
     from railx.evidence import Paper
 
-__all__ = ["add"]
+__all__ = ["add", "say"]
 
 _PAPERS = Path("resources/papers.yaml")
 _CLAIMS = "evidence/claims.parquet"
@@ -56,12 +56,23 @@ def _add_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def _summary(options: argparse.Namespace) -> int:
+    return _say(_name(options), options.results)
+
+
+def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
+    """Say what held in an experiment that has just run."""
+    from workflow.experiment import checked_experiment
+
+    chosen = checked_experiment([f"experiment={experiment}", *overrides])
+    return _say(str(chosen["name"]), results)
+
+
+def _say(name: str, results: Path) -> int:
     from railx.evidence import read_papers
     from railx.io import in_repository
     from railx.report import read_claims
 
-    name = _name(options)
-    folder = options.results / name
+    folder = results / name
     claims = folder / _CLAIMS
     if not claims.is_file():
         raise ValueError(f"{claims}: no verdicts yet; make them: make reproduce EXPERIMENT={name}")

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from railx.places import in_repository
 from workflow.commands.shared import add_results, command
 
 __all__ = ["add"]
 
-_EXPECTED = Path(__file__).resolve().parents[2] / "resources" / "expected"
+_EXPECTED = in_repository("resources/expected")
 _SHOWN = ("claim", "paper", "kind", "verdict", "ours_text", "published_text", "fidelity")
 _HEAD = """\
 # What every run of the experiment {name} should find of the claims.

@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))
 from workflow.cluster import asked, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.locking import hold_folder
+from workflow.places import check_cores, check_folder, check_sources, check_targets
 from workflow.resources import check_resources
 from workflow.stages import (
     STAGES,
@@ -24,10 +25,15 @@ from workflow.stages import (
 def composed():
     """The experiment of this run as plain data; what is wrong with it, or with resources/, ends the run in one line."""
     try:
+        check_cores(workflow.resource_settings.cores)
         check_resources()
-        return checked_experiment(overrides_from(config))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        experiment = checked_experiment(overrides_from(config))
+        check_folder(results_folder(experiment))
+        check_sources(experiment)
+        check_targets(experiment, sys.argv[1:])
+        return experiment
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -2,6 +2,8 @@
 
 
 rule topology:
+    input:
+        unpack(files_in("topology")),
     output:
         **files_out("topology"),
     params:

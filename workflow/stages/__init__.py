@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from railx.places import in_repository
 from workflow.stage import Made, Settings, Stage, Table
 from workflow.stages import (
     agreement,
@@ -130,12 +131,17 @@ def inputs_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, P
 
 def _paths(experiment: Settings, wanted: Made | Path | Sequence[Path]) -> Path | list[Path]:
     if isinstance(wanted, Path):
-        return wanted
+        return _shipped(wanted)
     if not isinstance(wanted, Made):
-        return list(wanted)
+        return [_shipped(path) for path in wanted]
     names = (wanted.items,) if isinstance(wanted.items, str) else wanted.items
     files = list(files_of(experiment, wanted.output, names).values()) if names else []
     return files[0] if isinstance(wanted.items, str) else files
+
+
+def _shipped(path: Path) -> Path:
+    """Where a file is that a setting names: resources come with the code."""
+    return in_repository(path) if path.parts[:1] == ("resources",) else path
 
 
 def claim_files(experiment: Settings, before: str = "") -> list[Path]:

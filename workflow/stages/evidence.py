@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from railx.places import in_repository
 from workflow.stage import Columns, Inputs, Job, Json, Settings, Stage, Summary, Table, Tracked
 
 __all__ = ["STAGE", "run"]
 
-_CLAIMS = Path("resources/claims")
-_PUBLISHED = Path("resources/published")
-_PAPERS = Path("resources/papers.yaml")
+_CLAIMS = in_repository("resources/claims")
+_PUBLISHED = in_repository("resources/published")
+_PAPERS = in_repository("resources/papers.yaml")
 
 
 def run(job: Job) -> Summary:

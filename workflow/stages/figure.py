@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+from railx.places import in_repository
 from workflow.stage import (
     File,
     Inputs,
@@ -22,7 +23,7 @@ from workflow.stage import (
 
 __all__ = ["STAGE", "check_columns", "run"]
 
-_PUBLISHED = Path("resources/published")
+_PUBLISHED = in_repository("resources/published")
 
 
 def run(job: Job) -> Summary:

@@ -43,11 +43,12 @@ def run(job: Job) -> Summary:
 
     from railx.fabric.circuits import Layout
     from railx.io import read_json, write_json
+    from railx.replay.switchings import switchings
     from railx.settings import load, to_dict
-    from training.live_settings import LiveSettings
+    from training.live_settings import LiveSettings, journal_path, live_blocks
 
     settings: LiveSettings = load(LiveSettings, job.settings, "live")
-    name = job.item or "program"
+    name, layout = job.item or "program", Layout(settings.tensor_parallel)
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
         config, out = Path(scratch) / "config.json", Path(scratch) / "out"
         write_json(config, to_dict(settings))
@@ -62,13 +63,21 @@ def run(job: Job) -> Summary:
             )
         measured = read_json(out / "rows.json")
         trace = pq.read_table(out / "trace.parquet").to_pylist()
+        journals = {}
+        for number, block in enumerate(live_blocks(settings)):
+            path = journal_path(out, number)
+            # A controller that was killed has written two.
+            if path.is_file() and not block.controller_restarted:
+                fabric = block.fabric
+                key = fabric.mode, fabric.reconfiguration_latency_ms, False
+                journals[key] = switchings(path, layout)
     iterations = [{"program": name, **row} for row in measured]
     job.write_table("iterations", _in_order(iterations, _ITERATIONS))
     job.write_table("trace", _in_order([{"program": name, **row} for row in trace], _TRACE))
     timed = {row["iteration"] for row in measured}
     changes = [
         {"program": name, **row}
-        for row in _changes(trace, Layout(settings.tensor_parallel))
+        for row in _changes(trace, layout, journals)
         if row["iteration"] in timed
     ]
     job.write_table("changes", _in_order(changes, _CHANGES))
@@ -100,16 +109,21 @@ def _blocks(rows: list[_Row]) -> dict[tuple[Any, ...], list[_Row]]:
     return found
 
 
-def _changes(trace: list[_Row], layout: Any) -> list[_Row]:
-    """A row for each change of circuits, its window and both stalls."""
+def _changes(
+    trace: list[_Row], layout: Any, journals: Mapping[tuple[Any, ...], list[Any]]
+) -> list[_Row]:
+    """A row for each change of circuits: its window, both stalls, what lies between."""
     from railx.replay.changes import circuit_changes
+    from railx.replay.switchings import delays_of
 
     rows = []
     for block, events in _blocks(trace).items():
         mode, latency_ms, _ = block
         if mode == "electrical":
             continue
-        for change in circuit_changes(events, layout, announced=mode == "provisioned"):
+        found = circuit_changes(events, layout, announced=mode == "provisioned")
+        delays = delays_of(found, journals.get(block, ()), round(latency_ms * 1e6))
+        for change, delay in zip(found, delays, strict=True):
             window_ms = change.window_ns / 1e6
             rows.append(
                 dict(zip(_BLOCK, block, strict=True))
@@ -119,6 +133,9 @@ def _changes(trace: list[_Row], layout: Any) -> list[_Row]:
                     "window_ms": window_ms,
                     "predicted_stall_ms": max(0.0, latency_ms - window_ms),
                     "stall_ms": change.stall_ns / 1e6,
+                    "switch_delay_ms": delay and delay.switch_ns / 1e6,
+                    "begin_delay_ms": delay and delay.begin_ns / 1e6,
+                    "question_delay_ms": delay and delay.question_ns / 1e6,
                     "fidelity": "emulated",
                 }
             )
@@ -205,6 +222,7 @@ _CHANGES = (
     | whole("iteration")
     | text("circuits")
     | real("window_ms", "predicted_stall_ms", "stall_ms")
+    | real("switch_delay_ms", "begin_delay_ms", "question_delay_ms")
     | text("fidelity")
 )
 _SETTINGS = (

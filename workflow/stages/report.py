@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from railx.places import in_repository
 from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
-_TEMPLATES = Path("railx/report/templates")
-_PAPERS = Path("resources/papers.yaml")
-_CLAIMS = Path("resources/claims")
-_PUBLISHED = Path("resources/published")
+_TEMPLATES = in_repository("railx/report/templates")
+_PAPERS = in_repository("resources/papers.yaml")
+_CLAIMS = in_repository("resources/claims")
+_PUBLISHED = in_repository("resources/published")
 #: Where an experiment's verdicts and provenance stand below its results.
 _VERDICTS, _PROVENANCE = "evidence/claims.parquet", "provenance.json"
 _RECORDED = "recorded"

@@ -1,6 +1,7 @@
 """Stage switched: jobs on circuits that are set once, switched in the job, or both.
 
-Networks are compared at equal bandwidth and at equal cost.
+Networks are compared at equal bandwidth and at equal cost. Generated training steps are
+replayed on such networks too, where the settings name some.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ __all__ = ["STAGE", "run"]
 
 def run(job: Job) -> Summary:
     """Lay every job on every network; return the step times without switching."""
-    from railx.mapping import SwitchedSettings, switched_times
+    from railx.mapping import SwitchedSettings, rail_step_rows, switched_times
     from railx.settings import load
 
     settings: SwitchedSettings = load(SwitchedSettings, job.settings, "switched")
     rows = switched_times(settings)
     job.write_table("steps", rows)
+    job.write_table("generated", rail_step_rows(settings))
     least = min(settings.latencies_ms)
     return {
         f"{row['network']}.{row['job']}.{row['basis']}.{row['mode']}.step_ms": row["step_ms"]
@@ -38,6 +40,17 @@ _STEPS = (
     | real("tokens_per_s", "cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
     | text("circuits", "reason", "fidelity")
 )
+_GENERATED = (
+    text("step", "job", "model", "device")
+    | whole("gpus")
+    | text("network", "basis")
+    | real("gb_s_per_gpu")
+    | text("mode", "rule")
+    | real("latency_ms", "step_ms", "stall_ms", "reconfigurations")
+    | real("data_ms", "pipeline_ms", "expert_ms")
+    | real("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
+    | text("circuits", "reason", "fidelity")
+)
 
 STAGE = Stage(
     name="switched",
@@ -45,7 +58,10 @@ STAGE = Stage(
     message="Jobs on circuits that are set once or switched",
     settings=lambda experiment, _: experiment["switched"],
     inputs=lambda experiment, _: {"catalogue": Path(experiment["switched"]["catalogue"])},
-    outputs={"steps": Table("steps.parquet", _STEPS, claims=True)},
+    outputs={
+        "steps": Table("steps.parquet", _STEPS, claims=True),
+        "generated": Table("generated.parquet", _GENERATED, claims=True),
+    },
     run=run,
     by_hand=ByHand(
         groups=("switched",),
@@ -54,5 +70,5 @@ STAGE = Stage(
         writes={".parquet": "steps"},
         settings=lambda chosen: chosen["switched"],
     ),
-    tracked=Tracked("steps", ("steps",), name="circuits", fidelity="analytic"),
+    tracked=Tracked("steps", ("steps", "generated"), name="circuits", fidelity="analytic"),
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from workflow.stage import (
     ByHand,
+    Inputs,
     Item,
     Job,
     Json,
+    Settings,
     Stage,
     Summary,
     Table,
@@ -35,6 +37,17 @@ def run(job: Job) -> Summary:
     return metrics
 
 
+def _own_file(experiment: Settings, topology: str) -> Inputs:
+    """The user's own file, where the network stands in one.
+
+    A change in it reruns what depends on it.
+    """
+    from railx.io import in_repository
+
+    path = experiment["topologies"][topology].get("path")
+    return {"source": in_repository(path)} if path is not None else {}
+
+
 _LINKS = (
     category("element")
     | typed("int32", "src", "dst")
@@ -54,6 +67,7 @@ STAGE = Stage(
     message="Topology {item}",
     item=Item("topology", lambda experiment: experiment["topologies"]),
     settings=lambda experiment, topology: experiment["topologies"][topology],
+    inputs=_own_file,
     outputs={
         "graph": Table("{topology}/graph.parquet", _LINKS, optional=_CIRCUITS),
         "metrics": Json("{topology}/metrics.json", claims=True),

@@ -10,6 +10,11 @@ resources/yang/railx-cross-connect.yang, which is no vendor's. The session is nc
 * Between commands, every ``poll_s``, the driver asks which ports are out of service and
   whether the light is still there. Light that went without a command is a loss of its
   ports, which are back at once.
+* A switch that announces notifications (RFC 5277) is asked at once when it sends one of
+  the model's. They come on a session of their own, because one with a subscription may
+  serve nothing else. What they say is for people; what holds is the answer. So one that
+  is lost, late or doubled changes nothing but when the driver hears of a failure. The
+  end of their session is a reason to ask, too: it tells of a switch that died.
 * A switch whose session breaks gets one new session at once. If that fails too, all
   ports of its rail are lost until it answers again; it is then made dark, because
   nobody knows what it carries.
@@ -41,6 +46,8 @@ MODEL = "https://railx-lab.example/yang/railx-cross-connect"
 #: The environment variable with the password of the switches.
 PASSWORD = "RAILX_SWITCH_PASSWORD"
 _TICK_S = 0.005
+#: How long to wait for a notification before looking whether the session is there.
+_LISTEN_S = 0.1
 _BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 
 
@@ -202,6 +209,28 @@ class _Session:
                 found[_integer(entry, "number")] = " ".join(reason.split())
         return found
 
+    @property
+    def notifies(self) -> bool:
+        """Whether the switch announces that it sends notifications."""
+        return ":notification" in self._manager.server_capabilities
+
+    def subscribe(self) -> None:
+        """Ask for notifications; the session then serves nothing else."""
+        self._ask(self._manager.create_subscription)
+
+    def notified(self, timeout_s: float) -> bool:
+        """Whether a notification of the model has come; others are dropped.
+
+        Raises _Broken where the session is over.
+        """
+        found = self._manager.take_notification(timeout=timeout_s)
+        if found is not None:
+            root = ElementTree.fromstring(found.notification_xml)
+            return any(child.tag.startswith(f"{{{MODEL}}}") for child in root)
+        if not self._manager.connected:
+            raise _Broken("the session of its notifications is over")
+        return False
+
     def _ask(self, question: Any) -> ElementTree.Element:
         try:
             reply = question()
@@ -224,7 +253,11 @@ class _Rail:
         self._settings = settings
         self._numbering = numbering
         self._callbacks = callbacks
+        #: Commands; None: look whether something has changed.
         self._commands: queue.Queue[SwitchAction | None] = queue.Queue()
+        #: Whether a None is among them that nobody has seen.
+        self._woken = threading.Event()
+        self._listener: threading.Thread | None = None
         self._talking = threading.Lock()
         self._state = threading.Lock()
         #: Circuits up or coming up, by port; commands are checked against them.
@@ -274,6 +307,8 @@ class _Rail:
         self._commands.put(None)
         if getattr(self, "_thread", None) is not None and self._thread.is_alive():
             self._thread.join()
+        if self._listener is not None:
+            self._listener.join()
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -298,15 +333,65 @@ class _Rail:
         self._circuits.update({p: circuit for circuit in action.connect for p in circuit.ports})
 
     def _run(self) -> None:
-        self._look_for_losses()
+        self._look()
         while not self._closing:
             try:
                 action = self._commands.get(timeout=self._settings.poll_s)
             except queue.Empty:
-                self._look_for_losses()
-                continue
+                action = None
             if action is not None:
                 self._carry_out(action)
+            elif not self._closing:
+                self._look()
+
+    def _look(self) -> None:
+        """Ask for what has changed, and have the switch say so from now on."""
+        # Whatever wakes the thread from here on is not yet in the answer.
+        self._woken.clear()
+        self._look_for_losses()
+        if self._listens():
+            # What happened before the subscription was notified to nobody.
+            self._look_for_losses()
+
+    def _listens(self) -> bool:
+        """Whether there is a new subscription to the switch's notifications."""
+        if self._listener is not None and self._listener.is_alive():
+            return False
+        if self._session is None or not self._session.notifies:
+            return False
+        session = None
+        try:
+            session = _Session(self._settings, self._numbering.rail)
+            session.subscribe()
+        except (_Broken, _Refused, SettingsError):
+            # Polling goes on, and tries again.
+            if session is not None:
+                session.close()
+            return False
+        self._listener = threading.Thread(
+            target=self._listen,
+            args=(session,),
+            name=f"notifications of rail {self._numbering.rail}",
+            daemon=True,
+        )
+        self._listener.start()
+        return True
+
+    def _listen(self, session: _Session) -> None:
+        try:
+            while not self._closing:
+                if session.notified(_LISTEN_S):
+                    self._wake()
+        except _Broken:
+            self._wake()
+        finally:
+            session.close()
+
+    def _wake(self) -> None:
+        """Have the thread look; many reasons in a row are one look."""
+        if not self._woken.is_set():
+            self._woken.set()
+            self._commands.put(None)
 
     def _carry_out(self, action: SwitchAction) -> None:
         reason = self._dead_port(action)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from railx.fabric.switches import (
     SwitchFault,
     make_switch,
 )
+from railx.fabric.switches.netconf import NetconfSwitch
 from railx.settings import SettingsError
 from tests.builders import ROOT
 from tests.fabric.switches.test_emulated import Told
@@ -40,6 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     with device(folder) as running:
+        monkeypatch.setenv("RAILX_SWITCH_PASSWORD", running.password)
+        yield running
+
+
+@pytest.fixture
+def notifying(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    with device(folder, notifies=True) as running:
         monkeypatch.setenv("RAILX_SWITCH_PASSWORD", running.password)
         yield running
 
@@ -122,7 +132,7 @@ def test_a_port_out_of_service_is_told_with_its_reason_and_comes_back(server: De
     with connected(told, server, poll_s=0.02) as switch:
         switch.apply(command(1, Circuit(0, 1), Circuit(2, 3)))
         told.wait(1)
-        server.crossbar.lose(2, "laser bias high")
+        server.crossbar.lose(2, reason="laser bias high")
         assert told.wait(2)[1] == ("lost", {Port(1, "left")}, "laser bias high")
         assert switch.read() == {Circuit(2, 3)}
         switch.apply(command(2, Circuit(2, 1), drop=(Circuit(2, 3),)))
@@ -200,7 +210,7 @@ def test_a_controller_runs_on_it_and_the_next_one_reads_its_light(server: Device
         ranks = Ranks(controller, 2)
         assert granted(ranks.ask(ring))
         assert server.crossbar.joined == {1: 2, 3: 0}
-        server.crossbar.lose(0, "connector pulled")
+        server.crossbar.lose(0, reason="connector pulled")
         with Observer(str(controller.address)) as observer:
             until(observer, lambda status: bool(status["lost_ports"]))
             with pytest.raises(ObserverError, match="the netconf driver does not fail on order"):
@@ -249,8 +259,142 @@ def test_whom_the_driver_does_not_speak_to(server: Device, monkeypatch: pytest.M
     assert "no use of the switch" in problem(good)
 
 
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until it holds; a mistake makes it take ten seconds."""
+    changed, late = threading.Event(), time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < late
+        changed.wait(0.005)
+
+
+#: Nobody waits for this in a test: what is heard then was notified.
+NEVER_S = 3600.0
+
+
+def test_failures_of_ports_are_heard_when_the_switch_notifies_them(notifying: Device) -> None:
+    told, crossbar = Told(), notifying.crossbar
+    with connected(told, notifying, poll_s=NEVER_S) as switch:
+        switch.apply(command(1, Circuit(0, 1), Circuit(2, 3)))
+        told.wait(1)
+        assert crossbar.subscriptions == 1
+        crossbar.lose(2, reason="laser bias high")
+        assert told.wait(2)[1] == ("lost", {Port(1, "left")}, "laser bias high")
+        assert switch.read() == {Circuit(2, 3)}
+        crossbar.back(2)
+        assert told.wait(3)[2] == ("back", {Port(1, "left")})
+        switch.apply(command(2, Circuit(0, 1)))
+        assert told.wait(4)[3] == ("done", 2)
+        crossbar.take(1)
+        assert [what for what, *_ in told.wait(6)[4:]] == ["lost", "back"]
+        assert told.news[4][1] == {Port(0, "right"), Port(1, "left")}
+
+
+def test_failures_of_whole_switches_are_heard_when_the_switch_notifies_them(
+    notifying: Device,
+) -> None:
+    told, crossbar = Told(), notifying.crossbar
+    everything = {Port(gpu, side) for gpu in range(4) for side in ("left", "right")}  # type: ignore[arg-type]
+    with connected(told, notifying, poll_s=NEVER_S) as switch:
+        switch.apply(command(1, Circuit(0, 1)))
+        told.wait(1)
+        asked = crossbar.gets
+        with crossbar.lock:
+            crossbar.out = dict.fromkeys(range(16), "no power at the mirrors")
+            crossbar.joined = {}
+        crossbar.notify("switch-state", **{"in-service": "false"})
+        assert told.wait(2)[1] == ("lost", everything, "no power at the mirrors")
+        assert crossbar.gets == asked + 1
+        with crossbar.lock:
+            crossbar.out = {}
+        crossbar.notify("switch-state", **{"in-service": "true"})
+        assert told.wait(3)[2] == ("back", everything)
+        # One that dies cannot say so; the end of the session does.
+        notifying.stop(wait=False)
+        what, ports, reason = told.wait(4)[3]
+        assert (what, ports) == ("lost", everything)
+        assert reason.startswith(f"the switch of rail 0 at {notifying.address} is gone: ")
+
+
+def test_a_subscription_that_breaks_is_made_anew_and_nothing_in_between_is_missed(
+    notifying: Device,
+) -> None:
+    told, crossbar = Told(), notifying.crossbar
+    with connected(told, notifying, poll_s=NEVER_S) as switch:
+        switch.apply(command(1, Circuit(0, 1)))
+        told.wait(1)
+        with crossbar.lock:
+            crossbar.out[2] = "unheard"
+        crossbar.hang_up_on_subscribers()
+        assert told.wait(2)[1] == ("lost", {Port(1, "left")}, "unheard")
+        switch.apply(command(2, Circuit(2, 3)))
+        assert told.wait(3)[2] == ("done", 2)
+        assert crossbar.subscriptions == 2
+        crossbar.lose(4, reason="heard")
+        assert told.wait(4)[3] == ("lost", {Port(2, "left")}, "heard")
+
+
+def test_what_fails_while_the_subscription_is_made_is_not_missed(notifying: Device) -> None:
+    told = Told()
+    notifying.crossbar.lost_meanwhile = {2: "just before"}
+    with connected(told, notifying, poll_s=NEVER_S):
+        assert told.wait(1) == [("lost", {Port(1, "left")}, "just before")]
+        assert notifying.crossbar.subscriptions == 1
+
+
+def test_a_notification_that_comes_during_an_answer_is_a_new_question(notifying: Device) -> None:
+    told, crossbar = Told(), notifying.crossbar
+    with connected(told, notifying, poll_s=NEVER_S) as switch:
+        assert isinstance(switch, NetconfSwitch)
+        switch.apply(command(1, Circuit(0, 1)))
+        told.wait(1)
+        asked = crossbar.gets
+        crossbar.may_answer.clear()
+        crossbar.notify("port-state", number=7)
+        eventually(lambda: crossbar.gets > asked)
+        # The answer is made up, and knows nothing of this.
+        crossbar.lose(7, reason="dust")
+        (rail,) = switch._rails
+        eventually(lambda: not rail._commands.empty())
+        crossbar.may_answer.set()
+        assert told.wait(2)[1] == ("lost", {Port(3, "right")}, "dust")
+
+
+def test_many_notifications_are_few_questions_and_those_of_others_none(notifying: Device) -> None:
+    told, crossbar = Told(), notifying.crossbar
+    with connected(told, notifying, poll_s=NEVER_S) as switch:
+        switch.apply(command(1, Circuit(0, 1)))
+        told.wait(1)
+        asked = crossbar.gets
+        for _ in range(20):
+            crossbar.notify("link-state", model="urn:example:another-model")
+        crossbar.lose(7, reason="dust")
+        told.wait(2)
+        assert crossbar.gets == asked + 1
+        for _ in range(200):
+            crossbar.notify("port-state", number=7)
+        crossbar.back(7)
+        told.wait(3)
+        assert crossbar.gets < asked + 100
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_without_a_subscription_the_driver_polls(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
+) -> None:
+    told = Told()
+    with device(folder, notifies=announced) as server:
+        server.crossbar.refuse_subscriptions = True
+        monkeypatch.setenv("RAILX_SWITCH_PASSWORD", server.password)
+        with connected(told, server, poll_s=0.02):
+            server.crossbar.lose(2, reason="laser bias high")
+            assert told.wait(1) == [("lost", {Port(1, "left")}, "laser bias high")]
+            assert server.crossbar.subscriptions == 0
+
+
 def test_the_model_is_documented_as_ours() -> None:
     text = (ROOT / "resources" / "yang" / "railx-cross-connect.yang").read_text()
     assert f'namespace "{MODEL}";' in text
     assert "no vendor's" in text
+    for event in ("port-state", "switch-state", "light-lost"):
+        assert f"notification {event} {{" in text
     assert text.count("{") == text.count("}")

@@ -1,0 +1,204 @@
+"""All benchmarks, one after the other, held against a stored run.
+
+    python benchmarks/run.py [--only replay,controller] [--fail] [--store] [--long]
+
+Each prints its own tables; its numbers come back as rows (benchmarks/rows.py). At the
+end stands one table: every number, its ratio to the one stored for this kind of machine
+(benchmarks/baselines/KIND.json), the load of both runs, and marks on what is worse by
+more than the load explains (benchmarks/comparison.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from comparison import Compared, compare, regressions
+from machine import cores, describe, kind
+from rows import FILE
+
+HERE = Path(__file__).resolve().parent
+BASELINES = HERE / "baselines"
+#: Every benchmark: its script with its arguments, and whether it takes more than some
+#: ten minutes (such a one runs where it is named).
+BENCHMARKS: dict[str, tuple[tuple[str, ...], bool]] = {
+    "planners": (("planners.py",), False),
+    "pipelines": (("pipelines.py",), False),
+    "pipelines_checkpoints": (("pipelines.py", "checkpoints", "--draws", "3"), False),
+    "packet_simulator": (("packet_simulator.py",), False),
+    "replay": (("replay.py",), False),
+    "replay_live": (("replay_live.py",), False),
+    "replay_live_busy": (("replay_live.py", "--busy", "--repeats", "3"), False),
+    "backend": (("backend.py",), False),
+    "controller": (("controller.py",), False),
+    "full_scale": (("full_scale.py",), False),
+    "joint": (("joint.py",), False),
+    "rivals": (("rivals.py",), True),
+    "pipelines_baselines": (("pipelines.py", "baselines"), True),
+    "solvers": (("solvers.py",), True),
+}
+_MARKS = {"worse": "!! worse", "better": "better", "same": "", "new": "new", "gone": "gone"}
+
+
+def chosen(only: str | None, *, long: bool) -> list[str]:
+    """The benchmarks that run.
+
+    Raises ValueError for a name that is none of them.
+    """
+    if only is None:
+        return [name for name, (_, takes_long) in BENCHMARKS.items() if long or not takes_long]
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown or not names:
+        raise ValueError(f"ONLY: got {only!r}; allowed: {', '.join(BENCHMARKS)}")
+    return names
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Run a benchmark; its rows, exit code, seconds, and the load before and after."""
+    (script, *arguments), _ = BENCHMARKS[name]
+    print(f"\n== {name}: {' '.join((script, *arguments))}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.jsonl"
+        before, begin = os.getloadavg()[0], time.perf_counter()
+        environment = {**os.environ, FILE: str(file)}
+        code = subprocess.run(
+            [sys.executable, str(HERE / script), *arguments], env=environment, check=False
+        ).returncode
+        seconds = time.perf_counter() - begin
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return {
+        "exit_code": code,
+        "seconds": round(seconds, 1),
+        "load_before": round(before, 2),
+        "load_after": round(os.getloadavg()[0], 2),
+        "rows": [json.loads(line) for line in lines],
+    }
+
+
+def read_baseline(path: Path) -> dict[str, Any]:
+    """The stored run of a kind of machine; an empty one where there is none."""
+    empty: dict[str, Any] = {"machine": "", "benchmarks": {}}
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
+
+
+def store(path: Path, kept: dict[str, Any], taken: dict[str, Any]) -> None:
+    """Put the benchmarks of this run in the place of the stored ones; others stay."""
+    good = {name: one for name, one in taken["benchmarks"].items() if not one["exit_code"]}
+    whole = {"machine": taken["machine"], "benchmarks": {**kept["benchmarks"], **good}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def load_a_core(one: dict[str, Any]) -> float:
+    """The load beside a benchmark: that before it began.
+
+    What stands in the average afterwards is the benchmark itself too.
+    """
+    return float(one["load_before"]) / cores()
+
+
+def table(compared: dict[str, list[Compared]]) -> str:
+    """Every number beside the stored one."""
+    lines = [
+        "| benchmark | number | ours | stored | unit | ratio | band | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for benchmark, numbers in compared.items():
+        for one in numbers:
+            cells = [
+                *(benchmark, one.name, _number(one.ours), _number(one.theirs), one.unit),
+                *("" if one.ratio is None else f"{one.ratio:.3f}", f"{one.band:.0%}"),
+                _MARKS[one.verdict],
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", help=f"names with commas between: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--long", action="store_true", help="those too that take very long")
+    parser.add_argument("--fail", action="store_true", help="exit with 1 where one is worse")
+    parser.add_argument("--store", action="store_true", help="keep these numbers as the baseline")
+    parser.add_argument("--kind", default=kind(), help=f"the kind of machine (this: {kind()})")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks.json"))
+    options = parser.parse_args()
+    try:
+        names = chosen(options.only, long=options.long)
+    except ValueError as error:
+        parser.error(str(error))
+    path = BASELINES / f"{options.kind}.json"
+    kept = read_baseline(path)
+    print(f"{describe()}; kind {options.kind}", flush=True)
+    taken = {
+        "machine": describe(),
+        "kind": options.kind,
+        "benchmarks": {name: measure(name) for name in names},
+    }
+    compared = {}
+    for name, one in taken["benchmarks"].items():
+        stored = kept["benchmarks"].get(name)
+        loads = (load_a_core(one), load_a_core(stored) if stored else 0.0)
+        compared[name] = compare(one["rows"], stored["rows"] if stored else [], loads)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    whole = {**taken, "compared": {n: [vars(one) for one in c] for n, c in compared.items()}}
+    options.out.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{table(compared)}\n")
+    return report(taken, kept, compared, options, path)
+
+
+def report(
+    taken: dict[str, Any],
+    kept: dict[str, Any],
+    compared: dict[str, list[Compared]],
+    options: argparse.Namespace,
+    path: Path,
+) -> int:
+    """The lines below the table; the exit code."""
+    ran = taken["benchmarks"]
+    failed = [name for name, one in ran.items() if one["exit_code"]]
+    worse = [(name, one) for name in ran for one in regressions(compared[name])]
+    for name, one in ran.items():
+        stored = kept["benchmarks"].get(name)
+        beside = "not stored yet" if stored is None else f"stored at load {stored['load_before']}"
+        print(f"{name}: {one['seconds']} s, load {one['load_before']} when it began; {beside}")
+    absent = [name for name in BENCHMARKS if name not in ran]
+    if absent:
+        print(f"not run: {', '.join(absent)}")
+    if options.store:
+        store(path, kept, taken)
+        print(f"stored: {path.relative_to(HERE.parent)}")
+    elif not kept["benchmarks"]:
+        print(f"no baseline of this kind of machine ({options.kind}): --store makes one")
+    print(f"written: {options.out}")
+    for name, one in worse:
+        assert one.theirs is not None
+        print(
+            f"!! worse: {name}, {one.name}: {_number(one.ours)} {one.unit}, stored"
+            f" {_number(one.theirs)}, beyond the band of {one.band:.0%}"
+        )
+    if failed:
+        print(f"!! failed: {', '.join(failed)}")
+    return 1 if failed or (worse and options.fail) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""Networks for ASTRA-sim.
+
+Its analytical backend knows products of rings, full meshes and switches, described by a
+few numbers; :func:`dimensions` finds out whether a network is one, exactly and in the
+order of its chips. Its ns-3 backend takes any network as a list of links.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.exchange.wires import Exported, decimal, join
+from railx.vocabulary.topology import Topology
+
+__all__ = ["Dimension", "analytical", "dimensions", "ns3"]
+
+IntArray = NDArray[np.int64]
+#: A gigabyte of the analytical backend, in bytes: 2^30, not 10^9.
+_GIGABYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Lines of ``length`` chips and how the chips of a line are joined.
+
+    ``gbps`` and ``latency_ns`` are those of a link, in a ``Switch`` of the link to it.
+    ``switches`` counts those of a line.
+    """
+
+    block: Literal["Ring", "FullyConnected", "Switch"]
+    length: int
+    gbps: float
+    latency_ns: float
+    switches: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """Links between chips, and for each switch its chips and what leads there."""
+
+    chips: int
+    one: IntArray
+    other: IntArray
+    gbps: NDArray[np.float64]
+    latency_ns: NDArray[np.float64]
+    stars: tuple[tuple[IntArray, float, float], ...]
+
+    def __bool__(self) -> bool:
+        return len(self.one) > 0 or len(self.stars) > 0
+
+
+def analytical(topology: Topology, name: str) -> Exported:
+    """The network as the YAML of the analytical backend.
+
+    ValueError where it is no product of rings, full meshes and switches.
+    """
+    found = dimensions(topology)
+    if found is None:
+        raise ValueError(
+            f"topology: got {name}, which is no product of rings, full meshes and switches with"
+            " one bandwidth and latency a dimension; allowed for it: --format astra-ns3"
+        )
+    columns: dict[str, list[str]] = {
+        "topology": [each.block for each in found],
+        "npus_count": [str(each.length) for each in found],
+        "bandwidth": [decimal(each.gbps / 8 * 1e9 / _GIGABYTE) for each in found],
+        "latency": [decimal(each.latency_ns) for each in found],
+    }
+    units = {"bandwidth": "  # 2^30 byte/s", "latency": "  # ns"}
+    lines = [
+        f"{key}: [ {', '.join(values)} ]{units.get(key, '')}" for key, values in columns.items()
+    ]
+    lost = [*join(topology).lost]
+    if any(each.switches > 1 for each in found):
+        lost.append("the switches of a line are one, with their bandwidth together")
+    return Exported("\n".join([*lines, ""]), tuple(lost))
+
+
+def dimensions(topology: Topology) -> list[Dimension] | None:
+    """The dimensions whose product the network is, that of neighbouring chips first.
+
+    Chip c is at place c // (lengths before) % length of a dimension. None where the
+    network is no such product.
+    """
+    joined, chips = join(topology), topology.chips
+    between = joined.other < chips
+    if (joined.one >= chips).any():
+        return None
+    stars = []
+    for switch in range(chips, topology.vertices):
+        own = joined.other == switch
+        rates, latencies = np.unique(joined.capacity_gbps[own]), np.unique(joined.latency_ns[own])
+        if len(rates) != 1 or len(latencies) != 1:
+            return None
+        stars.append((np.sort(joined.one[own]), float(rates[0]), float(latencies[0])))
+    links = _Links(
+        chips,
+        joined.one[between],
+        joined.other[between],
+        joined.capacity_gbps[between],
+        joined.latency_ns[between],
+        tuple(stars),
+    )
+    return _split(links, 1)
+
+
+def _split(links: _Links, stride: int) -> list[Dimension] | None:
+    """The dimensions from a stride on; links of smaller strides are gone."""
+    if stride == links.chips:
+        return None if links else []
+    left = links.chips // stride
+    for length in range(left, 1, -1):
+        if left % length == 0:
+            for found, rest in _dimension(links, stride, length):
+                further = _split(rest, stride * length)
+                if further is not None:
+                    return [found, *further]
+    return None
+
+
+def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimension, _Links]]:
+    """The dimension of this stride and length, if there is one, and what is left."""
+    place, line = _lines(np.arange(links.chips), stride, length)
+    inside = line[links.one] == line[links.other]
+    stars = [star for star in links.stars if len(np.unique(line[star[0]])) == 1]
+    if inside.any() == bool(stars):  # neither, or both
+        return
+    if stars:
+        per_line = np.bincount([line[chips[0]] for chips, _, _ in stars], minlength=line.max() + 1)
+        kinds = {(len(chips), gbps, latency_ns) for chips, gbps, latency_ns in stars}
+        if len(kinds) != 1 or per_line.min() != per_line.max():
+            return
+        ((size, gbps, latency_ns),) = kinds
+        count = int(per_line[0])
+        if size == length and count:
+            rest = [star for star in links.stars if len(np.unique(line[star[0]])) > 1]
+            found = Dimension("Switch", length, gbps * count, latency_ns, count)
+            yield found, _without(links, inside, tuple(rest))
+        return
+    if len(np.unique(links.gbps[inside])) > 1 or len(np.unique(links.latency_ns[inside])) > 1:
+        return
+    one, other = place[links.one[inside]], place[links.other[inside]]
+    apart = np.minimum((one - other) % length, (other - one) % length)
+    full = links.chips * (length - 1) // 2
+    block: Literal["Ring", "FullyConnected"]
+    # Every pair is there once at most, so their number says whether all are there.
+    if len(one) == full:
+        block = "FullyConnected"
+    elif len(one) == links.chips and (apart == 1).all():
+        block = "Ring"
+    else:
+        return
+    gbps, latency_ns = float(links.gbps[inside][0]), float(links.latency_ns[inside][0])
+    yield Dimension(block, length, gbps, latency_ns), _without(links, inside, links.stars)
+
+
+def _lines(chips: IntArray, stride: int, length: int) -> tuple[IntArray, IntArray]:
+    """The place of chips in their lines, and the number of the line of each."""
+    return chips // stride % length, chips // (stride * length) * stride + chips % stride
+
+
+def _without(
+    links: _Links, gone: NDArray[np.bool_], stars: tuple[tuple[IntArray, float, float], ...]
+) -> _Links:
+    kept = ~gone
+    return _Links(
+        links.chips,
+        links.one[kept],
+        links.other[kept],
+        links.gbps[kept],
+        links.latency_ns[kept],
+        stars,
+    )
+
+
+def ns3(topology: Topology, name: str) -> Exported:
+    """The network as the physical topology of the ns-3 backend, and its logical one.
+
+    Hosts of that backend forward nothing. Where chips are joined to chips, each so gets
+    a router of its own behind a link without latency that carries all of the chip's.
+    """
+    joined, chips = join(topology), topology.chips
+    rows = list(
+        zip(
+            joined.one.tolist(),
+            joined.other.tolist(),
+            joined.capacity_gbps.tolist(),
+            joined.latency_ns.tolist(),
+            strict=True,
+        )
+    )
+    switches = list(range(chips, topology.vertices))
+    lost = list(joined.lost)
+    if (joined.other < chips).any():
+        routers = topology.vertices
+        rate = np.bincount(joined.one, joined.capacity_gbps, minlength=routers)
+        rate += np.bincount(joined.other, joined.capacity_gbps, minlength=routers)
+        rows = [
+            (
+                one + routers if one < chips else one,
+                other + routers if other < chips else other,
+                gbps,
+                latency_ns,
+            )
+            for one, other, gbps, latency_ns in rows
+        ]
+        rows = [(chip, routers + chip, float(rate[chip]), 0.0) for chip in range(chips)] + rows
+        switches += range(routers, routers + chips)
+        lost.append(
+            f"chips that forward: each has a router, {routers} higher in number, as hosts of"
+            " ns-3 forward nothing"
+        )
+    lines = [
+        f"{chips + len(switches)} {len(switches)} {len(rows)}",
+        " ".join(map(str, switches)),
+        *(
+            f"{one} {other} {decimal(gbps)}Gbps {decimal(latency_ns / 1e6)}ms 0"
+            for one, other, gbps, latency_ns in rows
+        ),
+    ]
+    found = dimensions(topology)
+    lengths = [chips] if found is None else [each.length for each in found]
+    assert prod(lengths) == chips
+    logical = json.dumps({"logical-dims": [str(length) for length in lengths]}) + "\n"
+    return Exported("\n".join([*lines, ""]), tuple(lost), ((".logical.json", logical),))

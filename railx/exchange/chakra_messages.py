@@ -1,0 +1,204 @@
+"""The messages of a Chakra execution trace, as far as they are used here.
+
+A trace file holds messages one after another, each behind its length as a varint: a
+``GlobalMetadata``, then the ``Node`` of every operation. Numbers of fields are those of
+the public schema (mlcommons/chakra, ``et_def.proto``); what else a file holds is passed
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from railx.io import atomic_path
+
+__all__ = [
+    "ALL_GATHER",
+    "COLL",
+    "COLLECTIVES",
+    "COMP",
+    "MEM_LOAD",
+    "MEM_STORE",
+    "METADATA",
+    "RECV",
+    "SEND",
+    "attributes",
+    "message",
+    "read_messages",
+    "write_messages",
+]
+
+#: Types of nodes.
+METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL = range(1, 8)
+#: Numbers of collectives in the order of the schema; two of them are one here.
+COLLECTIVES = {
+    "all_reduce": 0,
+    "reduce": 1,
+    "all_gather": 2,
+    "gather": 3,
+    "scatter": 4,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "reduce_scatter": 7,
+    "barrier": 9,
+}
+ALL_GATHER = COLLECTIVES["all_gather"]
+
+#: Fields of the messages: name, number, type; ``*`` before a type means many.
+_MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "BoolList": (("values", 1, "*bool"),),
+    "AttributeProto": (("name", 1, "string"), ("doc_string", 2, "string")),
+    "GlobalMetadata": (("version", 1, "string"), ("attr", 2, "*AttributeProto")),
+    "Node": (
+        ("id", 1, "uint64"),
+        ("name", 2, "string"),
+        ("type", 3, "int32"),
+        ("ctrl_deps", 4, "*uint64"),
+        ("data_deps", 5, "*uint64"),
+        ("start_time_micros", 6, "uint64"),
+        ("duration_micros", 7, "uint64"),
+        ("attr", 10, "*AttributeProto"),
+    ),
+}
+#: The values that an attribute has one of.
+_VALUES = (
+    ("double", 3),
+    ("float", 5),
+    ("int32", 7),
+    ("int64", 9),
+    ("uint32", 11),
+    ("uint64", 13),
+    ("sint32", 15),
+    ("sint64", 17),
+    ("bool", 27),
+    ("string", 29),
+)
+#: No node of a trace is as large as this; a length above it is no trace's.
+_LARGEST = 2**26
+
+
+@cache
+def _classes() -> dict[str, Any]:
+    """The classes of the messages, in a pool of their own."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="execution_trace.proto", package="execution_trace", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        made = file.message_type.add(name=name)
+        for key, number, kind in fields:
+            own = made.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
+            if kind.startswith("*"):
+                own.label = field.LABEL_REPEATED
+            bare = kind.removeprefix("*")
+            if bare in _MESSAGES:
+                own.type, own.type_name = field.TYPE_MESSAGE, f".execution_trace.{bare}"
+            else:
+                own.type = getattr(field, f"TYPE_{bare.upper()}")
+        if name == "AttributeProto":
+            made.oneof_decl.add(name="value")
+            for kind, number in _VALUES:
+                made.field.add(
+                    name=f"{kind}_val",
+                    number=number,
+                    label=field.LABEL_OPTIONAL,
+                    type=getattr(field, f"TYPE_{kind.upper()}"),
+                    oneof_index=0,
+                )
+            made.field.add(
+                name="bool_list",
+                number=28,
+                label=field.LABEL_OPTIONAL,
+                type=field.TYPE_MESSAGE,
+                type_name=".execution_trace.BoolList",
+                oneof_index=0,
+            )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"execution_trace.{name}"))
+        for name in _MESSAGES
+    }
+
+
+def message(what: str, said: Mapping[str, tuple[str, Any]], /, **fields: Any) -> Any:
+    """A message; ``said`` are its attributes, a type and a value by their names."""
+    made = _classes()[what](**fields)
+    for key, (kind, value) in said.items():
+        attribute = made.attr.add(name=key)
+        setattr(attribute, f"{kind}_val", value)
+    return made
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """The attributes of a message by their names; lists are left out."""
+    found = {}
+    for attribute in node.attr:
+        which = attribute.WhichOneof("value")
+        if which is not None and which.endswith("_val"):
+            found[attribute.name] = getattr(attribute, which)
+    return found
+
+
+def write_messages(path: Path, messages: Iterable[Any]) -> None:
+    """Write a trace file, whole or not at all."""
+    with atomic_path(path) as beside, beside.open("wb") as file:
+        for each in messages:
+            encoded = each.SerializeToString(deterministic=True)
+            file.write(_varint(len(encoded)) + encoded)
+
+
+def read_messages(path: Path) -> Iterator[Any]:
+    """The metadata of a trace file, then its nodes.
+
+    ValueError naming what is wrong.
+    """
+    from google.protobuf.message import DecodeError
+
+    content = path.read_bytes()
+    at, kind = 0, "GlobalMetadata"
+    while at < len(content):
+        begin = at
+        size, at = _read_varint(content, at)
+        if not 0 <= size <= min(_LARGEST, len(content) - at):
+            raise ValueError(
+                f"got {path}, which ends or breaks off at byte {begin}; allowed: a whole Chakra"
+                " trace"
+            )
+        made = _classes()[kind]()
+        try:
+            made.ParseFromString(content[at : at + size])
+        except DecodeError:
+            raise ValueError(
+                f"got {path}, no message at byte {begin}; allowed: a Chakra trace"
+            ) from None
+        yield made
+        at, kind = at + size, "Node"
+    if kind == "GlobalMetadata":
+        raise ValueError(f"got {path}, which is empty; allowed: a Chakra trace")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+    """The number at a place and the place behind it; -1 where there is none."""
+    value = shift = 0
+    while at < len(content) and shift < 35:
+        byte = content[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    return -1, at

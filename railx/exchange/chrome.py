@@ -1,0 +1,268 @@
+"""Runs and replays as a Chrome trace (Trace Event Format), which opens in Perfetto.
+
+A process for each setting and mode, named by it, with threads for what each rank
+computes, sends and waits for. Every process begins at 0, so that settings can be
+compared below each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import numpy as np
+
+from railx.fabric.operation_kinds import COMMUNICATION
+from railx.fabric.settings import Mode
+from railx.replay.programs import KINDS, Programs
+from railx.replay.run import Replayed, replay_programs
+from railx.replay.wiring import CircuitModel
+
+__all__ = ["Process", "Setting", "Span", "chrome_trace", "recorded", "replayed"]
+
+#: The threads of a rank.
+_TRACKS = ("compute", "network", "waits for light")
+#: The kind of an event that waits for light paths, and of a whole iteration.
+_LIGHT, _ITERATION = "reconfiguration", "iteration"
+_MODES = get_args(Mode)
+#: Threads that a rank may have, so that ranks keep their order.
+_THREADS = 1000
+_BEGIN, _ISSUE, _WAIT, _END = range(4)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that a rank did from one moment to another."""
+
+    rank: int
+    track: str
+    name: str
+    start_ns: int
+    end_ns: int
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Process:
+    """All spans of one setting; ``fidelity`` says where its times come from."""
+
+    name: str
+    fidelity: str
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What programs are replayed under."""
+
+    mode: Mode
+    latency_ms: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """As processes are called."""
+        return _setting_name(self.mode, self.latency_ms)
+
+
+def chrome_trace(processes: Iterable[Process]) -> dict[str, Any]:
+    """The trace as plain data; times are microseconds."""
+    events: list[dict[str, Any]] = []
+    for number, process in enumerate(processes):
+        named = {"name": process.name, "labels": process.fidelity, "sort_index": number}
+        for what, value in named.items():
+            events.append(
+                {
+                    "ph": "M",
+                    "name": f"process_{what}",
+                    "pid": number,
+                    "tid": 0,
+                    "args": {what: value},
+                }
+            )
+        origin_ns = min((span.start_ns for span in process.spans), default=0)
+        for name, thread, spans in _threads(process.spans):
+            for what, value in (("name", name), ("sort_index", thread)):
+                events.append(
+                    {
+                        "ph": "M",
+                        "name": f"thread_{what}",
+                        "pid": number,
+                        "tid": thread,
+                        "args": {what: value},
+                    }
+                )
+            events += [
+                {
+                    "ph": "X",
+                    "name": span.name,
+                    "cat": span.track,
+                    "pid": number,
+                    "tid": thread,
+                    "ts": (span.start_ns - origin_ns) / 1e3,
+                    "dur": (span.end_ns - span.start_ns) / 1e3,
+                    "args": dict(span.said),
+                }
+                for span in spans
+            ]
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _threads(spans: Iterable[Span]) -> Iterator[tuple[str, int, list[Span]]]:
+    """Name, number and spans of every thread.
+
+    Spans of one track that overlap without one holding the other are on threads of
+    their own, as a viewer draws no others.
+    """
+    of_track: dict[tuple[int, str], list[Span]] = defaultdict(list)
+    for span in spans:
+        of_track[span.rank, span.track].append(span)
+    for rank, track in sorted(of_track, key=lambda key: (key[0], _TRACKS.index(key[1]))):
+        first = rank * _THREADS + _TRACKS.index(track) * (_THREADS // len(_TRACKS))
+        for lane, own in enumerate(_lanes(of_track[rank, track])):
+            name = f"rank {rank} {track}"
+            yield name if not lane else f"{name} {lane + 1}", first + lane, own
+
+
+def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
+    """Lanes in which two spans are apart or one holds the other, as few as come out."""
+    lanes: list[list[Span]] = []
+    open_ends: list[list[int]] = []
+    for span in sorted(spans, key=lambda item: (item.start_ns, -item.end_ns)):
+        number = 0
+        for ends in open_ends:
+            while ends and ends[-1] <= span.start_ns:
+                ends.pop()
+            if not ends or span.end_ns <= ends[-1]:
+                break
+            number += 1
+        else:
+            lanes.append([])
+            open_ends.append([])
+        lanes[number].append(span)
+        open_ends[number].append(span.end_ns)
+    return lanes
+
+
+def recorded(events: Iterable[Mapping[str, Any]]) -> list[Process]:
+    """The settings of a recorded trace: electrical ones first, then by latency."""
+    of_setting: dict[tuple[Any, ...], list[Span]] = defaultdict(list)
+    fidelity: dict[tuple[Any, ...], str] = {}
+    for event in events:
+        setting = (
+            event.get("program"),
+            event.get("mode", "electrical"),
+            event.get("reconfiguration_latency_ms", 0.0),
+        )
+        fidelity[setting] = event.get("fidelity", "")
+        of_setting[setting].append(
+            Span(
+                event["rank"],
+                _track(event["kind"]),
+                _name(event),
+                event["start_ns"],
+                event["end_ns"],
+                {
+                    name: event[name]
+                    for name in ("iteration", "group", "bytes", "phase")
+                    if event.get(name) not in (None, "")
+                },
+            )
+        )
+    programs = {program for program, _, _ in of_setting}
+    order = sorted(of_setting, key=lambda key: (key[0] or "", _MODES.index(key[1]), key[2]))
+    return [
+        Process(
+            _setting_name(mode, latency_ms, program if len(programs) > 1 else None),
+            fidelity[program, mode, latency_ms],
+            of_setting[program, mode, latency_ms],
+        )
+        for program, mode, latency_ms in order
+    ]
+
+
+def _name(event: Mapping[str, Any]) -> str:
+    """What a block is called: a pass by its phase, everything else by its kind."""
+    kind = str(event["kind"])
+    if kind == _ITERATION:
+        return f"{kind} {event['iteration']}"
+    return event["phase"] or kind if kind == "compute" else kind
+
+
+def _track(kind: str) -> str:
+    if kind == _LIGHT:
+        return "waits for light"
+    return "network" if kind in COMMUNICATION else "compute"
+
+
+def _setting_name(mode: str, latency_ms: float, program: str | None = None) -> str:
+    name = mode if mode == "electrical" else f"{mode}, {latency_ms:g} ms"
+    return name if program is None else f"{program}, {name}"
+
+
+def replayed(programs: Programs, model: CircuitModel, settings: Iterable[Setting]) -> list[Process]:
+    """Replays of programs under settings.
+
+    Operations are shown while they are under way, computation between the steps of a
+    program.
+    """
+    return [
+        Process(
+            setting.name,
+            "replay",
+            list(
+                _spans(
+                    programs,
+                    replay_programs(programs, model, setting.mode, round(setting.latency_ms * 1e6)),
+                )
+            ),
+        )
+        for setting in settings
+    ]
+
+
+def _spans(programs: Programs, found: Replayed) -> Iterator[Span]:
+    columns = {name: values.tolist() for name, values in programs.columns.items()}
+    begins = {
+        (rank, iteration): begin_ns
+        for rank, iteration, begin_ns in zip(
+            *(found.table[name].tolist() for name in ("rank", "iteration", "begin_ns")),
+            strict=True,
+        )
+    }
+    started, ended = found.started_ns.tolist(), found.ended_ns.tolist()
+    issued = {
+        (columns["rank"][row], columns["channel"][row], columns["sequence"][row]): row
+        for row in np.flatnonzero(programs.columns["does"] == _ISSUE).tolist()
+    }
+    now_ns = 0
+    for row, rank in enumerate(columns["rank"]):
+        does, iteration = columns["does"][row], columns["iteration"][row]
+        if does == _BEGIN:
+            now_ns = begun_ns = begins[rank, iteration]
+            continue
+        gap_ns = columns["gap_ns"][row]
+        said = {"iteration": iteration}
+        if gap_ns:
+            yield Span(rank, "compute", "compute", now_ns, now_ns + gap_ns, said)
+            now_ns += gap_ns
+        if does == _END:
+            yield Span(rank, "compute", f"iteration {iteration}", begun_ns, now_ns, said)
+        if does == _WAIT:
+            key = rank, columns["channel"][row], columns["sequence"][row]
+            now_ns = max(now_ns, ended[issued[key]]) + columns["resume_ns"][row]
+        if does == _ISSUE:
+            kind = columns["kind"][row]
+            yield Span(
+                rank,
+                "network",
+                KINDS[kind] if kind >= 0 else "operation",
+                started[row],
+                ended[row],
+                said
+                | {
+                    "channel": programs.channels[columns["channel"][row]],
+                    "bytes": columns["bytes"][row],
+                },
+            )

@@ -1,0 +1,31 @@
+"""Networks as a list of links, one line each (CSV)."""
+
+from __future__ import annotations
+
+from railx.exchange.wires import Exported, decimal, wires
+from railx.vocabulary.topology import LINK_KINDS, Topology
+
+__all__ = ["edge_list"]
+
+
+def edge_list(topology: Topology, name: str) -> Exported:
+    """The links; chips are called by their number, switches ``switch0``, ..."""
+    own, chips = wires(topology), topology.chips
+    lines = ["src,dst,gbps,lanes,latency_ns,kind,rail"]
+    for number in range(len(own)):
+        ends = [
+            str(vertex) if vertex < chips else f"switch{vertex - chips}"
+            for vertex in (int(own.one[number]), int(own.other[number]))
+        ]
+        said = (
+            decimal(own.gbps[number]),
+            str(own.lanes[number]),
+            decimal(own.latency_ns[number]),
+            LINK_KINDS[own.kind[number]],
+            str(own.rail[number]),
+        )
+        lines.append(",".join((*ends, *said)))
+    lost = ["which node of the network a chip is in"] if topology.nodes < chips else []
+    if topology.circuits is not None:
+        lost.append("optical circuits: links are there, no switches")
+    return Exported("\n".join([*lines, ""]), tuple(lost))

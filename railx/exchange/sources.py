@@ -1,0 +1,73 @@
+"""Programs of ranks from what a run or a generated job left behind.
+
+A file of programs (``railx steps --out``) is one already. The trace of a recorded run
+becomes one by its electrical events: computation and operations last as long as they
+did on the wall clock.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from railx.io import read_metadata, read_rows
+from railx.replay.programs import DOES, KINDS, Programs, read_programs
+from railx.replay.recording import recorded_programs
+
+__all__ = ["programs_of", "read_source"]
+
+_ISSUE = DOES.index("issue")
+
+
+def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | None]:
+    """The programs or the events that a file holds; ValueError where it is neither."""
+    try:
+        metadata = read_metadata(path)
+    except FileNotFoundError:
+        raise ValueError(f"got {path}: no such file; allowed: a trace or programs") from None
+    except (OSError, ValueError):
+        metadata = None
+    if metadata is not None:
+        if "configurations" in metadata:
+            return read_programs(path), None
+        rows = read_rows(path)
+        if rows and {"rank", "kind", "group", "channel", "sequence", "issued_ns"} <= set(rows[0]):
+            return None, rows
+    raise ValueError(
+        f"got {path}, which is neither; allowed: a trace (trace.parquet of a run) or programs"
+        " (railx steps --out, railx import chakra --out)"
+    )
+
+
+def programs_of(path: Path) -> Programs:
+    """The programs of a file, or those of the trace in it."""
+    programs, events = read_source(path)
+    if programs is None:
+        assert events is not None
+        programs = _recorded(path, events)
+    issues = programs.columns["does"] == _ISSUE
+    if (programs.columns["kind"][issues] < 0).any():
+        raise ValueError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
+    return programs
+
+
+def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
+    """What ranks did in the electrical part of a recording, with kinds and bytes."""
+    electrical = [event for event in events if event.get("mode", "electrical") == "electrical"]
+    if not electrical:
+        raise ValueError(f"got {path} with no electrical events; allowed: a trace that has some")
+    programs = Programs.from_steps(recorded_programs(electrical))
+    said = {
+        (event["rank"], f"{event['group']}:{event['channel']}", event["sequence"]): event
+        for event in electrical
+        if event["kind"] in KINDS
+    }
+    columns = {name: values.copy() for name, values in programs.columns.items()}
+    for row in np.flatnonzero(columns["does"] == _ISSUE).tolist():
+        key = programs.channels[columns["channel"][row]]
+        event = said[int(columns["rank"][row]), key, int(columns["sequence"][row])]
+        columns["kind"][row] = KINDS.index(event["kind"])
+        columns["bytes"][row] = event["bytes"]
+    return Programs.from_columns(columns, programs.channels, programs.configurations)

@@ -1,0 +1,126 @@
+"""The links of a topology as other tools know them: one entry for both directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.topology import Topology
+
+__all__ = ["Exported", "Joined", "Wires", "decimal", "join", "wires"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+_SAID = ("kind", "gbps", "latency_ns", "rail", "lanes")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the file, what it lacks, and files that belong beside it.
+
+    ``lost`` has a line for each thing that the format cannot say. ``beside`` are texts
+    by the ending that takes the place of the file's.
+    """
+
+    text: str
+    lost: tuple[str, ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Wires:
+    """Full-duplex links in the order of the topology, ``one`` below ``other``.
+
+    The other arrays are as in :class:`railx.vocabulary.topology.Links`.
+    """
+
+    one: IntArray
+    other: IntArray
+    kind: IntArray
+    gbps: FloatArray
+    latency_ns: FloatArray
+    rail: IntArray
+    lanes: IntArray
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Neighbours in order, with what all links between two of them carry together.
+
+    ``latency_ns`` is that of the slowest link. ``lost`` says what was joined.
+    """
+
+    one: IntArray
+    other: IntArray
+    capacity_gbps: FloatArray
+    lanes: IntArray
+    latency_ns: FloatArray
+    kind: IntArray
+    lost: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+
+def wires(topology: Topology) -> Wires:
+    """One entry for each two rows that are each other's way back.
+
+    ValueError where a link leads one way only.
+    """
+    links = topology.links
+    up = np.flatnonzero(links.src < links.dst)
+    down = np.flatnonzero(links.src > links.dst)
+    said = [getattr(links, name) for name in _SAID]
+    there = np.lexsort([*(each[up] for each in said), links.dst[up], links.src[up]])
+    back = np.lexsort([*(each[down] for each in said), links.src[down], links.dst[down]])
+    pairs = zip((links.src, links.dst, *said), (links.dst, links.src, *said), strict=True)
+    if len(up) != len(down) or any(
+        not np.array_equal(one[up][there], other[down][back]) for one, other in pairs
+    ):
+        raise ValueError(
+            f"topology: got a {topology.family} with links that lead one way only; allowed:"
+            " links that lead both ways alike"
+        )
+    whole = {name: getattr(links, name)[up] for name in _SAID}
+    return Wires(
+        one=links.src[up].astype(np.int64),
+        other=links.dst[up].astype(np.int64),
+        kind=whole["kind"].astype(np.int64),
+        gbps=whole["gbps"],
+        latency_ns=whole["latency_ns"],
+        rail=whole["rail"].astype(np.int64),
+        lanes=whole["lanes"].astype(np.int64),
+    )
+
+
+def join(topology: Topology) -> Joined:
+    """All links between two vertices as one."""
+    own = wires(topology)
+    key = own.one * topology.vertices + own.other
+    pairs, first, where = np.unique(key, return_index=True, return_inverse=True)
+    latency_ns = np.zeros(len(pairs))
+    np.maximum.at(latency_ns, where, own.latency_ns)
+    lost = []
+    if len(pairs) < len(own) or (own.lanes > 1).any():
+        lost.append("parallel links between two vertices are one, with their bandwidth together")
+    if (own.latency_ns < latency_ns[where]).any():
+        lost.append("where parallel links differ in latency, the longest one stands for all")
+    return Joined(
+        one=pairs // topology.vertices,
+        other=pairs % topology.vertices,
+        capacity_gbps=np.bincount(where, own.gbps * own.lanes).astype(np.float64),
+        lanes=np.bincount(where, own.lanes).astype(np.int64),
+        latency_ns=latency_ns,
+        kind=own.kind[first],
+        lost=tuple(lost),
+    )
+
+
+def decimal(value: float) -> str:
+    """A number as other tools read it: exact, with no exponent."""
+    return np.format_float_positional(float(value), trim="-")

@@ -1,0 +1,202 @@
+"""What members did under a held lease, once all of them have given it back.
+
+What all have begun is under way, what some have begun counts as asked for by those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from railx.fabric.actions import Action
+from railx.fabric.circuits import Configuration, ports_of
+from railx.fabric.decisions.leases import Leases
+from railx.fabric.decisions.state import OPEN_OPERATIONS, Asked, Hold, discard, name_of, passed
+from railx.fabric.holdings import OperationKey, Report
+
+__all__ = ["HandedBack"]
+
+
+class HandedBack(Leases):
+    """Makes operations of what ran without a question."""
+
+    def _settle(self, configuration: Configuration, now_ns: int) -> list[Action]:
+        """End a held lease once all members gave it back.
+
+        What they all have begun goes on as an operation that was granted, what some
+        have begun as one that those asked for.
+        """
+        hold = self.holds[configuration]
+        if hold.holders:
+            return []
+        del self.holds[configuration]
+        for member in configuration.members:
+            discard(self._holds_of, member, configuration)
+        for circuit in hold.circuits:
+            if circuit in self.held:
+                self.held[circuit].discard(configuration)
+                if not self.held[circuit]:
+                    del self.held[circuit]
+        if self._listening:
+            for operation in self._by_configuration.get(configuration, {}).values():
+                self._stirred.update(self._listening.get(operation.key[0], ()))
+        reports = {rank: complete(item, rank, hold) for rank, item in hold.reports.items()}
+        ran = {rank: report.operations for rank, report in reports.items()}
+        begun = {rank: report.begun for rank, report in reports.items()}
+        still_open = {rank: report.open for rank, report in reports.items()}
+        channels = {channel for numbers in begun.values() for channel in numbers}
+        actions: list[Action] = []
+        for channel in sorted(channels):
+            actions += self._take_over_channel(
+                configuration, channel, begun, still_open, hold, ran, now_ns
+            )
+        for rank, operations in ran.items():
+            if operations > 0:
+                self._count(rank, "held", operations)
+        self._touch(ports_of(hold.circuits))
+        return actions
+
+    def _take_over_channel(
+        self,
+        configuration: Configuration,
+        channel: str,
+        begun: Mapping[int, Mapping[str, int]],
+        still_open: Mapping[int, frozenset[OperationKey]],
+        hold: Hold,
+        ran: dict[int, int],
+        now_ns: int,
+        over: int | None = None,
+    ) -> list[Action]:
+        """Make operations of what members have begun on a channel without asking.
+
+        ``over``: members have presented themselves, and up to this number it is part of
+        a former process of one. What they have asked since then they have not begun.
+        """
+        last = {}
+        for rank, told in begun.items():
+            known = self._last_of(rank, channel) if over is None else -1
+            last[rank] = max(told.get(channel, -1), known)
+            self._note_last(rank, channel, last[rank])
+        least, most = max(min(last.values()), -1 if over is None else over), max(last.values())
+        if least == most and channel not in self._by_channel and not any(still_open.values()):
+            # As a rule all have begun the same, and have ended it.
+            return []
+        numbers = {
+            # Nobody honest is further ahead of its peers.
+            *range(max(least, most - OPEN_OPERATIONS) + 1, most + 1),
+            *(number for keys in still_open.values() for name, number in keys if name == channel),
+            # Questions of members that did not hold it any more.
+            *self._by_channel.get(channel, ()),
+        }
+        actions: list[Action] = []
+        for number in sorted(numbers):
+            actions += self._take_over(
+                hold,
+                configuration,
+                (channel, number),
+                {rank for rank in begun if number <= last[rank]},
+                {rank for rank, keys in still_open.items() if (channel, number) in keys},
+                ran,
+                now_ns,
+            )
+        return actions
+
+    def _take_over(
+        self,
+        hold: Hold,
+        configuration: Configuration,
+        key: OperationKey,
+        begun: set[int],
+        still_open: set[int],
+        ran: dict[int, int],
+        now_ns: int,
+    ) -> list[Action]:
+        """Make an operation of what members began under a lease that has ended."""
+        operation = self._operations.get(key)
+        if operation is not None and (
+            operation.granted or operation.configuration != configuration
+        ):
+            return []
+        actions: list[Action] = []
+        tombstone = self._tombstones.get(key)
+        if tombstone is not None:
+            for rank in sorted(begun & tombstone.untold):
+                self._told(key, rank)
+                if rank in still_open:
+                    actions.append(self._refuse(rank, None, tombstone.message, tombstone.reason))
+            return actions
+        # A rank that died is taken to have begun: its peers may be exchanging with it.
+        lost = {
+            **hold.lost,
+            **{rank: self._gone[rank] for rank in configuration.members if rank in self._gone},
+        }
+        if operation is not None and not lost.keys().isdisjoint(operation.asked):
+            # It came back, and asks for what its last life was part of.
+            message = f"{name_of(operation)} is under way since before rank %d came back"
+            for rank in sorted(lost.keys() & operation.asked.keys()):
+                request = operation.asked.pop(rank).request
+                self._expect(configuration, rank, -1)
+                actions.append(self._refuse(rank, request, message % rank, "ended"))
+            if not operation.asked:
+                self._forget(operation)
+                operation = None
+        begun = (begun - (operation.asked.keys() if operation else set())) | lost.keys()
+        under_way = begun >= set(configuration.members)
+        if under_way and not still_open:
+            return actions
+        known = begun | (operation.asked.keys() if operation else set())
+        for rank in configuration.members:
+            if rank not in known and self._last_of(rank, key[0]) >= key[1]:
+                # Its question was refused, by this controller or the one before.
+                message = passed(rank, configuration, key)
+                if operation is not None:
+                    actions += self._fail(operation, message, "ended")
+                return [
+                    *actions,
+                    *(self._refuse(peer, None, message, "ended") for peer in sorted(still_open)),
+                ]
+        operation = self._operation(key, configuration)
+        for rank in sorted(begun):
+            self._stand(operation, rank, Asked(None, now_ns, False, True))
+            if rank not in still_open:
+                operation.released.add(rank)
+            elif not under_way:
+                ran[rank] -= 1
+                self._count(rank, "requests")
+        who = min(lost, default=None)
+        message = "" if who is None else f"rank {who} {lost[who]} during {name_of(operation)}"
+        if not under_way:
+            if message:
+                return [*actions, *self._fail(operation, message, "lost")]
+            if not self.lost_ports.keys().isdisjoint(operation.ports):
+                return [*actions, *self._fail(operation, self._without_port(operation), "port")]
+            self._enqueue(operation)
+            return actions
+        self._stands_no_more(operation)
+        operation.granted = True
+        if not message and hold.lost_port is not None:
+            message = f"{hold.lost_port} during {name_of(operation)}"
+        if message and not hold.told_of_loss:
+            actions += self._tell(operation, message, "lost" if lost else "port")
+        operation.told_of_loss = bool(message)
+        self._lease(operation)
+        self._end_when_released(operation)
+        return actions
+
+
+def complete(report: Report, rank: int, hold: Hold) -> Report:
+    """A member's report with what was under way to it, or followed it.
+
+    A granted operation that it does not name begins as soon as the grant is there, and
+    its end is told.
+    """
+    begun = report.begun
+    late = {key for key in hold.granted.get(rank, ()) if begun.get(key[0], -1) < key[1]}
+    if not late and not hold.released:
+        return report
+    released = {key for member, key in hold.released if member == rank}
+    return replace(
+        report,
+        begun={**report.begun, **dict(sorted(late))},
+        open=(report.open | late) - released,
+    )

@@ -1,0 +1,172 @@
+"""Operations, their indices, and the queue of those that all members asked for.
+
+An operation that failed leaves a tombstone for members that come to it later. What
+changes at a port touches who waits there first, so that nobody else is looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from railx.fabric.actions import Action
+from railx.fabric.circuits import Configuration, Port
+from railx.fabric.decisions.hints import Hints
+from railx.fabric.decisions.state import (
+    OPEN_OPERATIONS,
+    TOMBSTONES,
+    Asked,
+    Operation,
+    Tombstone,
+    discard,
+    passed,
+    wired,
+)
+from railx.fabric.holdings import OperationKey
+
+__all__ = ["Operations"]
+
+
+class Operations(Hints):
+    """Makes, queues and ends operations."""
+
+    def _operation(self, key: OperationKey, configuration: Configuration) -> Operation:
+        """The operation of this key, made where there is none."""
+        operation = self._operations.get(key)
+        if operation is None:
+            circuits, ports = wired(self.layout.gpus_per_server, configuration)
+            operation = Operation(key, configuration, circuits, ports, self._turn())
+            self._operations[key] = operation
+            self._by_channel.setdefault(key[0], {})[key[1]] = operation
+            self._by_configuration.setdefault(configuration, {})[key] = operation
+            for member in configuration.members:
+                self._by_member.setdefault(member, {})[key] = operation
+        return operation
+
+    def _forget(self, operation: Operation) -> None:
+        """Take an operation out of everything but the leases."""
+        key, configuration = operation.key, operation.configuration
+        if not operation.granted:
+            self._stands_no_more(operation)
+        del self._operations[key]
+        discard(self._by_channel, key[0], key[1])
+        discard(self._by_configuration, configuration, key)
+        for member in configuration.members:
+            discard(self._by_member, member, key)
+
+    def _stand(self, operation: Operation, rank: int, asked: Asked) -> None:
+        """A member stands before an operation that is not granted."""
+        operation.asked[rank] = asked
+        self._expect(operation.configuration, rank, 1)
+        if self._listening:
+            self._stirred.update(self._listening.get(operation.key[0], ()))
+
+    def _stands_no_more(self, operation: Operation) -> None:
+        """An operation is granted or has failed: it leaves the queue."""
+        for rank in operation.asked:
+            self._expect(operation.configuration, rank, -1)
+        if operation.order is None:
+            return
+        del self._queue[operation.order]
+        for port in operation.ports:
+            waiting = self._waiting[port]
+            del waiting[operation.order]
+            if not waiting:
+                del self._waiting[port]
+        operation.order = None
+        self._touch(operation.ports)
+
+    def _enqueue(self, operation: Operation) -> None:
+        """All may have asked: then the operation takes its place in the queue."""
+        if operation.order is not None or len(operation.asked) < len(
+            operation.configuration.members
+        ):
+            return
+        operation.order = self._turn()
+        self._queue[operation.order] = operation
+        for port in operation.ports:
+            self._waiting.setdefault(port, {})[operation.order] = operation
+        heapq.heappush(self._touched, operation.order)
+
+    def _first_at(self, ports: Iterable[Port]) -> list[Operation]:
+        """The first operation of the queue at each of these ports, in order."""
+        first = {next(iter(self._waiting[port])) for port in ports if port in self._waiting}
+        return [self._queue[order] for order in sorted(first)]
+
+    def _touch(self, ports: Iterable[Port]) -> None:
+        """Something changed at these ports: look again at who waits for them."""
+        everyone, ready = self._waiting, self._ready
+        orders = set()
+        for port in ports:
+            waiting = everyone.get(port)
+            if waiting:
+                orders.add(next(iter(waiting)))
+            if ready and port in ready:
+                self._touched_hints.update(ready[port])
+        for order in orders:
+            heapq.heappush(self._touched, order)
+
+    def _has_too_many(self, rank: int) -> bool:
+        mine = self._by_member.get(rank, {})
+        return (
+            len(mine) >= OPEN_OPERATIONS
+            and sum(
+                rank in operation.asked and rank not in operation.released
+                for operation in mine.values()
+            )
+            >= OPEN_OPERATIONS
+        )
+
+    def _fail(self, operation: Operation, message: str, reason: str) -> list[Action]:
+        """End an operation that was not granted in an error for all who asked for it.
+
+        Who comes to it later is told then. The caller advances.
+        """
+        self._forget(operation)
+        members = set(operation.configuration.members)
+        untold = members - operation.asked.keys() - self._gone.keys()
+        if untold:
+            self._tombstones[operation.key] = Tombstone(message, reason, untold)
+            if self._listening:
+                self._stirred.update(self._listening.get(operation.key[0], ()))
+            if len(self._tombstones) > TOMBSTONES:
+                del self._tombstones[next(iter(self._tombstones))]
+        return [
+            self._refuse(rank, asked.request, message, reason)
+            for rank, asked in sorted(operation.asked.items())
+            if rank not in self._gone
+            and (asked.request is not None or rank not in operation.released)
+        ]
+
+    def _pass(self, rank: int, key: OperationKey) -> list[Action]:
+        """Fail the earlier operations of a channel that ``rank`` has not asked for.
+
+        It comes to ``key``, and a question for one before that would be refused. They
+        are left where a controller before this one has refused them to the rank.
+        """
+        channel, number = key
+        last = self._last_of(rank, channel)
+        if number <= last + 1:
+            return []
+        actions: list[Action] = []
+        row = self._by_channel.get(channel)
+        if row is None:
+            return []
+        for operation in [row[earlier] for earlier in sorted(row) if last < earlier < number]:
+            configuration = operation.configuration
+            if operation.granted or rank in operation.asked or rank not in configuration.members:
+                continue
+            # What it has begun under a lease counts when the lease ends.
+            if configuration not in self.holds:
+                message = passed(rank, configuration, operation.key)
+                actions += self._fail(operation, message, "ended")
+                self._told(operation.key, rank)
+        return actions
+
+    def _told(self, key: OperationKey, rank: int) -> None:
+        """A member knows that an operation failed."""
+        tombstone = self._tombstones.get(key)
+        if tombstone is not None:
+            tombstone.untold.discard(rank)
+            if not tombstone.untold:
+                del self._tombstones[key]

@@ -1,0 +1,460 @@
+"""Generated training steps on circuits set once, switched in the step, or both.
+
+The jobs are those of :mod:`railx.steps`, with what overlaps in them, and each step is
+replayed under the controller's own rules. No paper compares these networks. What a
+step sends takes as long as exact channel loads allow where its groups lie:
+
+* Networks are compared at an equal rate of what leaves a server per GPU (the job's), or
+  at an equal cost of it. Servers are the job's own everywhere: what stays inside one
+  takes as long on every network, and links there stand in no bill.
+* A kind of line (:class:`railx.vocabulary.lines.Lines`) has rails, whose ports uses
+  share out for the whole job or take turns on (:mod:`railx.mapping.phases`).
+* A node's ports on a rail face one peer each. A ring takes both, a message to another
+  stage the one that faces it; of two nodes both face the other.
+* A collective over rows and columns goes one after the other, and holds the circuits of
+  both from its beginning to its end.
+* Transfers of packet switches that overlap do not slow each other, as in the published
+  reference. Rails that uses share out do not need it.
+* Networks cost and draw in proportion to the rate of their ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+
+from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.fabric.circuits import Configuration
+from railx.fabric.settings import Mode
+from railx.families import TopologySettings, build_topology, family_of
+from railx.mapping.layout import group_members, place_ranks
+from railx.mapping.phases import Plan, Turn, Use, plans
+from railx.mapping.settings import (
+    LayoutSettings,
+    RailStep,
+    RailStepsSettings,
+    SwitchedNetwork,
+    SwitchedSettings,
+)
+from railx.mapping.step import Basis, GroupRates
+from railx.mapping.underlay import node_rates_gb_s
+from railx.replay.programs import KINDS, Programs
+from railx.replay.run import prepare, replay_programs
+from railx.replay.wiring import TableWiring, Wire
+from railx.settings import SettingsError
+from railx.steps.programs import PARALLELISMS_OF_CHANNELS, programs
+from railx.steps.settings import StepJob
+
+__all__ = ["Exchange", "TurnWiring", "rail_step_rows"]
+
+_RULES: tuple[Mode, ...] = ("on_demand", "provisioned")
+#: Steps that are replayed; the last counts, so that it is one among others.
+_ITERATIONS = 2
+_FIDELITY = "replay"
+#: Parallelisms of a use by the words of :mod:`railx.steps`.
+_USES = {"DP": "data", "PP": "pipeline", "EP": "expert"}
+
+
+class Exchange(Configuration):
+    """What experts need where their circuits are others than those of the replicas."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A layout with a plan for its uses and their wirings."""
+
+    layout: LayoutSettings
+    plan: Plan
+    wirings: Mapping[Use, str]
+
+    @property
+    def kinds(self) -> int:
+        return len({use.axes for use in self.wirings})
+
+    @property
+    def set_once(self) -> bool:
+        return len(self.plan.turns) == self.kinds
+
+    @property
+    def every_phase(self) -> bool:
+        return len(self.plan.turns) == len(self.wirings)
+
+    def uses(self, parallelism: str) -> list[Use]:
+        """What a parallelism uses, one for each kind of line that it lies on."""
+        return [use for use in self.wirings if parallelism in use.over]
+
+    def words(self) -> str:
+        """Turns after one another, uses of a turn beside one another."""
+        return "; then ".join(
+            " + ".join(
+                f"{'/'.join(use.over)} on {'/'.join(use.axes)} {self.wirings[use]} x{rails}"
+                for use, rails in turn.rails.items()
+            )
+            for turn in self.plan.turns
+        )
+
+
+def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
+    """A row for each step, network, basis, mode, rule and latency.
+
+    ``step_ms`` is the slowest rank's step. ``data_ms``, ``pipeline_ms`` and
+    ``expert_ms`` are what the transfers of a rank take together (mean over ranks),
+    hidden or not; ``stall_ms`` is the longest wait for light, ``reconfigurations`` are
+    those of a rank (mean). Modes as in :mod:`railx.mapping.switched`, without those
+    that a network does not have; one that has no room for a step has one row per basis
+    with the ``reason``.
+    """
+    own = settings.generated
+    if own is None:
+        return
+    costs = {name: _Cost.of(settings, chosen) for name, chosen in own.networks.items()}
+    for (name, chosen), (step_name, step) in product(own.networks.items(), own.steps.items()):
+        rate = step.step.jobs()[step.job].device.scale_out_gb_s
+        afford = costs[own.reference].usd / costs[name].usd
+        for basis, gb_s in (("equal_bandwidth", rate), ("equal_cost", rate * afford)):
+            head = {"step": step_name, "network": name, "basis": basis}
+            for row in _rows(own, step, chosen, gb_s, costs[name]):
+                whole = head | row
+                yield {column: whole[column] for column in _COLUMNS}
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """USD and W of what leaves a server, per GB/s of a GPU."""
+
+    usd: float
+    watts: float | None
+
+    @classmethod
+    def of(cls, settings: SwitchedSettings, chosen: SwitchedNetwork) -> _Cost:
+        priced = PricedNetwork(chosen.topology, counting=chosen.counting)
+        catalogue = read_catalogue(settings.catalogue)
+        try:
+            bill = price_network("", priced, settings.price_set, catalogue)
+        except SettingsError as error:
+            raise error.under("switched") from None
+        scale = 1 / (node_rates_gb_s(build_topology(chosen.topology))[0] * priced.chips)
+        watts = [row["total_watts"] for row in bill]
+        return cls(
+            scale * sum(row["total_usd"] for row in bill),
+            None if None in watts else scale * sum(watts),
+        )
+
+
+def _rows(
+    settings: RailStepsSettings, step: RailStep, chosen: SwitchedNetwork, gb_s: float, cost: _Cost
+) -> Iterator[dict[str, Any]]:
+    job = step.step.jobs()[step.job]
+    gpus = job.degrees.ranks
+    common = {
+        "job": step.job,
+        "model": job.model.name,
+        "device": job.device.name,
+        "gpus": gpus,
+        "gb_s_per_gpu": gb_s,
+        "cost_per_gpu_usd": cost.usd * gb_s,
+        "cost_usd": cost.usd * gb_s * gpus,
+        "watts_per_gpu": None if cost.watts is None else cost.watts * gb_s,
+        "power_watts": None if cost.watts is None else cost.watts * gb_s * gpus,
+        "fidelity": _FIDELITY,
+    }
+    line = _Line(chosen, job, gb_s)
+    candidates = [one for layout in step.layouts for one in line.candidates(layout)]
+    if not candidates:
+        reason = f"no room for {gpus // job.degrees.server} servers of {job.degrees.server}"
+        yield common | dict.fromkeys(_VARIED) | {"reason": reason}
+        return
+    found = {one: list(_times(line, one, settings.latencies_ms)) for one in map(_Held, candidates)}
+    if not line.circuits:
+        modes = {"packets": list(found)}
+    else:
+        modes = {
+            "set_once": [one for one in found if one.own.set_once],
+            "every_phase": [one for one in found if one.own.every_phase],
+            "where_it_pays": list(found),
+        }
+    for mode, allowed in modes.items():
+        for number in range(len(_RULES) * len(settings.latencies_ms) if allowed else 0):
+            best = min(allowed, key=lambda one: found[one][number]["step_ms"])
+            yield common | {"mode": mode, "reason": None} | found[best][number]
+
+
+_COLUMNS = (
+    *("step", "job", "model", "device", "gpus", "network", "basis", "gb_s_per_gpu"),
+    *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
+    *("data_ms", "pipeline_ms", "expert_ms"),
+    *("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts"),
+    *("circuits", "reason", "fidelity"),
+)
+#: Those that differ between the rows of a network; empty where it has no room.
+_VARIED = (
+    *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
+    *("data_ms", "pipeline_ms", "expert_ms", "circuits"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A candidate as a key."""
+
+    own: _Candidate
+
+
+class _Line:
+    """A network that carries one job at a rate, and answers how long transfers take."""
+
+    def __init__(self, chosen: SwitchedNetwork, job: StepJob, gb_s: float) -> None:
+        self.chosen, self.job, self.gb_s = chosen, job, gb_s
+        lines = family_of(chosen.topology).lines
+        assert lines is not None  # checked when the settings are read
+        self.lines = lines
+        self.rails = lines.shares(chosen.topology)
+        self.circuits = family_of(chosen.topology).switched
+        self._rates: dict[tuple[int, str], list[tuple[GroupRates, Basis]]] = {}
+
+    def candidates(self, layout: LayoutSettings) -> Iterator[_Candidate]:
+        """The plans for a layout; none where the network has no room for it."""
+        for uses in self._uses(layout):
+            options = [self.lines.wirings(self.chosen.topology, use.nodes) for use in uses]
+            for wired in product(*options):
+                wirings = dict(zip(uses, wired, strict=True))
+                if len(uses) > len({use.axes for use in uses}) and _alike(wirings):
+                    continue
+                for plan in self._plans(wirings):
+                    yield _Candidate(layout, plan, wirings)
+
+    def _uses(self, layout: LayoutSettings) -> Iterator[tuple[Use, ...]]:
+        """What wants circuits; experts with the replicas, or for themselves."""
+        nodes = layout.sizes[1] * layout.sizes[2]
+        job_nodes = self.job.degrees.ranks // self.job.degrees.server
+        if nodes != job_nodes or nodes > self.lines.nodes(self.chosen.topology):
+            return
+        experts = self.job.degrees.expert_servers > 1
+        for apart in (False, True) if experts else (False,):
+            found: list[Use] = []
+            for axes in self.lines.axes:
+                sizes = {"data": 1, "pipeline": 1}
+                for axis in axes:
+                    for name, degree in getattr(layout, axis).items():
+                        sizes[name] *= degree
+                if sizes["data"] > 1:
+                    over = ("data", "expert") if experts and not apart else ("data",)
+                    found.append(Use(axes, over, sizes["data"]))
+                    if apart:
+                        found.append(Use(axes, ("expert",), sizes["data"]))
+                if sizes["pipeline"] > 1:
+                    found.append(Use(axes, ("pipeline",), sizes["pipeline"]))
+            yield tuple(found)
+
+    def _plans(self, wirings: Mapping[Use, str]) -> Iterator[Plan]:
+        if not self.circuits:
+            yield Plan((Turn(dict.fromkeys(wirings, self.rails)),))
+        elif self.rails == 1:
+            yield Plan(tuple(Turn({use: 1}) for use in wirings))
+        else:
+            fewest = {use: self.lines.fewest(wirings[use], use.nodes) for use in wirings}
+            yield from plans(list(wirings), self.rails, fewest)
+
+    def time_ns(self, candidate: _Candidate, name: str, kind: str, size: float) -> float:
+        """How long an operation of a parallelism takes once its circuits are up."""
+        uses = candidate.uses(name)
+        if name == "pipeline":
+            return self._use_ns(candidate, uses[0], "next", size)
+        if kind == "all_to_all":
+            return self._use_ns(candidate, uses[0], "all_to_all", size)
+        best = float("inf")
+        for order in permutations(uses):
+            left, total = size, 0.0
+            for use in order:
+                total += self._use_ns(candidate, use, "gather", left)
+                left /= use.nodes
+            best = min(best, total)
+        return best * (2 if kind == "all_reduce" else 1)
+
+    def _use_ns(self, candidate: _Candidate, use: Use, pattern: str, size: float) -> float:
+        share = candidate.plan.rails(use) / self.rails if self.circuits else 1.0
+        layout = LayoutSettings(
+            mesh={"tensor": self.job.degrees.server}, x={use.over[0]: use.nodes}, y={}
+        )
+        best = float("inf")
+        for rates, basis in self._alone(use.nodes, candidate.wirings[use]):
+            chips = place_ranks(rates.topology, layout.sizes).chips
+            groups = group_members(layout, chips, use.over[:1])
+            at = replace(basis, ports=basis.ports * share)
+            best = min(best, *(way.time_ns(size, at) for way in rates.ways(groups, pattern)))
+        return best
+
+    def _alone(self, nodes: int, wiring: str) -> list[tuple[GroupRates, Basis]]:
+        key = nodes, wiring
+        if key not in self._rates:
+            settings: TopologySettings = self.lines.alone(self.chosen.topology, nodes, wiring)
+            topology = build_topology(settings)
+            outside, inside = node_rates_gb_s(topology)
+            scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
+            basis = Basis("", self.gb_s / outside, scaled, None)
+            self._rates[key] = [
+                (GroupRates(topology, routing), basis)
+                for routing in self.chosen.routings
+                if routing in family_of(settings).routings
+            ]
+        return self._rates[key]
+
+
+def _alike(wirings: Mapping[Use, str]) -> bool:
+    """Whether experts want for themselves what the replicas have anyway."""
+    apart = {use.axes: wiring for use, wiring in wirings.items() if use.over == ("expert",)}
+    return any(
+        use.over == ("data",) and apart.get(use.axes) == wiring for use, wiring in wirings.items()
+    )
+
+
+class TurnWiring(TableWiring):
+    """Circuits of the kinds of line on which uses take turns; others are always up."""
+
+    def __init__(self, layout: LayoutSettings, uses: Mapping[Use, tuple[range, str]]) -> None:
+        super().__init__()
+        self._layout = layout
+        self._uses = uses
+        self._kinds = list(dict.fromkeys(use.axes for use in uses))
+
+    def is_scale_up(self, members: Iterable[int]) -> bool:
+        """Whether nothing has to be up: all kinds of line that are used are set."""
+        kind = "pair" if self._stages(members) else "ring"
+        return not any(self._own(use, kind) for use in self._uses)
+
+    def wires(self, configuration: Configuration) -> tuple[Wire, ...]:
+        """On every rail of the use both neighbours in each ring, or the two stages."""
+        exchange = isinstance(configuration, Exchange)
+        kind = "pair" if self._stages(configuration.members) else "ring"
+        found: list[Wire] = []
+        for use, (rails, wiring) in self._uses.items():
+            if exchange != (use.over == ("expert",)) or not self._own(use, kind):
+                continue
+            line = self._kinds.index(use.axes)
+            for here, there in self._neighbours(use, configuration.members):
+                found += [
+                    Wire(
+                        line,
+                        (line, rail, here, there, wiring),
+                        ((line, rail, here, "right"), (line, rail, there, "left")),
+                    )
+                    for rail in rails
+                ]
+        return tuple(found)
+
+    def _stages(self, members: Iterable[int]) -> bool:
+        """Whether members differ in their stage."""
+        return len({self._place(member)[1] for member in members}) > 1
+
+    def _own(self, use: Use, kind: str) -> bool:
+        return (kind == "pair") == (use.over == ("pipeline",))
+
+    def _neighbours(self, use: Use, members: Sequence[int]) -> list[tuple[int, int]]:
+        ordered = sorted(members)
+        if use.over == ("pipeline",):
+            low, high = ordered
+            return [(low, high), (high, low)] if use.nodes == 2 else [(low, high)]
+        rings: dict[tuple[int, ...], list[int]] = {}
+        for member in ordered:
+            digits = self._place(member)[0]
+            others = tuple(digit for axis, digit in digits if axis not in use.axes)
+            rings.setdefault(others, []).append(member)
+        return [
+            pair for ring in rings.values() for pair in zip(ring, [*ring[1:], ring[0]], strict=True)
+        ]
+
+    def _place(self, node: int) -> tuple[list[tuple[str, int]], int]:
+        """A node's places among the replicas, axis by axis, and its stage."""
+        digits: list[tuple[str, int]] = []
+        for axis in ("x", "y"):
+            degree = getattr(self._layout, axis).get("data", 1)
+            digits.append((axis, node % degree))
+            node //= degree
+        return digits, node
+
+
+def _times(line: _Line, held: _Held, latencies_ms: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """The replays of a candidate under every rule and latency."""
+    candidate = held.own
+    made = _with_times(line, candidate)
+    always = candidate.set_once or not line.circuits
+    turns = _turns(candidate)
+    prepared = prepare(made, TurnWiring(candidate.layout, turns))
+    parts = _parts(made)
+    table = replay_programs(prepared, None, "electrical", 0).table
+    for rule, latency_ms in product(_RULES, latencies_ms):
+        if not always:
+            table = replay_programs(prepared, None, rule, round(latency_ms * 1e6)).table
+        last = table["iteration"] == _ITERATIONS - 1
+        yield {
+            "rule": rule,
+            "latency_ms": latency_ms,
+            "step_ms": float((table["end_ns"] - table["begin_ns"])[last].max()) / 1e6,
+            "stall_ms": float(table["stall_ns"][last].max()) / 1e6,
+            "reconfigurations": float(table["reconfigurations"][last].mean()),
+            **parts,
+            "circuits": candidate.words(),
+        }
+
+
+def _turns(candidate: _Candidate) -> dict[Use, tuple[range, str]]:
+    """The rails and wirings of uses on kinds of line on which there are turns."""
+    found: dict[Use, tuple[range, str]] = {}
+    for axes in {use.axes: None for use in candidate.wirings}:
+        turns = [turn for turn in candidate.plan.turns if axes in {use.axes for use in turn.rails}]
+        for turn in turns if len(turns) > 1 else ():
+            first = 0
+            for use, count in turn.rails.items():
+                found[use] = range(first, first + count), candidate.wirings[use]
+                first += count
+    return found
+
+
+def _with_times(line: _Line, candidate: _Candidate) -> Programs:
+    """The job's programs with what its transfers take here."""
+    made = programs(line.job, electrical=True, iterations=_ITERATIONS, whole=False)
+    columns = dict(made.columns)
+    names = _names(made)
+    lasts = columns["lasts_ns"].copy()
+    issues = np.flatnonzero(columns["kind"] >= 0)
+    keys = np.stack([names[columns["channel"][issues]], columns["kind"][issues]])
+    keys = np.concatenate([keys, columns["bytes"][issues][None]])
+    unique, place = np.unique(keys, axis=1, return_inverse=True)
+    times = [
+        round(line.time_ns(candidate, list(_USES.values())[use], KINDS[kind], float(size)))
+        for use, kind, size in unique.T.tolist()
+    ]
+    lasts[issues] = np.array(times, np.int64)[place.reshape(-1)]
+    columns["lasts_ns"] = lasts
+    configurations = list(made.configurations)
+    if any(use.over == ("expert",) for use in candidate.wirings):
+        configuration = columns["configuration"].copy()
+        own = (columns["channel"] >= 0) & (names[columns["channel"]] == list(_USES).index("EP"))
+        for number in np.unique(configuration[own]).tolist():
+            old = configurations[number]
+            configuration[own & (configuration == number)] = len(configurations)
+            configurations.append(Exchange(old.kind, old.members))
+        columns["configuration"] = configuration
+    return Programs.from_columns(columns, made.channels, configurations)
+
+
+def _names(made: Programs) -> Any:
+    """The parallelism of every channel, as a number of ``_USES``."""
+    words = [PARALLELISMS_OF_CHANNELS[name.partition(":")[2]] for name in made.channels]
+    return np.array([list(_USES).index(word) for word in words])
+
+
+def _parts(made: Programs) -> dict[str, float]:
+    """What the transfers of a rank take in a step: mean over the ranks."""
+    columns = made.columns
+    names = _names(made)
+    last = (columns["kind"] >= 0) & (columns["iteration"] == _ITERATIONS - 1)
+    own = names[columns["channel"]]
+    return {
+        f"{name}_ms": float(columns["lasts_ns"][last & (own == number)].sum()) / made.ranks / 1e6
+        for number, name in enumerate(_USES.values())
+    }

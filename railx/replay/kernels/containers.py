@@ -1,0 +1,121 @@
+"""Heaps and lists in arrays; nothing here knows what is in them."""
+
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="assignment,no-any-return"
+
+from __future__ import annotations
+
+from railx.replay.kernels.compiling import called
+from railx.replay.kernels.state import HEAP, NOW, PUSHED, Array, State
+
+__all__ = ["append", "pop", "push", "put", "take_least", "unlink"]
+
+
+@called
+def push(heap: Array, s: State, after_ns: int, kind: int, a: int, b: int) -> None:
+    """Add an event; of those of one moment the first added is the first."""
+    n = s.n
+    time_ns = n[NOW] + after_ns
+    place = n[HEAP]
+    n[HEAP] += 1
+    order = n[PUSHED]
+    n[PUSHED] += 1
+    while place > 0:
+        above = (place - 1) >> 1
+        if heap[above].time_ns <= time_ns:
+            break
+        heap[place] = heap[above]
+        place = above
+    event = heap[place]
+    event.time_ns, event.order, event.kind, event.a, event.b = time_ns, order, kind, a, b
+
+
+@called
+def pop(heap: Array, s: State) -> None:
+    """Drop the first event."""
+    n = s.n
+    n[HEAP] -= 1
+    size = n[HEAP]
+    time_ns, order = heap[size].time_ns, heap[size].order
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        other = below + 1
+        if other < size and (
+            heap[other].time_ns < heap[below].time_ns
+            or (
+                heap[other].time_ns == heap[below].time_ns and heap[other].order < heap[below].order
+            )
+        ):
+            below = other
+        if time_ns < heap[below].time_ns or (
+            time_ns == heap[below].time_ns and order < heap[below].order
+        ):
+            break
+        heap[place] = heap[below]
+        place = below
+    heap[place] = heap[size]
+
+
+@called
+def put(small: Array, n: Array, which: int, key: int, value: int) -> None:
+    """Add to a heap of pairs, whose size is a counter."""
+    place = n[which]
+    n[which] += 1
+    while place > 0:
+        above = (place - 1) >> 1
+        if small[above].key <= key:
+            break
+        small[place] = small[above]
+        place = above
+    small[place].key, small[place].value = key, value
+
+
+@called
+def take_least(small: Array, n: Array, which: int) -> int:
+    """Take the value with the least key out of a heap of pairs."""
+    value = small[0].value
+    n[which] -= 1
+    size = n[which]
+    key = small[size].key
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and small[below + 1].key < small[below].key:
+            below += 1
+        if key <= small[below].key:
+            break
+        small[place] = small[below]
+        place = below
+    small[place] = small[size]
+    return value
+
+
+@called
+def append(lists: Array, links: Array, which: int, item: int) -> None:
+    """Add at the end of a list that is linked both ways."""
+    last = lists[which, 1]
+    links[item, 0], links[item, 1] = -1, last
+    if last >= 0:
+        links[last, 0] = item
+    else:
+        lists[which, 0] = item
+    lists[which, 1] = item
+
+
+@called
+def unlink(lists: Array, links: Array, which: int, item: int) -> None:
+    """Take out of such a list."""
+    after, before = links[item, 0], links[item, 1]
+    if before >= 0:
+        links[before, 0] = after
+    else:
+        lists[which, 0] = after
+    if after >= 0:
+        links[after, 1] = before
+    else:
+        lists[which, 1] = before

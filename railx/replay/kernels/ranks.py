@@ -1,0 +1,484 @@
+"""The ranks: their programs, their operations, and what they tell the controller."""
+
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="assignment,no-any-return"
+
+from __future__ import annotations
+
+from railx.replay.kernels.circuits import conflict, note
+from railx.replay.kernels.compiling import called
+from railx.replay.kernels.containers import append, push, unlink
+from railx.replay.kernels.controller import advance, hear
+from railx.replay.kernels.leases import hear_report
+from railx.replay.kernels.requests import configuration_of, members_of, number_of
+from railx.replay.kernels.state import (
+    AHEAD,
+    ARRIVE,
+    AT_BEGIN,
+    BEGIN,
+    BEGUN,
+    END,
+    ENDED,
+    FIRST_ACTION,
+    GO_ON,
+    GRANT,
+    HELD,
+    HINT,
+    IMPATIENT,
+    IMPATIENT_NS,
+    ISSUE,
+    LAST_ACTION,
+    LOG_GRANT,
+    MESSAGE_NS,
+    NOW,
+    OPTICAL,
+    PATIENCE_NS,
+    PROVISIONED,
+    QUESTION,
+    R_BEGIN,
+    R_END,
+    R_MISPREDICTIONS,
+    R_RECONFIGURATIONS,
+    R_REQUESTS,
+    R_STALL,
+    R_WAIT,
+    RELEASE,
+    REPORT,
+    TAKE,
+    TOLD,
+    UNFINISHED,
+    WAIT,
+    Array,
+    State,
+)
+
+__all__ = ["arrive", "be_heard", "be_told", "end", "go_on", "stop_waiting", "take"]
+
+
+# The program of a rank.
+
+
+@called
+def go_on(s: State, heap: Array, rank: int) -> None:
+    """Plan the next step of a program that waits for nothing."""
+    step = s.ranks[rank].position
+    if step == s.ranks[rank].stop:
+        return
+    if s.steps[step].does == BEGIN:
+        s.ranks[rank].at_begin = True
+        s.n[AT_BEGIN] += 1
+        begin_together(s, heap)
+    else:
+        s.steps[step].computing_ns = s.n[NOW]
+        push(heap, s, s.steps[step].gap_ns, TAKE, rank, 0)
+
+
+@called
+def begin_together(s: State, heap: Array) -> None:
+    """Begin the iteration once all ranks that still have one are there."""
+    if s.n[AT_BEGIN] < s.n[UNFINISHED]:
+        return
+    for rank in range(len(s.ranks)):
+        if s.ranks[rank].at_begin:
+            s.ranks[rank].at_begin = False
+            push(heap, s, s.steps[s.ranks[rank].position].gap_ns, TAKE, rank, 0)
+    s.n[AT_BEGIN] = 0
+
+
+@called
+def resume(s: State, heap: Array, rank: int) -> None:
+    """What a program waits for has ended."""
+    s.ranks[rank].waits_for = -1
+    resume_ns = s.steps[s.ranks[rank].position].resume_ns
+    advance_program(s, rank)
+    push(heap, s, resume_ns, GO_ON, rank, 0)
+
+
+@called
+def advance_program(s: State, rank: int) -> None:
+    """A step is done."""
+    s.ranks[rank].position += 1
+    if s.ranks[rank].position == s.ranks[rank].stop:
+        s.n[UNFINISHED] -= 1
+
+
+@called
+def needs_circuits(s: State, step: int) -> bool:
+    """Whether the operation of a step asks."""
+    if not s.n[OPTICAL]:
+        return False
+    return s.configurations[configuration_of(s, s.steps[step].operation)].wanted != 0
+
+
+@called
+def take(s: State, heap: Array, rank: int) -> None:
+    """The next step of a program happens now."""
+    step, now_ns = s.ranks[rank].position, s.n[NOW]
+    does = s.steps[step].does
+    if does == WAIT:
+        target = s.steps[step].target
+        s.ranks[rank].waits_for = target if target >= 0 else -2
+        if target >= 0 and s.steps[target].ended:
+            resume(s, heap, rank)
+        return
+    advance_program(s, rank)
+    if does == ISSUE:
+        if s.steps[step].sends and needs_circuits(s, step):
+            append(s.unsent, s.step_links, rank, step)
+        before = s.steps[step].before
+        if before < 0 or s.steps[before].ended:
+            push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+    else:
+        note_time(s, step)
+        if does == END:
+            s.results[s.steps[step].row, R_END] = now_ns
+    go_on(s, heap, rank)
+    if s.ranks[rank].position == s.ranks[rank].stop:
+        begin_together(s, heap)
+
+
+@called
+def note_time(s: State, step: int) -> None:
+    """The first that is known of an iteration of a rank."""
+    row = s.results[s.steps[step].row]
+    if row[R_BEGIN] < 0:
+        row[R_BEGIN] = row[R_END] = s.n[NOW]
+
+
+# An operation on a rank.
+
+
+@called
+def arrive(s: State, heap: Array, step: int) -> None:
+    """An operation is the first of its lane."""
+    if needs_circuits(s, step):
+        if not stays_behind(s, heap, step):
+            ask(s, heap, step)
+        return
+    operation = s.steps[step].operation
+    note_arrival(s, operation, step)
+    everybody = s.operations[operation].arrived == members_of(s, configuration_of(s, operation))
+    if s.steps[step].alone:
+        start(s, heap, step)
+    if everybody:
+        step = s.operations[operation].first_arrived
+        while step >= 0:
+            if not s.steps[step].alone:
+                start(s, heap, step)
+            step = s.steps[step].next_arrived
+
+
+@called
+def note_arrival(s: State, operation: int, step: int) -> None:
+    """One member more stands before an operation."""
+    s.steps[step].next_arrived = -1
+    if s.operations[operation].arrived == 0:
+        s.operations[operation].first_arrived = step
+    else:
+        s.steps[s.operations[operation].last_arrived].next_arrived = step
+    s.operations[operation].last_arrived = step
+    s.operations[operation].arrived += 1
+
+
+@called
+def stays_behind(s: State, heap: Array, step: int) -> bool:
+    """Whether a collective waits for a message that has to go first."""
+    rank, slot = s.steps[step].rank, s.steps[step].slot
+    configuration = configuration_of(s, s.steps[step].operation)
+    if not s.configurations[configuration].ring or s.slots[slot].patience_ns <= 0:
+        return False
+    other = s.unsent[rank, 0]
+    while other >= 0:
+        its = configuration_of(s, s.steps[other].operation)
+        if other < step and conflict(s, its, configuration):
+            s.steps[step].other = other
+            append(s.behind, s.step_links, rank, step)
+            push(heap, s, s.slots[slot].patience_ns, IMPATIENT, step, other)
+            return True
+        other = s.step_links[other, 0]
+    return False
+
+
+@called
+def stop_waiting(s: State, heap: Array, step: int, other: int, impatient: bool) -> None:
+    """A collective asks: the message before it was granted, or patience is over."""
+    if s.steps[step].other != other:
+        return
+    rank, slot = s.steps[step].rank, s.steps[step].slot
+    s.steps[step].other = -1
+    unlink(s.behind, s.step_links, rank, step)
+    if not impatient:
+        s.slots[slot].patience_ns = s.n[PATIENCE_NS]
+        if stays_behind(s, heap, step):
+            return
+    else:
+        limit_ns = s.slots[slot].patience_ns
+        s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > s.n[IMPATIENT_NS] else 0
+    ask(s, heap, step)
+
+
+@called
+def ask(s: State, heap: Array, step: int) -> None:
+    """Begin on circuits that this rank holds, or ask for them."""
+    operation, slot = s.steps[step].operation, s.steps[step].slot
+    note_arrival(s, operation, step)
+    s.steps[step].asked = True
+    if s.n[HELD] and s.slots[slot].held >= 0:
+        begin_on_lease(s, step, s.slots[slot].held)
+        s.lanes[s.steps[step].lane].open = step
+        may_begin(s, heap, step)
+        start_if_ready(s, heap, operation)
+        return
+    s.steps[step].waits = True
+    append(s.waiting, s.waiting_links, s.steps[step].rank, step)
+    decide(s, heap, QUESTION, step, 0)
+
+
+@called
+def begin_on_lease(s: State, step: int, hold: int) -> None:
+    """The report of a lease will name this operation as begun."""
+    lane, which = s.steps[step].lane, number_of(s, s.steps[step].operation)
+    if s.lanes[lane].begun_in != hold or s.lanes[lane].begun < which:
+        s.lanes[lane].begun, s.lanes[lane].begun_in = which, hold
+
+
+@called
+def may_begin(s: State, heap: Array, step: int) -> None:
+    """A rank's circuits for an operation are there."""
+    operation, rank = s.steps[step].operation, s.steps[step].rank
+    if not s.steps[step].ready:
+        s.steps[step].ready = True
+        s.operations[operation].ready += 1
+    if s.steps[step].begun:
+        return
+    s.steps[step].begun = True
+    if s.steps[step].waits:
+        s.steps[step].waits = False
+        unlink(s.waiting, s.waiting_links, rank, step)
+    s.ranks[rank].under_way += 1
+    if s.steps[step].sends:
+        unlink(s.unsent, s.step_links, rank, step)
+        behind = s.behind[rank, 0]
+        while behind >= 0:
+            if s.steps[behind].other == step:
+                push(heap, s, 0, AHEAD, behind, step)
+            behind = s.step_links[behind, 0]
+
+
+@called
+def start_if_ready(s: State, heap: Array, operation: int) -> None:
+    """Data moves once the circuits of all members are there."""
+    if s.operations[operation].ready < members_of(s, configuration_of(s, operation)):
+        return
+    s.operations[operation].ready = 0
+    step = s.operations[operation].first_arrived
+    while step >= 0:
+        start(s, heap, step)
+        step = s.steps[step].next_arrived
+
+
+@called
+def start(s: State, heap: Array, step: int) -> None:
+    """A member's part of an operation begins."""
+    s.steps[step].started_ns = s.n[NOW]
+    s.steps[step].ended_ns = s.n[NOW] + s.steps[step].lasts_ns
+    push(heap, s, s.steps[step].lasts_ns, ENDED, step, 0)
+
+
+@called
+def end(s: State, heap: Array, step: int) -> None:
+    """A member's part of an operation is over: what follows from it, in order."""
+    rank, after, asks = s.steps[step].rank, s.steps[step].after, needs_circuits(s, step)
+    configuration = configuration_of(s, s.steps[step].operation)
+    s.steps[step].ended = True
+    if asks:
+        s.ranks[rank].under_way -= 1
+        if s.configurations[configuration].ring:
+            s.ranks[rank].passed = max(s.ranks[rank].passed, step)
+        if s.lanes[s.steps[step].lane].open == step:
+            s.lanes[s.steps[step].lane].open = -1
+        if s.steps[step].to_tell:
+            s.steps[step].to_tell = False
+            decide(s, heap, RELEASE, step, 0)
+    if 0 <= after < s.ranks[rank].position:
+        push(heap, s, s.steps[after].pickup_ns, ARRIVE, after, 0)
+    if asks and s.n[PROVISIONED]:
+        following = find_following(s, rank)
+        if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
+            announce(s, heap, s.steps[following].slot)
+    if s.ranks[rank].waits_for == step:
+        resume(s, heap, rank)
+
+
+@called
+def find_following(s: State, rank: int) -> int:
+    """The step to announce when an operation has ended; -1 for none."""
+    if s.ranks[rank].under_way > 0:
+        return -1
+    waiting = s.waiting[rank, 0]
+    while waiting >= 0:
+        if waiting > s.ranks[rank].passed:
+            return -1
+        waiting = s.waiting_links[waiting, 0]
+    step, stop = s.ranks[rank].unasked, s.ranks[rank].stop
+    while step < stop:
+        if s.steps[step].does == ISSUE and not s.steps[step].asked and needs_circuits(s, step):
+            break
+        step += 1
+    s.ranks[rank].unasked = step
+    if step < stop:
+        position = s.ranks[rank].position
+        if step < position or s.steps[step].iteration == s.steps[position - 1].iteration:
+            return step
+    return -1
+
+
+@called
+def announce(s: State, heap: Array, slot: int) -> None:
+    """Say what comes next; leases in the way of it are given back."""
+    if s.slots[slot].held >= 0:
+        return
+    count, held = 0, s.holding[s.slots[slot].rank, 0]
+    while held >= 0:
+        if conflict(s, s.slots[held].configuration, s.slots[slot].configuration):
+            s.conflicting[count] = held
+            count += 1
+        held = s.slot_links[held, 0]
+    for place in range(count):
+        number = give_back(s, s.conflicting[place], -1)
+        if number >= 0:
+            decide(s, heap, REPORT, s.conflicting[place], number)
+    decide(s, heap, HINT, slot, 0)
+
+
+@called
+def give_back(s: State, slot: int, hold: int) -> int:
+    """Give back a lease (-1: any), so that what has not begun on it has to wait.
+
+    Returns the number of the lease, -1 where there is nothing to give back.
+    """
+    held = s.slots[slot].held
+    if held < 0 or (hold >= 0 and hold != held):
+        return -1
+    s.slots[slot].held, s.slots[slot].given_back = -1, held
+    unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
+    configuration = s.slots[slot].configuration
+    for place in range(
+        s.configurations[configuration].channels, s.configurations[configuration].channels_stop
+    ):
+        lane = s.channels[s.items[place]].lanes + s.slots[slot].place
+        step = s.lanes[lane].open
+        if step < 0:
+            continue
+        s.lanes[lane].open = -1
+        s.steps[step].to_tell, s.steps[step].open_in = True, held
+        if s.steps[step].ready and s.steps[step].started_ns < 0:
+            s.steps[step].ready = False
+            s.operations[s.steps[step].operation].ready -= 1
+    return held
+
+
+# Messages.
+
+
+@called
+def decide(s: State, heap: Array, kind: int, a: int, b: int) -> None:
+    """A message goes to the controller, or is there at once."""
+    if s.n[MESSAGE_NS] > 0:
+        push(heap, s, s.n[MESSAGE_NS], kind, a, b)
+    else:
+        be_heard(s, heap, kind, a, b)
+
+
+@called
+def be_heard(s: State, heap: Array, kind: int, a: int, b: int) -> None:
+    """The controller hears, and tells the ranks what it decides."""
+    before = s.n[LAST_ACTION]
+    hear(s, heap, kind, a, b)
+    count = s.n[LAST_ACTION] - before
+    if s.n[MESSAGE_NS] == 0:
+        be_told(s, heap, count)
+    elif count > 0:
+        push(heap, s, s.n[MESSAGE_NS], TOLD, count, 0)
+
+
+@called
+def be_told(s: State, heap: Array, count: int) -> None:
+    """Ranks are told so many actions, in order; where messages take no time, all."""
+    n = s.n
+    last = n[FIRST_ACTION] + count
+    while n[FIRST_ACTION] < last:
+        action = s.actions[n[FIRST_ACTION] % len(s.actions)]
+        n[FIRST_ACTION] += 1
+        subject = action.subject
+        if action.kind == GRANT:
+            take_grant(
+                s,
+                subject,
+                action.hold,
+                action.stall_ns,
+                action.wait_ns,
+                action.reconfigured,
+                action.mispredicted,
+                action.late,
+            )
+            continue
+        number = give_back(s, subject, action.hold)
+        if number >= 0 and n[MESSAGE_NS] > 0:
+            push(heap, s, n[MESSAGE_NS], REPORT, subject, number)
+        elif number >= 0 and hear_report(s, subject, number):
+            # What follows from it comes after what was decided before.
+            advance(s, heap)
+            last = n[LAST_ACTION]
+    for place in range(n[BEGUN]):
+        operation = s.begun[place]
+        s.operations[operation].told = False
+        step = s.operations[operation].first_arrived
+        while step >= 0:
+            if s.steps[step].told:
+                s.steps[step].told = False
+                may_begin(s, heap, step)
+            step = s.steps[step].next_arrived
+        start_if_ready(s, heap, operation)
+    n[BEGUN] = 0
+
+
+@called
+def take_grant(
+    s: State,
+    step: int,
+    hold: int,
+    stall_ns: int,
+    wait_ns: int,
+    reconfigured: int,
+    mispredicted: int,
+    late: int,
+) -> None:
+    """A rank hears that an operation has its circuits, and what it holds now."""
+    operation, slot, lane = s.steps[step].operation, s.steps[step].slot, s.steps[step].lane
+    if not s.steps[step].accounted:
+        s.steps[step].accounted = True
+        note_time(s, step)
+        row = s.results[s.steps[step].row]
+        row[R_REQUESTS] += 1
+        row[R_RECONFIGURATIONS] += reconfigured
+        row[R_STALL] += stall_ns
+        row[R_WAIT] += wait_ns
+        row[R_MISPREDICTIONS] += mispredicted
+    if not s.operations[operation].told:
+        s.operations[operation].told = True
+        s.begun[s.n[BEGUN]] = operation
+        s.n[BEGUN] += 1
+        if s.n[MESSAGE_NS] > 0:
+            note(s, LOG_GRANT, operation)
+    s.steps[step].told = True
+    if hold > s.slots[slot].given_back:
+        if s.slots[slot].held < 0:
+            s.slots[slot].held = hold
+            append(s.holding, s.slot_links, s.steps[step].rank, slot)
+        begin_on_lease(s, step, hold)
+        if not late or s.steps[step].to_tell:
+            s.steps[step].to_tell = False
+            s.lanes[lane].open = step
+    elif not late:
+        s.steps[step].to_tell = True

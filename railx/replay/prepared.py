@@ -1,0 +1,348 @@
+"""Programs under a circuit model as the compiled engine takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.replay.engine import PATIENCE_NS
+from railx.replay.programs import DOES, KINDS, Programs
+from railx.replay.wiring import CircuitModel
+
+if TYPE_CHECKING:
+    from railx.replay.kernels import State
+
+__all__ = ["Prepared", "prepare"]
+
+Array = npt.NDArray[Any]
+
+_ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
+_SEND = KINDS.index("send")
+#: Columns of programs that the compiled engine takes as they are.
+_KEPT = (*("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone"),)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Programs under a circuit model, as the compiled engine takes them."""
+
+    programs: Programs
+    model: CircuitModel
+    state: State
+    #: The circuits by their numbers, and the keys of the operations.
+    circuits: tuple[Any, ...]
+    channels: Array
+    sequences: Array
+    #: The rails by their numbers.
+    rails: tuple[int, ...]
+    #: Whether every rank's operations of a channel count up by one.
+    counts_up: bool
+
+
+def prepare(programs: Programs, model: CircuitModel) -> Prepared:
+    """The tables of a job; ValueError where steps of a rank go back to an iteration."""
+    columns = programs.columns
+    rank, does, channel = columns["rank"], columns["does"], columns["channel"]
+    issues = np.flatnonzero(does == _ISSUE)
+    keys, operation = _numbered(does, channel, columns["sequence"])
+    row, rows = _rows(rank, columns["iteration"])
+    slot = np.full(len(programs), -1, np.int32)
+    wanted_slots = rank[issues].astype(np.int64) * max(len(programs.configurations), 1)
+    found_slots, slot[issues] = np.unique(
+        wanted_slots + columns["configuration"][issues], return_inverse=True
+    )
+    wires = _Wires(programs, model)
+    slots = wires.slots_of(found_slots, programs.ranks)
+    own = {name: columns[name] for name in _KEPT} | _lanes(columns, issues, operation)
+    own |= {"operation": operation, "slot": slot, "row": row}
+    own |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
+    own["lane"] = np.full(len(programs), -1, np.int32)
+    first_lane = np.cumsum(wires.lanes) - wires.lanes
+    own["lane"][issues] = first_lane[channel[issues]] + slots["place"][slot[issues]]
+    state = _state(programs, wires, own, keys, rows, slots)
+    counts_up = _counts_up(issues, own["lane"], operation, keys)
+    return Prepared(programs, model, state, wires.names, *keys, wires.rails, counts_up)
+
+
+def _state(
+    programs: Programs,
+    wires: _Wires,
+    own: Mapping[str, Array],
+    keys: tuple[Array, Array],
+    rows: int,
+    slots: Mapping[str, Array],
+) -> State:
+    """Where everything stands before the first event."""
+    from railx.replay import kernels
+    from railx.replay.kernels import state
+
+    count, ranks, channels = len(programs), programs.ranks, len(programs.channels)
+    place = np.arange(ranks)
+    first = np.searchsorted(programs.columns["rank"], place)
+    stop = np.searchsorted(programs.columns["rank"], place, side="right")
+    ports = wires.fields["ports_stop"] - wires.fields["ports"]
+    of_channel = wires.of_channel
+    nodes = np.where(of_channel >= 0, np.append(ports, 0)[of_channel], 0)
+    circuits, configurations = len(wires.names), len(programs.configurations)
+    lanes, operations = int(wires.lanes.sum()), len(keys[0])
+    results = np.zeros((rows, 7), np.int64)
+    results[:, state.R_BEGIN] = -1
+    # Members that never come to an operation have no step of it.
+    members = wires.lanes[keys[0]]
+    of_operation = np.cumsum(members) - members
+    step_of = np.full(int(members.sum()), -1, np.int32)
+    issues = np.flatnonzero(own["lane"] >= 0)
+    at = of_operation[own["operation"][issues]] + slots["place"][own["slot"][issues]]
+    step_of[at] = issues
+    first_lane = np.cumsum(wires.lanes) - wires.lanes
+
+    def links(size: int) -> Array:
+        return np.full((size, 2), -1, np.int32)
+
+    return state.State(
+        sources=np.zeros(0, kernels.SOURCES),
+        event=np.zeros(0, state.EVENT),
+        n=np.zeros(state.COUNTERS, np.int64),
+        log=np.zeros((0, 3), np.int64),
+        results=results,
+        steps=_records(state.STEP, count, **own),
+        step_of=step_of,
+        ranks=_records(
+            state.RANK,
+            ranks,
+            first=first,
+            stop=stop,
+            position=first,
+            unasked=first,
+            slots=np.searchsorted(slots["rank"], place),
+            slots_stop=np.searchsorted(slots["rank"], place, side="right"),
+        ),
+        slots=_records(state.SLOT, len(slots["rank"]), patience_ns=PATIENCE_NS, **slots),
+        lanes=_records(state.LANE, lanes),
+        operations=_records(state.OPERATION, operations, channel=keys[0], steps=of_operation),
+        channels=_records(
+            state.CHANNEL,
+            channels,
+            configuration=of_channel,
+            node=np.cumsum(nodes) - nodes,
+            lanes=first_lane,
+            operations=np.searchsorted(keys[0], np.arange(channels)),
+        ),
+        configurations=_records(state.CONFIGURATION, configurations, **wires.fields),
+        circuits=_records(state.CIRCUIT, circuits, **wires.of_circuits),
+        ports=_records(state.PORT, wires.port_count, **wires.of_ports),
+        watchers=_records(state.WATCHER, channels + configurations),
+        items=wires.items(),
+        waiting=links(ranks),
+        waiting_links=links(count),
+        unsent=links(ranks),
+        behind=links(ranks),
+        step_links=links(count),
+        holding=links(ranks),
+        slot_links=links(len(slots["rank"])),
+        known=links(configurations),
+        operation_links=links(operations),
+        queue=links(wires.port_count),
+        node_links=links(int(nodes.sum())),
+        node_channels=np.repeat(np.arange(channels, dtype=np.int32), nodes),
+        actions=np.zeros(0, state.ACTION),
+        begun=np.zeros(channels + 1, np.int32),
+        conflicting=np.zeros(configurations + 1, np.int32),
+        starting=np.zeros(circuits + 1, np.int32),
+        looked_at=np.zeros(channels + 1, state.PAIR),
+        hinted=np.zeros(configurations + 1, state.PAIR),
+    )
+
+
+#: Fields of records that count, and so begin at 0; all others begin at -1, none.
+_COUNTS = frozenset(
+    (
+        *("under_way", "at_begin", "hint_served", "expecting", "standing", "holder", "holders"),
+        *("recalled", "arrived", "asked", "released", "ready", "known", "granted", "told"),
+        *("commands", "order", "expected", "unserved", "ahead", "leases", "lit"),
+        *("looked_at", "ended", "asked_ns", "waits", "begun", "accounted", "to_tell", "stands"),
+        *("late", "mispredicted"),
+    )
+)
+
+
+def _records(kind: np.dtype[Any], count: int, **fields: Any) -> Array:
+    """Records with these fields, the others as they begin."""
+    made = np.zeros(count, kind)
+    for name in kind.names or ():
+        made[name] = fields.get(name, 0 if name in _COUNTS else -1)
+    return made
+
+
+def _numbered(does: Array, channel: Array, sequence: Array) -> tuple[tuple[Array, Array], Array]:
+    """The operations (channel and sequence), and the number of each step's."""
+    steps = np.flatnonzero(channel >= 0)
+    number = np.full(len(does), -1, np.int32)
+    if not len(steps):
+        return (np.zeros(0, np.int64), np.zeros(0, np.int64)), number
+    least = sequence[steps].min()
+    span = int(sequence[steps].max() - least) + 1
+    found, number[steps] = np.unique(
+        channel[steps].astype(np.int64) * span + (sequence[steps] - least), return_inverse=True
+    )
+    return (found // span, found % span + least), number
+
+
+def _rows(rank: Array, iteration: Array) -> tuple[Array, int]:
+    """The row of results of each step: its rank and iteration."""
+    same = rank[1:] == rank[:-1]
+    if (same & (iteration[1:] < iteration[:-1])).any():
+        raise ValueError("iteration: got one after a later one; allowed: in order on each rank")
+    new = ~same | (iteration[1:] != iteration[:-1])
+    row = np.concatenate(([0], np.cumsum(new))).astype(np.int32)[: len(rank)]
+    return row, int(row[-1]) + 1 if len(row) else 0
+
+
+def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> dict[str, Array]:
+    """The neighbours of each issue in its lane, and what each wait waits for."""
+    rank, channel = columns["rank"].astype(np.int64), columns["channel"]
+    steps = len(rank)
+    before, after, target = (np.full(steps, -1, np.int32) for _ in range(3))
+    lane = rank[issues] * (int(channel.max(initial=0)) + 1) + channel[issues]
+    order = issues[np.argsort(lane, kind="stable")]
+    together = np.diff(np.sort(lane, kind="stable")) == 0
+    after[order[:-1][together]] = order[1:][together]
+    before[order[1:][together]] = order[:-1][together]
+    operations = int(operation.max(initial=0)) + 1
+    own = rank[issues] * operations + operation[issues]
+    if len(np.unique(own)) < len(own):
+        raise ValueError("sequence: got one twice on a rank; allowed: one for each operation")
+    waits = np.flatnonzero(columns["does"] == _WAIT)
+    by_key = np.argsort(own)
+    wanted = rank[waits] * operations + operation[waits]
+    if len(own):
+        place = np.minimum(np.searchsorted(own[by_key], wanted), len(own) - 1)
+        there = own[by_key][place] == wanted
+        target[waits[there]] = issues[by_key[place[there]]]
+    return {"before": before, "after": after, "target": target}
+
+
+def _counts_up(issues: Array, lane: Array, operation: Array, keys: tuple[Array, Array]) -> bool:
+    """Whether the operations of each lane are those of its channel, one by one."""
+    channels, sequences = keys
+    same = channels[1:] == channels[:-1]
+    if (np.diff(sequences)[same] != 1).any():
+        return False
+    order = issues[np.argsort(lane[issues], kind="stable")]
+    new = np.concatenate(([True], lane[order][1:] != lane[order][:-1]))[: len(order)]
+    number = operation[order] - np.searchsorted(channels, channels[operation[order]])
+    turn = np.arange(len(order)) - np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    return bool((number == turn).all())
+
+
+class _Wires:
+    """The circuits and ports of a model under some programs, by numbers."""
+
+    def __init__(self, programs: Programs, model: CircuitModel) -> None:
+        configurations = programs.configurations
+        circuits: dict[Any, int] = {}
+        ports: dict[Any, int] = {}
+        rails: dict[int, int] = {}
+        needs: list[list[int]] = []
+        in_turn: list[list[int]] = []
+        of_circuit: list[list[int]] = []
+        rail: list[int] = []
+        for configuration in configurations:
+            needs.append([])
+            in_turn.append([])
+            if model.is_scale_up(configuration.members):
+                continue
+            own_wires = model.circuits(configuration)
+            for number, wires in model.rails(own_wires).items():
+                for wire in wires:
+                    if wire not in circuits:
+                        circuits[wire] = len(circuits)
+                        of_circuit.append([ports.setdefault(p, len(ports)) for p in wire.ports])
+                        rail.append(rails.setdefault(number, len(rails)))
+                    needs[-1].append(circuits[wire])
+            in_turn[-1] = [circuits[wire] for wire in own_wires]
+        of_ports = [list(dict.fromkeys(p for c in own for p in of_circuit[c])) for own in needs]
+        self.names, self.rails = tuple(circuits), tuple(rails)
+        self.port_count = len(ports)
+        self.of_channel = np.full(len(programs.channels), -1, np.int32)
+        channel = programs.columns["channel"]
+        operates = channel >= 0
+        self.of_channel[channel[operates]] = programs.columns["configuration"][operates]
+        sizes = np.array([len(item.members) for item in configurations], np.int64)
+        #: The lanes of each channel.
+        self.lanes = np.where(self.of_channel >= 0, np.append(sizes, 0)[self.of_channel], 0)
+        self._lists: list[Sequence[int]] = []
+        self._size = 0
+        self._members = [item.members for item in configurations]
+        self.fields: dict[str, Array] = {
+            "wanted": np.array([not model.is_scale_up(c.members) for c in configurations], bool),
+            "ring": np.array([item.kind == "ring" for item in configurations], bool),
+        }
+        self.of_circuits: dict[str, Array] = {"rail": np.array(rail, np.int32)}
+        self.of_ports: dict[str, Array] = {}
+        named = sorted(range(len(configurations)), key=lambda number: configurations[number].name)
+        self._add(self.fields, "members", self._members)
+        self._add(self.fields, "circuits", needs)
+        self._add(self.fields, "wires", in_turn)
+        self._add(self.fields, "ports", of_ports)
+        self._add(self.of_circuits, "ends", of_circuit)
+        self._add(self.of_circuits, "users", _users(needs, len(circuits), named))
+        self._add(self.of_ports, "users", _users(of_ports, len(ports), named))
+        channels = sorted(
+            np.flatnonzero(self.of_channel >= 0).tolist(), key=programs.channels.__getitem__
+        )
+        own_channels: list[list[int]] = [[] for _ in configurations]
+        for number in channels:
+            own_channels[self.of_channel[number]].append(number)
+        self._add(self.fields, "channels", own_channels)
+
+    def slots_of(self, found: Array, ranks: int) -> dict[str, Array]:
+        """The fields of slots, in order of ranks; ``found`` has rank and configuration.
+
+        ValueError where a rank is no member of what it takes part in.
+        """
+        count = max(len(self._members), 1)
+        rank, configuration = found // count, found % count
+        sizes = self.fields["members_stop"] - self.fields["members"]
+        members = np.array([item for own in self._members for item in own], np.int64)
+        keys = np.repeat(np.arange(len(sizes)), sizes) * (max(ranks, 1) + 1)
+        keys += np.minimum(members, ranks)
+        wanted = configuration * (max(ranks, 1) + 1) + rank
+        at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        if len(wanted) and (keys[at] != wanted).any():
+            slot = int(np.flatnonzero(keys[at] != wanted)[0])
+            raise ValueError(
+                f"configuration: got an operation of ranks {self._members[configuration[slot]]} on"
+                f" rank {rank[slot]}; allowed: on its members"
+            )
+        place = at - (np.cumsum(sizes) - sizes)[configuration] if len(found) else at
+        own = np.full(len(members), -1, np.int64)
+        own[at[: len(found)]] = np.arange(len(found))
+        slots = [list(item) for item in np.split(own, np.cumsum(sizes)[:-1])] if len(sizes) else []
+        self._add(self.fields, "slots", slots)
+        return {"rank": rank, "configuration": configuration, "place": place}
+
+    def items(self) -> Array:
+        """All lists, one after another."""
+        return np.array([item for own in self._lists for item in own], np.int32)
+
+    def _add(self, fields: dict[str, Array], name: str, lists: Sequence[Sequence[int]]) -> None:
+        """Put lists among the items; the fields say where each begins and ends."""
+        sizes = np.array([len(own) for own in lists], np.int64)
+        ends = self._size + np.cumsum(sizes)
+        fields[name], fields[f"{name}_stop"] = ends - sizes, ends
+        self._lists += lists
+        self._size += int(sizes.sum())
+
+
+def _users(lists: Sequence[Sequence[int]], count: int, named: Sequence[int]) -> list[list[int]]:
+    """For each item, the configurations in whose list it is, by name."""
+    users: list[list[int]] = [[] for _ in range(count)]
+    for number in named:
+        for item in lists[number]:
+            users[item].append(number)
+    return users

@@ -1,0 +1,236 @@
+"""Programs as GOAL schedules: a strict reader takes them, what is sent arrives, and
+whoever carries them out with a network of no cost takes as long as our replay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import ceil, log2
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.exchange.goal import messages, write_goal
+from railx.fabric.circuits import Layout
+from railx.replay.engine import Step
+from railx.replay.programs import KINDS, Programs
+from railx.replay.run import replay_programs
+from tests.exchange.drawn import job, operation_rows, said, together
+from tests.replay.programs import programs as drawn_steps
+
+_OPERATION = re.compile(
+    r"(?P<label>[a-zA-Z][a-zA-Z0-9_]*): (?:calc (?P<ns>[0-9]+) cpu (?P<calc_cpu>[0-9]+)"
+    r"|(?P<what>send|recv) (?P<bytes>[0-9]+)b (?P<way>to|from) (?P<peer>[0-9]+)"
+    r" tag (?P<tag>[0-9]+) cpu (?P<cpu>[0-9]+) nic (?P<nic>[0-9]+))"
+)
+_REQUIRES = re.compile(r"([a-zA-Z][a-zA-Z0-9_]*) requires ([a-zA-Z][a-zA-Z0-9_]*)")
+
+
+@dataclass
+class Operation:
+    what: str
+    size: int
+    peer: int = -1
+    tag: int = -1
+    after: list[str] = field(default_factory=list)
+
+
+def read_goal(text: str) -> list[dict[str, Operation]]:
+    """The operations of every rank by their labels, in the order of the file.
+
+    As the scanner of the simulator has it: a label stands before what requires it, cpu
+    and nic fit a byte, tags four.
+    """
+    lines = iter(text.splitlines())
+    head = next(lines).split(" ")
+    assert head[0] == "num_ranks"
+    ranks: list[dict[str, Operation]] = []
+    inside = False
+    for line in lines:
+        if not line:
+            continue
+        if not inside:
+            assert line == f"rank {len(ranks)} {{"
+            ranks.append({})
+            inside = True
+            continue
+        if line == "}":
+            inside = False
+            continue
+        requires = _REQUIRES.fullmatch(line)
+        if requires is not None:
+            later, earlier = requires.groups()
+            assert earlier in ranks[-1]
+            ranks[-1][later].after.append(earlier)
+            continue
+        found = _OPERATION.fullmatch(line)
+        assert found is not None, line
+        assert found["label"] not in ranks[-1]
+        if found["ns"] is not None:
+            made = Operation("calc", int(found["ns"]))
+            assert int(found["calc_cpu"]) < 256
+        else:
+            assert (found["what"] == "send") == (found["way"] == "to")
+            made = Operation(found["what"], int(found["bytes"]), int(found["peer"]))
+            made.tag = int(found["tag"])
+            assert made.tag < 2**32
+            assert int(found["cpu"]) < 256
+            assert int(found["nic"]) < 256
+            assert made.peer != len(ranks) - 1
+        ranks[-1][found["label"]] = made
+    assert not inside
+    assert len(ranks) == int(head[1])
+    return ranks
+
+
+def carried_out(ranks: list[dict[str, Operation]]) -> list[int]:
+    """When each rank is done if messages are there as soon as they are sent."""
+    lanes: dict[tuple[str, int, int, int], list[tuple[int, str]]] = defaultdict(list)
+    for rank, own in enumerate(ranks):
+        for label, each in own.items():
+            if each.what != "calc":
+                ends = (rank, each.peer) if each.what == "send" else (each.peer, rank)
+                lanes[(each.what, *ends, each.tag)].append((rank, label))
+    sender = {}
+    for (what, *lane), received in lanes.items():
+        if what == "recv":
+            sent = lanes["send", lane[0], lane[1], lane[2]]
+            sender |= dict(zip(received, sent, strict=True))
+    assert len(sender) == sum(each.what == "send" for own in ranks for each in own.values())
+    for (rank, label), (other, source) in sender.items():
+        assert ranks[rank][label].size == ranks[other][source].size
+    done: dict[tuple[int, str], int] = {}
+    left = [(rank, label) for rank, own in enumerate(ranks) for label in own]
+    while left:
+        waiting = []
+        for rank, label in left:
+            each = ranks[rank][label]
+            before = [(rank, other) for other in each.after]
+            if each.what == "recv":
+                before.append(sender[rank, label])
+            if all(place in done for place in before):
+                start = max((done[place] for place in before), default=0)
+                done[rank, label] = start + (each.size if each.what == "calc" else 0)
+            else:
+                waiting.append((rank, label))
+        assert len(waiting) < len(left), "the schedule locks up"
+        left = waiting
+    return [max((done[rank, label] for label in own), default=0) for rank, own in enumerate(ranks)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=drawn_steps(8), seed=st.integers(0, 2**32))
+def test_whoever_carries_a_schedule_out_takes_as_long_as_the_replay(
+    steps: dict[int, list[Step]], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    first = {rank: [step for step in own if step.iteration == 0] for rank, own in steps.items()}
+    programs = together(said(Programs.from_steps(first), seed))
+    path = tmp_path_factory.mktemp("goal") / "job.goal"
+    write_goal(path, programs)
+    # Messages take no time and nobody waits for whoever receives them.
+    programs.columns["lasts_ns"][:] = 0
+    programs.columns["alone"][:] = programs.columns["kind"] == KINDS.index("send")
+    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    finished = carried_out(read_goal(path.read_text()))
+    # Ranks go on without what they never waited for.
+    for rank, own in enumerate(replayed.table["end_ns"].tolist()):
+        ended = replayed.ended_ns[programs.columns["rank"] == rank]
+        assert finished[rank] == max(own, int(ended.max()))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("kind", [name for name in KINDS if name not in ("send", "recv")])
+def test_members_send_what_the_collective_moves(kind: str, count: int) -> None:
+    size, members = 10 * count + 3, tuple(range(7, 7 + 2 * count, 2))
+    rounds = {rank: messages(kind, size, members, rank) for rank in members}
+    sent = sum(each.sent_bytes for own in rounds.values() for turn in own for each in turn)
+    moved = {
+        "all_reduce": 2 * (count - 1) * size,
+        "broadcast": 2 * (count - 1) * size,
+        "reduce": 2 * (count - 1) * size,
+        "barrier": count * ceil(log2(count)),
+    }
+    assert sent == moved.get(kind, (count - 1) * size)
+    for turn in range(len(rounds[members[0]])):
+        out = {
+            (rank, each.to): each.sent_bytes for rank, own in rounds.items() for each in own[turn]
+        }
+        back = {
+            (each.source, rank): each.received_bytes
+            for rank, own in rounds.items()
+            for each in own[turn]
+        }
+        assert out == back
+
+
+def sent_part(kind: str, count: int, rank: int, turn: int) -> int:
+    """Which part of the tensor a member sends, found by the bytes of several tensors.
+
+    Of a tensor of 10 * count + more bytes the first ``more`` parts are a byte larger.
+    """
+    larger = 0
+    for more in range(count):
+        (own,) = messages(kind, 10 * count + more, tuple(range(count)), rank)[turn]
+        assert (own.to, own.source) == ((rank + 1) % count, (rank - 1) % count)
+        larger += own.sent_bytes - 10
+    return count - 1 - larger
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
+def test_a_ring_reduces_all_parts_and_brings_them_to_all(count: int) -> None:
+    ranks = range(count)
+    # Whose values are in each part that a member holds.
+    held = [{part: {rank} for part in ranks} for rank in ranks]
+
+    def carry(kind: str, first: int) -> None:
+        for turn in range(count - 1):
+            sent = [sent_part(kind, count, rank, first + turn) for rank in ranks]
+            moving = [(rank, sent[rank], set(held[rank][sent[rank]])) for rank in ranks]
+            for rank, part, values in moving:
+                held[(rank + 1) % count][part] |= values
+
+    carry("reduce_scatter", 0)
+    assert [held[rank][rank] for rank in ranks] == [set(ranks)] * count
+    held = [{part: set(ranks) if part == rank else set() for part in ranks} for rank in ranks]
+    carry("all_gather", 0)
+    assert all(values == set(ranks) for own in held for values in own.values())
+    held = [{part: {rank} for part in ranks} for rank in ranks]
+    carry("all_reduce", 0)
+    carry("all_reduce", count - 1)
+    assert all(values == set(ranks) for own in held for values in own.values())
+
+
+def test_a_small_job_line_by_line(tmp_path: Path) -> None:
+    lost = write_goal(tmp_path / "job.goal", job((0, 100, 200, 0), "all_gather", 9))
+    assert (tmp_path / "job.goal").read_text().split("\nrank 1 {")[0] == (
+        "num_ranks 2\n"
+        "\n"
+        "rank 0 {\n"
+        "l0: calc 100 cpu 0\n"
+        "l1: send 5b to 1 tag 0 cpu 1 nic 0\n"
+        "l1 requires l0\n"
+        "l2: recv 4b from 1 tag 0 cpu 1 nic 0\n"
+        "l2 requires l0\n"
+        "l3: calc 200 cpu 0\n"
+        "l3 requires l0\n"
+        "}\n"
+    )
+    assert lost == [
+        "that ranks begin an iteration together",
+        "how long operations took",
+        "collectives: they are messages, of rings but for an all-to-all",
+    ]
+
+
+def test_a_member_with_more_bytes_says_how_many_an_operation_has(tmp_path: Path) -> None:
+    programs = job(kind="all_to_all", size=8)
+    programs.columns["bytes"][operation_rows(programs)[1]] = 20
+    write_goal(tmp_path / "job.goal", programs)
+    assert [each.size for each in read_goal((tmp_path / "job.goal").read_text())[0].values()] == [
+        10,
+        10,
+    ]

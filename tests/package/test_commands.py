@@ -1,0 +1,217 @@
+"""The commands of an installed package: init, list, completion, reproduce and sweep."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx import __version__
+from tests.builders import ROOT
+from tests.commands import environment
+from workflow import cli
+from workflow.commands import reproduce, sweep
+from workflow.commands.completion import override_choices
+from workflow.commands.init import SNAKEFILE
+from workflow.commands.listing import KINDS
+from workflow.mounts import choices
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"railx-lab {__version__}\n"
+
+
+def test_init_writes_every_choice_and_a_second_time_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "deep" / "study"
+    assert cli.main(["init", str(study)]) == 0
+    assert (study / "Snakefile").read_text() == SNAKEFILE
+    for name in ("conf/experiment/quick.yaml", "conf/config.yaml"):
+        assert (study / name).read_bytes() == (ROOT / name).read_bytes()
+    # A file names its schema for editors by a path that has to be there.
+    named = (study / "conf/topology/torus_2d.yaml").read_text().split("$schema=")[1].split()[0]
+    assert (study / "conf/topology" / named).is_file()
+    assert not (study / "resources" / "claims").exists()
+    assert (study / "profiles" / "default" / "config.yaml").is_file()
+    assert "railx reproduce quick" in capsys.readouterr().out
+    assert cli.main(["init", str(study)]) == 0
+    assert "nothing to write" in capsys.readouterr().out
+
+
+def test_init_leaves_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = tmp_path / "conf" / "config.yaml"
+    changed.parent.mkdir()
+    changed.write_text("experiment: mine\n")
+    assert cli.main(["init", str(tmp_path)]) == 2
+    assert "1 of these files" in capsys.readouterr().err
+    assert changed.read_text() == "experiment: mine\n"
+    assert not (tmp_path / "Snakefile").exists()
+    assert cli.main(["init", str(tmp_path), "--force", "--resources"]) == 0
+    assert changed.read_bytes() == (ROOT / "conf/config.yaml").read_bytes()
+    assert (tmp_path / "resources" / "claims").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["a file", "the checkout", "below a file"])
+def test_init_refuses_places_that_cannot_be(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    place = {"a file": tmp_path / "file", "the checkout": ROOT, "below a file": tmp_path / "file/x"}
+    assert cli.main(["init", str(place[kind])]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: DIR: got ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_have_a_row_for_every_choice(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", kind, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    group = {"topologies": "topology", "planners": "planner", "figures": "figure"}
+    if kind == "claims":
+        assert len({row["id"] for row in rows}) == len(rows) > 100
+    else:
+        assert [row["name"] for row in rows] == choices(group.get(kind, "experiment"))
+    assert all(value for row in rows for value in row.values()), "every cell says something"
+    assert cli.main(["list", kind]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(rows) + 1
+    assert lines[0].split() == list(rows[0])
+
+
+def test_completion_offers_groups_then_choices() -> None:
+    assert "topology=" in set(override_choices("top"))
+    assert set(override_choices("planner=", ["planner"])) == {
+        f"planner={name}" for name in choices("planner")
+    }
+    # A stage by hand takes its own groups only.
+    assert list(override_choices("", ["planner", "seed"])) == ["planner="]
+
+
+def _offered(line: str) -> set[str]:
+    """What the shell would be told: argcomplete writes it to file descriptor 8."""
+    read, write = os.pipe()
+    code = f"import os; os.dup2({write}, 8); import sys; sys.argv = ['railx']\n"
+    code += "from workflow.cli import main; main()"
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
+    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment(**asked), pass_fds=(write,), cwd=ROOT
+    )
+    os.close(write)
+    with os.fdopen(read) as stream:
+        offered = stream.read()
+    process.wait()
+    return set(offered.split("\n"))
+
+
+def test_the_shell_is_told_commands_and_choices() -> None:
+    assert _offered("railx rep") == {"reproduce"}
+    assert "quick" in _offered("railx reproduce qu")
+    assert "topology=torus_2d" in _offered("railx topology topology=torus_")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_lines(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert "railx" in capsys.readouterr().out
+
+
+class Called:
+    """Snakemake's calls, in the place of Snakemake."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], list[str]]] = []
+
+    def __call__(self, arguments: Any, entries: Any, stdout: Any = None) -> int:
+        self.calls.append((list(arguments), list(entries)))
+        return 0
+
+
+def test_reproduce_hands_its_choices_to_snakemake(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = Called()
+    monkeypatch.setattr(reproduce, "snakemake", called)
+    told = ["reproduce", "quick", "seed=3", "--until", "metrics", "--dry-run", "--cores", "2"]
+    assert cli.main([*told, "--profile", "profiles/slurm"]) == 0
+    ((arguments, entries),) = called.calls
+    assert arguments == [
+        *("--cores", "2", "--workflow-profile", str(ROOT / "profiles/slurm")),
+        *("--dry-run", "--until", "metrics"),
+    ]
+    assert entries == ["experiment=quick", "hydra=seed=3"]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["reproduce", "seed=3"], "EXPERIMENT: got 'seed=3'"),
+        (["reproduce", "nope"], "experiment: got 'nope'"),
+        (["reproduce", "quick", "--until", "nope"], "--until: got 'nope'"),
+        (["reproduce", "quick", "--profile", "nope"], "--profile: got nope"),
+        (["reproduce", "quick", "--cores", "0"], "--cores: got '0'"),
+        (["sweep", "quick", "seed=1"], "OVERRIDE: got no values in seed=1"),
+        (["sweep", "quick", "seed=range(1,5000)"], "OVERRIDE: got 4999 values"),
+        (["sweep", "quick", "seed=1,2,"], "OVERRIDE: "),
+        (["sweep", "quick", "seed=x,1"], "seed"),
+        (["sweep", "quick", "seed=1,2", "--claim", "nope"], "--claim: got 'nope'"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(
+    told: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = Called()
+    monkeypatch.setattr(reproduce, "snakemake", called)
+    monkeypatch.setattr(sweep, "snakemake", called)
+    assert cli.main(told) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert said in error
+    assert error.count("\n") == 1
+    assert not called.calls
+
+
+def test_points_are_every_combination_under_names_of_their_own() -> None:
+    found = sweep.points(
+        "quick", ["topologies.torus_2d.n=2,3", "seed=range(1,4)", "tracking=off", "name=mine"]
+    )
+    assert [point.values for point in found] == [
+        {"topologies.torus_2d.n": n, "seed": seed} for n in ("2", "3") for seed in ("1", "2", "3")
+    ]
+    names = [point.name for point in found]
+    assert len(set(names)) == len(found)
+    assert names[0] == "mine_n_2_seed_1"
+    assert found[0].overrides == (
+        *("tracking=off", "topologies.torus_2d.n=2", "seed=1", "name=mine_n_2_seed_1"),
+    )
+    (long, other) = sweep.points("quick", [f"traffic={'a' * 300},{'a' * 301}"])
+    assert len(long.name) < 100
+    assert long.name != other.name
+
+
+def test_points_that_would_share_a_name_do_not() -> None:
+    found = sweep.points("quick", ["traffic=a.b,a_b"])
+    assert [point.name for point in found] == ["quick_traffic_a_b", "quick_traffic_a_b_"]
+
+
+def test_a_sweep_makes_only_what_the_question_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    called = Called()
+    monkeypatch.setattr(sweep, "snakemake", called)
+    monkeypatch.setattr(sweep, "WORK", tmp_path)
+    query = "select count(*) as rows from network.torus_2d.bounds"
+    told = ["sweep", "quick", "topologies.torus_2d.n=2,3", "--sql", query]
+    assert cli.main(told) == 2, "no table is there: nothing was made"
+    assert [arguments[0] for arguments, _ in called.calls] == [
+        f"results/quick_n_{n}/network/torus_2d/bounds.parquet" for n in (2, 3)
+    ]
+    assert [entries[1].split("name=")[1] for _, entries in called.calls] == [
+        *("quick_n_2", "quick_n_3"),
+    ]

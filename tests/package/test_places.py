@@ -1,0 +1,81 @@
+"""Where the code, what comes with it and the folder of work are."""
+
+from pathlib import Path
+
+import pytest
+
+from railx import places
+from scripts.share import shared_files
+from tests.builders import ROOT
+from tests.commands import python
+
+_SAY = "from railx import places; print(places.WORK, places.cache('x'), sep='\\n')"
+
+
+def _folder_of_work(folder: Path) -> Path:
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "config.yaml").write_text("experiment: mine\n")
+    (folder / "Snakefile").write_text("")
+    return folder
+
+
+def test_a_checkout_is_all_three_places() -> None:
+    assert places.CODE == places.SHIPPED == ROOT
+    assert places.is_checkout()
+    assert places.is_work(ROOT)
+
+
+def test_work_is_the_folder_that_the_process_starts_in_where_it_is_one(tmp_path: Path) -> None:
+    work = _folder_of_work(tmp_path / "study")
+    assert python("-c", _SAY, cwd=work).stdout.split() == [str(work), str(work / ".cache/x")]
+    assert python("-c", _SAY, cwd=tmp_path).stdout.split() == [str(ROOT), str(ROOT / ".cache/x")]
+
+
+@pytest.mark.parametrize("missing", ["Snakefile", "conf/config.yaml"])
+def test_half_a_folder_of_work_is_none(tmp_path: Path, missing: str) -> None:
+    work = _folder_of_work(tmp_path)
+    assert places.is_work(work)
+    (work / missing).unlink()
+    assert not places.is_work(work)
+
+
+def test_an_installed_package_caches_in_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = tmp_path / "site-packages" / "railx" / "_share"
+    monkeypatch.setattr(places, "SHIPPED", share)
+    monkeypatch.setattr(places, "WORK", share)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert places.cache("imports") == tmp_path / "cache" / "railx-lab" / "imports"
+    monkeypatch.setattr(places, "WORK", tmp_path / "study")
+    assert places.cache("imports") == tmp_path / "study" / ".cache" / "imports"
+
+
+def test_shipped_files_are_found_from_any_folder_after_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert places.in_repository("resources/papers.yaml") == ROOT / "resources/papers.yaml"
+    assert places.in_repository("nowhere/at.all") == Path("nowhere/at.all")
+    (tmp_path / "resources").mkdir()
+    (tmp_path / "resources" / "papers.yaml").write_text("mine: {}\n")
+    assert places.in_repository("resources/papers.yaml") == Path("resources/papers.yaml")
+
+
+def test_records_call_shipped_files_by_their_place_there(tmp_path: Path) -> None:
+    assert places.shipped_name(ROOT / "resources/papers.yaml") == "resources/papers.yaml"
+    assert places.shipped_name(Path("results/a.json")) == "results/a.json"
+    assert places.shipped_name(tmp_path / "lengths.json") == "lengths.json"
+
+
+def test_what_travels_is_what_the_code_reads() -> None:
+    names = {name.as_posix() for name in shared_files()}
+    assert {"Snakefile", "conf/config.yaml", "resources/papers.yaml"} <= names
+    assert {"workflow/rules/common.smk", "workflow/report/workflow.rst"} <= names
+    for folder in ("conf", "resources", "workflow/rules", "workflow/scripts"):
+        there = {
+            path.relative_to(ROOT).as_posix()
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert there <= names, sorted(there - names)

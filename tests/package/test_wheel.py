@@ -1,0 +1,165 @@
+"""The wheel in an environment of its own, far from any checkout.
+
+The environment borrows the packages of this one, the project itself aside, so that the
+test needs no network. `make wheel-test` runs it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts.share import SHARE, shared_files
+from tests.builders import ROOT
+
+pytestmark = pytest.mark.slow
+
+_NEEDED = ("railx", "training", "workflow", "conf", "resources", "scripts")
+_FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "Snakefile")
+#: As little as an experiment can have.
+_SMALL = """\
+# Two networks, measured and drawn.
+seed: 1
+topologies: [railx_hyperx_m4n2, mesh_2d]
+networks: [static_min]
+sweeps: []
+agreement: virtual_channels
+mapping: default
+tenancy: small
+transitions: []
+corpora: []
+plans: []
+runs: []
+figures: [topology_metrics]
+tracking: "off"
+"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def _own(**changes: str) -> dict[str, str]:
+    """The variables of this process without those that would find the checkout."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, **changes}
+
+
+def _ended(command: list[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        command, capture_output=True, text=True, check=False, env=_own(), **options
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of this checkout: building leaves nothing behind here."""
+    folder = tmp_path_factory.mktemp("build")
+    ignored = shutil.ignore_patterns("__pycache__", "_share")
+    for name in _NEEDED:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in _FILES:
+        shutil.copy(ROOT / name, folder / name)
+    offline = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
+    made = _ended(
+        [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", folder / "dist", folder]
+    )
+    assert made.returncode == 0, made.stderr
+    (found,) = (folder / "dist").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def railx(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The command of the installed wheel, started in a folder."""
+    folder = tmp_path_factory.mktemp("environment")
+    assert _ended([sys.executable, "-m", "venv", "--without-pip", folder]).returncode == 0
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    # Of a folder that a .pth file names no other .pth file is read: an editable install
+    # of this checkout stays unseen.
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install"]
+    done = _ended([*pip, "--quiet", "--no-deps", "--no-index", "--ignore-installed", wheel])
+    assert done.returncode == 0, done.stderr
+
+    def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return _ended([folder / "bin" / "railx", *arguments], cwd=cwd)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def study(railx: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of work with a small experiment that has run."""
+    folder = tmp_path_factory.mktemp("work") / "study"
+    done = railx("init", str(folder), cwd=folder.parent)
+    assert done.returncode == 0, done.stderr
+    (folder / "conf" / "experiment" / "small.yaml").write_text(_SMALL)
+    done = railx("reproduce", "small", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_wheel_holds_what_the_code_reads(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    assert {(SHARE / name).as_posix() for name in shared_files()} <= held
+    assert "railx/report/templates/report.html.jinja" in held
+    assert not [name for name in held if name.startswith(("tests/", "scripts/", "benchmarks/"))]
+
+
+def test_the_command_says_its_version_and_what_there_is(railx: Run, tmp_path: Path) -> None:
+    assert railx("--version", cwd=tmp_path).stdout.startswith("railx-lab ")
+    rows = json.loads(railx("list", "experiments", "--json", cwd=tmp_path).stdout)
+    assert "quick" in {row["name"] for row in rows}
+    # Stages by hand need no folder of work, a pipeline does.
+    metrics = railx("topology", "topology=torus_2d", "--json", cwd=tmp_path)
+    assert json.loads(metrics.stdout)["family"] == "torus_2d", metrics.stderr
+    refused = railx("reproduce", "quick", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "railx init" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_an_experiment_of_ones_own_runs_and_is_up_to_date(railx: Run, study: Path) -> None:
+    results = study / "results" / "small"
+    assert (results / "report.html").stat().st_size > 100_000
+    assert (results / "figure" / "topology_metrics.svg").is_file()
+    # What came with the code stands in the records under its name there, never with
+    # the place of the installation.
+    crate = (results / "ro-crate-metadata.json").read_text()
+    assert "_share" not in crate
+    assert "site-packages" not in crate
+    again = railx("reproduce", "small", cwd=study)
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+
+def test_one_changed_number_reruns_what_depends_on_it(railx: Run, study: Path) -> None:
+    conf = study / "conf" / "topology" / "mesh_2d.yaml"
+    before = conf.read_text()
+    assert "\nn: " in before
+    changed = "\n".join("n: 3" if line.startswith("n: ") else line for line in before.split("\n"))
+    conf.write_text(changed)
+    try:
+        planned = railx("reproduce", "small", "--dry-run", cwd=study)
+    finally:
+        conf.write_text(before)
+    said = planned.stdout + planned.stderr
+    assert planned.returncode == 0, said
+    assert "Topology mesh_2d" in said
+    assert "Topology railx_hyperx_m4n2" not in said
+
+
+def test_a_sweep_asks_every_point(railx: Run, study: Path) -> None:
+    query = "select chips, bound_flits_per_chip_cycle as bound from network.mesh_2d.bounds"
+    done = railx(
+        *("sweep", "small", "topologies.mesh_2d.x_scale=4,6", "--sql", query, "--json"), cwd=study
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    found = {row["topologies.mesh_2d.x_scale"]: row["chips"] for row in rows}
+    assert found == {"4": 4 * 8, "6": 6 * 8}

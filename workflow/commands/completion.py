@@ -1,0 +1,103 @@
+"""``railx completion``: what a shell needs to complete commands, options and choices.
+
+argcomplete asks the command itself at every key, so that what it offers is what conf/
+holds at that moment; it has bash, zsh and fish.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from workflow.commands.shared import command
+
+__all__ = ["add", "complete", "override_choices"]
+
+SHELLS = ("bash", "zsh", "fish")
+#: Set by the shell while it asks.
+_ASKED = "_ARGCOMPLETE"
+
+
+def add(commands: Any) -> None:
+    """Add ``railx completion`` to the commands."""
+    parser = command(
+        commands,
+        "completion",
+        "what a shell needs to complete railx",
+        "Print the lines that make a shell complete railx: commands, options, experiments,"
+        " claims and the choices of conf/.",
+        "example:\n"
+        '  eval "$(railx completion bash)"                              # in ~/.bashrc\n'
+        '  eval "$(railx completion zsh)"                               # in ~/.zshrc\n'
+        "  railx completion fish > ~/.config/fish/completions/railx.fish",
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    parser.set_defaults(action=_completion)
+
+
+def _completion(options: argparse.Namespace) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["railx"], shell=options.shell))
+    return 0
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell where it asks, which ends the process; else do nothing."""
+    if _ASKED not in os.environ:
+        return
+    import argcomplete
+
+    _teach(parser, {})
+    argcomplete.autocomplete(parser)
+
+
+def _teach(parser: argparse.ArgumentParser, defaults: dict[str, Any]) -> None:
+    """Tell each argument where its values come from."""
+    defaults = {**defaults, **parser._defaults}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                _teach(below, defaults)
+            continue
+        found = _completer(action, defaults)
+        if found is not None:
+            # argcomplete looks for it there; argparse has no place for it.
+            vars(action)["completer"] = found
+
+
+def _completer(
+    action: argparse.Action, defaults: dict[str, Any]
+) -> Callable[..., Iterable[str]] | None:
+    from workflow.mounts import choices
+
+    if action.dest == "overrides":
+        by_hand = defaults.get("by_hand")
+        groups = None if by_hand is None else by_hand.groups
+        return lambda prefix, **_: override_choices(prefix, groups)
+    if action.dest == "experiment":
+        return lambda **_: choices("experiment")
+    if action.dest in ("id", "claim"):
+        return lambda **_: _claims()
+    return None
+
+
+def _claims() -> list[str]:
+    from workflow.resources import all_claims
+
+    return [claim.id for claim in all_claims()]
+
+
+def override_choices(prefix: str, groups: Iterable[str] | None = None) -> Iterator[str]:
+    """``group=`` for every group of conf/; ``group=choice`` once one is typed."""
+    from workflow.mounts import CONF, choices
+
+    known = [path.name for path in sorted(CONF.iterdir()) if path.is_dir()]
+    offered = known if groups is None else [group for group in groups if group in known]
+    group = prefix.partition("=")[0]
+    if "=" in prefix and group in offered:
+        yield from (f"{group}={name}" for name in choices(group))
+    else:
+        yield from (f"{group}=" for group in offered)

@@ -1,0 +1,209 @@
+"""``railx import``: networks, traces and plans of other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workflow.commands.export import written_to
+from workflow.commands.shared import command, words
+
+if TYPE_CHECKING:
+    from railx.exchange.chakra import Price
+
+__all__ = ["add"]
+
+_EPILOG = """\
+examples:
+  railx import topology resources/topologies/petersen.graphml --out petersen.yaml
+  railx topology topology=imported topology.path=resources/topologies/petersen.graphml
+  railx import chakra traces/job --out job.parquet
+  railx bandwidth topology=torus_2d bandwidth.ranks=16 --out groups.parquet
+  railx import chakra traces/job --bandwidth groups.parquet --out job.parquet
+  railx import plan plan.json
+
+Lists of lengths are corpora: railx corpus corpus=file corpus.path=lengths.json.
+docs/exchange.md says what is read of each format and what is lost."""
+
+
+def add(commands: Any) -> None:
+    """Add ``railx import`` to the commands."""
+    line = "read networks, traces and plans of other tools"
+    parser = command(commands, "import", line, f"{line.capitalize()}.", _EPILOG)
+    kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True)
+    network = command(
+        kinds,
+        "topology",
+        "GraphML or a list of links",
+        "Check a network in a file and write the settings that name it.",
+        _EPILOG,
+    )
+    network.add_argument("path", type=Path, help="the file (.graphml, .csv, .txt)")
+    for option, default, what in (
+        ("--chips-per-node", 1, "chips of a node, consecutive in the file"),
+        ("--port-gbps", 400.0, "rate of a port, and of links without one, in 10^9 bit/s"),
+        ("--latency-ns", 10.0, "time of flight of links without one"),
+    ):
+        network.add_argument(
+            option,
+            type=type(default),
+            default=default,
+            metavar="N",
+            help=f"{what} (default: {default:g})",
+        )
+    network.add_argument(
+        "--out", type=Path, help="the settings to write, e.g. conf/topology/mine.yaml"
+    )
+    network.set_defaults(action=_network)
+    trace = command(
+        kinds,
+        "chakra",
+        "Chakra execution traces",
+        "Read the traces of all ranks as programs that can be replayed.",
+        _EPILOG,
+    )
+    trace.add_argument("prefix", type=Path, help="of the files PREFIX.0.et, PREFIX.1.et, ...")
+    trace.add_argument(
+        "--groups",
+        type=Path,
+        help="JSON of communicator groups (default: PREFIX.groups.json, if it is there)",
+    )
+    trace.add_argument(
+        "--tflops", type=float, help="rate of computation that says num_ops and no duration"
+    )
+    trace.add_argument(
+        "--bandwidth",
+        type=Path,
+        help="table of railx bandwidth --out: operations take what it says",
+    )
+    trace.add_argument("--out", type=Path, help="the programs to write (.parquet)")
+    trace.set_defaults(action=_chakra)
+    plan = command(
+        kinds,
+        "plan",
+        "a plan as JSON",
+        "Check a plan: its form, its batches, its times and, where it has one, its digest.",
+        _EPILOG,
+    )
+    plan.add_argument("path", type=Path, help="the plan (.json)")
+    plan.set_defaults(action=_plan)
+
+
+def _network(options: argparse.Namespace) -> int:
+    import hashlib
+
+    import yaml
+
+    from railx.families import TopologySettings, build_topology
+    from railx.io import in_repository, write_text
+    from railx.network.metrics import topology_metrics
+    from railx.settings import SettingsError, load, to_dict
+
+    plain = {
+        "family": "imported",
+        "path": str(options.path),
+        "digest": None,
+        "chips_per_node": options.chips_per_node,
+        "port_gbps": options.port_gbps,
+        "latency_ns": options.latency_ns,
+    }
+    try:
+        settings: Any = load(TopologySettings, plain)
+        topology = build_topology(settings)
+    except SettingsError as error:
+        key = error.key.removeprefix("topology.")
+        name = key if key == "path" else f"--{key.replace('_', '-')}"
+        raise ValueError(f"{name}: {error.message}") from None
+    digest = hashlib.sha256(in_repository(options.path).read_bytes()).hexdigest()
+    if options.out is not None:
+        if options.out.suffix != ".yaml":
+            raise ValueError(f"--out: got {options.out}; allowed: a file that ends in .yaml")
+        with written_to(options.out):
+            text = yaml.safe_dump(to_dict(settings) | {"digest": digest}, sort_keys=False)
+            write_text(options.out, f"# {options.path.name}\n{text}")
+    metrics = topology_metrics(topology)
+    width = max(map(len, metrics))
+    for key, value in metrics.items():
+        print(f"{key:<{width}}  {words(value)}")
+    print(f"{'digest':<{width}}  {digest}")
+    if options.out is not None:
+        print(f"\nwritten: {options.out}")
+    return 0
+
+
+def _chakra(options: argparse.Namespace) -> int:
+    from railx.exchange.chakra import read_chakra
+    from railx.fabric.circuits import Layout
+    from railx.replay.programs import DOES, write_programs
+    from railx.replay.run import replay_programs
+
+    if options.tflops is not None and not options.tflops > 0:
+        raise ValueError(f"--tflops: got {options.tflops}; allowed: greater than 0")
+    if options.out is not None and options.out.suffix != ".parquet":
+        raise ValueError(f"--out: got {options.out}; allowed: a file that ends in .parquet")
+    price = None if options.bandwidth is None else _price(options.bandwidth)
+    found = read_chakra(options.prefix, options.groups, price=price, tflops=options.tflops)
+    programs = found.programs
+    took_ns = replay_programs(programs, Layout(1), "electrical", 0).iteration_ns()
+    if options.out is not None:
+        with written_to(options.out):
+            write_programs(options.out, programs, notes={"source": options.prefix.name})
+    issues = programs.columns["does"] == DOES.index("issue")
+    summary = {
+        "ranks": programs.ranks,
+        "steps": len(programs),
+        "operations": int(issues.sum()),
+        "groups": len(programs.configurations),
+        "iterations": len(took_ns),
+        "slowest_iteration_ms": max(took_ns.values(), default=0) / 1e6,
+        "fidelity": "replay",
+    }
+    for key, value in summary.items():
+        print(f"{key:<20}  {words(value)}")
+    for line in found.lost:
+        print(f"lost: {line}", file=sys.stderr)
+    if options.out is not None:
+        print(f"\nwritten: {options.out}")
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from railx.planning.plan import read_plan, sequence_lengths
+
+    try:
+        plan = read_plan(options.path)
+    except OSError as error:
+        raise ValueError(f"got {options.path}: {error.strerror}; allowed: a plan") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"got {options.path}, which is no text; allowed: a plan") from None
+    lengths = [length for batch in plan.batches for _, length in sequence_lengths(batch)]
+    summary = {
+        "kind": plan.kind,
+        "planner": plan.planner,
+        "devices": plan.devices,
+        "batches": len(plan.batches),
+        "sequences": len(lengths),
+        "tokens": sum(lengths),
+        "predicted_ms": sum(batch.predicted_ms for batch in plan.batches),
+        "predictions": plan.predictions,
+    }
+    for key, value in summary.items():
+        print(f"{key:<12}  {words(value)}")
+    return 0
+
+
+def _price(path: Path) -> Price:
+    """How long operations take by a table of bandwidths, the analytic rows of it."""
+    from railx.io import read_rows
+    from railx.replay.pricing import price_of
+
+    wanted = {"operation", "group_size", "stride", "latency_us", "gb_s", "fidelity"}
+    try:
+        rows = read_rows(path)
+    except (OSError, ValueError):
+        rows = []
+    if not rows or not wanted <= set(rows[0]):
+        raise ValueError(f"--bandwidth: got {path}; allowed: a table of railx bandwidth --out")
+    return price_of([row for row in rows if row["fidelity"] == "analytic"])

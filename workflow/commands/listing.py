@@ -1,0 +1,129 @@
+"""``railx list``: what there is to choose from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from workflow.commands.shared import command
+
+__all__ = ["KINDS", "add"]
+
+Row = dict[str, Any]
+
+
+def add(commands: Any) -> None:
+    """Add ``railx list`` to the commands."""
+    parser = command(
+        commands,
+        "list",
+        "the topologies, planners, claims, figures or experiments that there are",
+        "Print what can be chosen, a line for each, with the first sentence of its file.",
+        "example:\n  railx list topologies\n  railx list claims --json",
+    )
+    parser.add_argument("kind", metavar="KIND", choices=tuple(KINDS), help=", ".join(KINDS))
+    parser.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    parser.set_defaults(action=_list)
+
+
+def _list(options: argparse.Namespace) -> int:
+    rows = list(KINDS[options.kind]())
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    *columns, last = rows[0]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    for row in ({name: name for name in rows[0]}, *rows):
+        cells = [f"{row[name]:<{width}}" for name, width in widths.items()]
+        print("  ".join([*cells, row[last]]).rstrip())
+    return 0
+
+
+def _topologies() -> Iterator[Row]:
+    for name in _choices("topology"):
+        yield {"name": name, "family": _key("topology", name, "family"), "what": _about(name)}
+
+
+def _planners() -> Iterator[Row]:
+    from railx.planning.planners import PLANNERS
+
+    kinds = {planner.name: planner.kind or "either" for planner in PLANNERS}
+    for name in _choices("planner"):
+        planner = _key("planner", name, "planner")
+        yield {
+            "name": name,
+            "planner": planner,
+            "plans": kinds[planner].replace("_", " "),
+            "what": _about(name, "planner"),
+        }
+
+
+def _claims() -> Iterator[Row]:
+    from workflow.resources import all_claims
+
+    for claim in all_claims():
+        yield {
+            "id": claim.id,
+            "paper": claim.paper,
+            "kind": claim.settings.kind,
+            "sentence": " ".join(claim.settings.sentence.split()),
+        }
+
+
+def _figures() -> Iterator[Row]:
+    from railx.figures import figure_of
+
+    for name in _choices("figure"):
+        figure = _key("figure", name, "figure")
+        declared = figure_of(figure)
+        yield {"name": name, "figure": figure, "paper": declared.paper, "title": declared.title}
+
+
+def _experiments() -> Iterator[Row]:
+    for name in _choices("experiment"):
+        yield {"name": name, "what": _about(name, "experiment")}
+
+
+#: What can be listed.
+KINDS: dict[str, Callable[[], Iterator[Row]]] = {
+    "topologies": _topologies,
+    "planners": _planners,
+    "claims": _claims,
+    "figures": _figures,
+    "experiments": _experiments,
+}
+
+
+def _choices(group: str) -> list[str]:
+    from workflow.mounts import choices
+
+    return choices(group)
+
+
+def _key(group: str, name: str, key: str) -> str:
+    """A key of a file of conf/, or of the file that it inherits it from."""
+    import yaml
+
+    from workflow.mounts import CONF
+
+    content = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    if key in content:
+        return str(content[key])
+    parents = [parent for parent in content.get("defaults", ()) if isinstance(parent, str)]
+    found = (_key(group, parent, key) for parent in reversed(parents) if parent != "_self_")
+    return next(filter(None, found), "")
+
+
+def _about(name: str, group: str = "topology") -> str:
+    """The first sentence of the comment that a file of conf/ begins with."""
+    from workflow.mounts import CONF
+
+    words: list[str] = []
+    for line in (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# yaml-language-server"):
+            words += line.lstrip("#").split()
+    return " ".join(words).split(". ")[0].removesuffix(".")

@@ -1,0 +1,66 @@
+"""``railx reproduce``: a whole experiment, as ``make reproduce`` in a checkout."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from railx.places import WORK
+from workflow.commands import summary
+from workflow.commands.shared import add_running, command, running, snakemake
+
+__all__ = ["add"]
+
+
+def add(commands: Any) -> None:
+    """Add ``railx reproduce`` to the commands."""
+    parser = command(
+        commands,
+        "reproduce",
+        "run a whole experiment: results/EXPERIMENT/report.html",
+        "Run every stage of an experiment whose results are missing or out of date, and say"
+        " what held. In the folder that `railx init` made, or in a checkout.",
+        "example:\n  railx reproduce quick\n  railx reproduce quick topologies.torus_2d.n=3",
+    )
+    parser.add_argument(
+        "experiment", nargs="?", default="paper", help="the experiment (default: paper)"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override of the experiment"
+    )
+    add_running(parser)
+    parser.add_argument(
+        "--until",
+        metavar="STAGE",
+        help="make no more than this stage and what it needs",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would run, and run nothing"
+    )
+    parser.set_defaults(action=_reproduce)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from workflow.experiment import checked_experiment
+    from workflow.stages import STAGES
+
+    if "=" in options.experiment:
+        raise ValueError(
+            f"EXPERIMENT: got {options.experiment!r}, an override; allowed: its name first,"
+            f" e.g. railx reproduce quick {options.experiment}"
+        )
+    arguments = [*running(options), *(["--dry-run"] if options.dry_run else [])]
+    if options.until is not None:
+        if options.until not in STAGES:
+            raise ValueError(f"--until: got {options.until!r}; allowed: {', '.join(STAGES)}")
+        arguments += ["--until", options.until]
+    checked_experiment([f"experiment={options.experiment}", *options.overrides])
+    entries = [f"experiment={options.experiment}"]
+    overrides = shlex.join(options.overrides)
+    if overrides:
+        entries.append(f"hydra={overrides}")
+    code = snakemake(arguments, entries)
+    if code or options.dry_run or options.until is not None:
+        return code
+    return summary.say(options.experiment, options.overrides, WORK / "results")

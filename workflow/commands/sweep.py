@@ -1,0 +1,207 @@
+"""``railx sweep``: one experiment for each value of some settings, side by side.
+
+Values are written as for Hydra's multirun (``a,b``, ``range(1,5)``, ``choice(...)``),
+but the runs are Snakemake's. Hydra's would be one function call each, in a folder of
+its own, that starts over every time. Here each point is an experiment with a name and
+results of its own: what is up to date stays, a killed sweep goes on, a point can be
+opened, asked and compared as any other, and it runs on a cluster by the same profiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from railx.places import WORK
+from workflow.commands.claim import query_files
+from workflow.commands.judged import claim_by_id, judged
+from workflow.commands.shared import add_running, command, print_table, running, snakemake
+from workflow.stage import Settings
+from workflow.stages import claim_files, results_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from railx.evidence import Claim
+
+__all__ = ["LIMIT", "Point", "add", "points"]
+
+#: Points of one sweep; more is rather a mistake in a range.
+LIMIT = 1000
+#: A longer name of a point is cut, and told from others by digits of its digest.
+_LETTERS = 80
+#: What is shown where nothing is asked: the verdicts of each point.
+_VERDICTS = (
+    "select paper, verdict, count(*) as claims from evidence.claims where kind = 'published'"
+    " group by all order by all"
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run: its name, what it changes, and the values of what is swept."""
+
+    name: str
+    overrides: tuple[str, ...]
+    values: dict[str, str]
+
+
+def add(commands: Any) -> None:
+    """Add ``railx sweep`` to the commands."""
+    parser = command(
+        commands,
+        "sweep",
+        "an experiment for each value of some settings, side by side",
+        "Run an experiment for every combination of the values of settings (a,b or range(1,5)),"
+        " and print what a query or a claim finds in each. Each point has results of its own,"
+        " results/EXPERIMENT_SETTING_VALUE; with --sql or --claim only what that reads is made.",
+        "example:\n"
+        "  railx sweep quick topologies.torus_2d.n=2,3 --sql \\\n"
+        '    "select traffic, routing, bound_gb_s_per_chip from network.torus_2d.bounds"',
+    )
+    parser.add_argument("experiment", help="the experiment that is varied")
+    parser.add_argument(
+        "overrides", nargs="+", metavar="OVERRIDE", help="Hydra override; one at least has values"
+    )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--sql", metavar="QUERY", help="one SELECT, asked of every point")
+    asked.add_argument("--claim", metavar="ID", help="a claim, judged at every point")
+    add_running(parser)
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    shape.add_argument("--csv", action="store_true", help="print CSV")
+    parser.set_defaults(action=_sweep)
+
+
+def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
+    """Every combination of the values, the last setting fastest.
+
+    Raises ValueError where nothing is swept, or too much.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ValueError(f"OVERRIDE: {' '.join(str(error).split())}") from None
+    fixed = [
+        text
+        for text, one in zip(overrides, parsed, strict=True)
+        if not one.is_sweep_override() and one.key_or_group != "name"
+    ]
+    names = [str(one.value()) for one in parsed if one.key_or_group == "name"]
+    swept = {
+        one.get_key_element(): list(one.sweep_string_iterator())
+        for one in parsed
+        if one.is_sweep_override() and one.key_or_group != "name"
+    }
+    count = 1
+    for values in swept.values():
+        count *= len(values)
+    if not swept or not 1 <= count <= LIMIT:
+        raise ValueError(
+            f"OVERRIDE: got {count if swept else 'no'} values in {' '.join(overrides)}; allowed:"
+            f" settings with 1 to {LIMIT} points together, e.g. topologies.torus_2d.n=2,3"
+        )
+    found: list[Point] = []
+    for together in product(*swept.values()):
+        chosen = dict(zip(swept, together, strict=True))
+        words = [_word(f"{key.rpartition('.')[2]}_{value}") for key, value in chosen.items()]
+        name = _short(_word("_".join([*(names[-1:] or [experiment]), *words])))
+        taken = {point.name for point in found}
+        while name in taken:
+            name += "_"
+        own = tuple(f"{key}={value}" for key, value in chosen.items())
+        found.append(Point(name, (*fixed, *own, f"name={name}"), chosen))
+    return found
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "_", text)
+
+
+def _short(name: str) -> str:
+    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name if len(name) <= _LETTERS else f"{name[:_LETTERS]}_{digits}"
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from workflow.experiment import checked_experiment
+
+    how = running(options)
+    claim = None if options.claim is None else claim_by_id(options.claim, "--claim")
+    wanted = points(options.experiment, options.overrides)
+    # What is wrong with any point ends the sweep before the first one starts.
+    experiments = [
+        checked_experiment([f"experiment={options.experiment}", *point.overrides])
+        for point in wanted
+    ]
+    files = [_files(options, claim, experiment) for experiment in experiments]
+    for number, (point, needed) in enumerate(zip(wanted, files, strict=True), start=1):
+        values = ", ".join(f"{key}={value}" for key, value in point.values.items())
+        print(f"point {number} of {len(wanted)}: {values}", file=sys.stderr, flush=True)
+        entries = [f"experiment={options.experiment}", f"hydra={shlex.join(point.overrides)}"]
+        code = snakemake([*needed, *how], entries, stdout=sys.stderr)
+        if code:
+            raise ValueError(
+                f"point {values}: could not be made (exit code {code}); what went wrong stands"
+                " above, and the points before it are kept"
+            )
+    found = (
+        _found(options, claim, point, experiment)
+        for point, experiment in zip(wanted, experiments, strict=True)
+    )
+    print_table(_joined(found), options)
+    return 0
+
+
+def _files(options: argparse.Namespace, claim: Claim | None, experiment: Settings) -> list[str]:
+    """What is to be made of a point: what the question reads, or all of it."""
+    query = options.sql if claim is None else claim.settings.query
+    if query is None:
+        return []
+    what = "--sql" if claim is None else f"claim {claim.id}"
+    return [str(path) for path in query_files(query, what, experiment)]
+
+
+def _found(
+    options: argparse.Namespace, claim: Claim | None, point: Point, experiment: Settings
+) -> pa.Table:
+    """What the question finds at a point, the swept values before it."""
+    import pyarrow as pa
+
+    folder = WORK / results_folder(experiment)
+    if claim is not None:
+        row = judged(claim, experiment, folder)
+        kept = ("claim", "published_text", "ours_text", "verdict", "reason")
+        table = pa.Table.from_pylist([{name: row[name] for name in kept}])
+    else:
+        table = _asked(options.sql or _VERDICTS, experiment)
+    for key in reversed(point.values):
+        column = pa.array([point.values[key]] * table.num_rows, pa.string())
+        table = table.add_column(0, key, column)
+    return table
+
+
+def _asked(query: str, experiment: Settings) -> pa.Table:
+    from railx.evidence import open_database
+
+    named = results_folder(experiment)
+    files = [str(file.relative_to(named)) for file in claim_files(experiment)]
+    there = [file for file in files if (WORK / named / file).is_file()]
+    with open_database(WORK / named, there) as database:
+        return database.query(query)
+
+
+def _joined(tables: Iterator[pa.Table]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.concat_tables(tables, promote_options="permissive")

@@ -1,0 +1,68 @@
+"""Where a run reads and writes, checked before any job: cores, folders, files, targets.
+
+These checks ask the machine, so they are made anew for every run, a dry one too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from railx.settings import SettingsError
+from workflow.stage import Made, Settings
+from workflow.stages import STAGES, files_of, results_folder
+
+__all__ = ["check_cores", "check_folder", "check_sources", "check_targets"]
+
+
+def check_cores(cores: int | None) -> None:
+    """Refuse a run on no core, which would wait for ever; None is a cluster's own."""
+    if cores is not None and cores < 1:
+        raise SettingsError("cores", f"got {cores}; allowed: all, or a whole number from 1")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse results that cannot be written: a file in the way, or no permission."""
+    for place in (*reversed(folder.parents), folder):
+        if place.exists() and not place.is_dir():
+            raise SettingsError(str(place), "is a file; allowed: a folder, for results")
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingsError(str(folder), "cannot be written; allowed: a folder of your own")
+
+
+def check_sources(experiment: Settings) -> None:
+    """Refuse files of the user's own that are not there."""
+    made = results_folder(experiment)
+    for stage in STAGES.values():
+        for item in stage.items(experiment):
+            for name, wanted in stage.inputs(experiment, item).items():
+                if isinstance(wanted, Made):
+                    continue
+                for path in (wanted,) if isinstance(wanted, Path) else wanted:
+                    if not path.is_relative_to(made) and not path.exists():
+                        key = f"{stage.name} {item}".strip()
+                        raise SettingsError(
+                            f"{key}, {name}", f"got {path}, which is not there; allowed: a file"
+                        )
+
+
+def check_targets(experiment: Settings, targets: Iterable[str]) -> None:
+    """Refuse a target below results/ that no stage writes, naming those beside it."""
+    folder = results_folder(experiment)
+    for target in map(str, targets):
+        path = Path(target)
+        stage = path.relative_to(folder).parts[0] if path.is_relative_to(folder) else ""
+        if stage not in STAGES or len(path.relative_to(folder).parts) < 2:
+            continue
+        written = {
+            str(file): item
+            for key in STAGES[stage].outputs
+            for item, file in files_of(experiment, f"{stage}.{key}").items()
+        }
+        if str(path) not in written:
+            named = path.relative_to(folder / stage).parts[0].partition(".")[0]
+            allowed = dict.fromkeys(written.values()) if STAGES[stage].item else written
+            raise SettingsError(stage, f"got {named!r}; allowed: {', '.join(allowed)}")

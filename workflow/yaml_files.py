@@ -1,0 +1,106 @@
+"""Files of conf/ as plain data, each read once while it stays the same.
+
+The rules are those of Hydra's own files: YAML 1.2's numbers, no dates, each key once.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from railx.settings import SettingsError
+
+__all__ = ["read_yaml_mapping"]
+
+#: Numbers with a point or an exponent, as in 1e9, which YAML 1.1 takes for text.
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
+    r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
+)
+
+
+def read_yaml_mapping(path: Path, root: Path) -> dict[str, Any]:
+    """The mapping in a file; the caller must not change it.
+
+    Raises SettingsError, one line, where the file holds none; it names the file from
+    ``root`` and the line.
+    """
+    try:
+        status = path.stat()
+        return _read(path, root, status.st_mtime_ns, status.st_size, status.st_ino)
+    except OSError as error:
+        raise SettingsError(
+            _shown(path, root), f"cannot be read ({error.strerror}); allowed: a YAML file"
+        ) from error
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path, root: Path, *_: int) -> dict[str, Any]:
+    import yaml
+
+    shown = _shown(path, root)
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            shown, f"no YAML: byte {error.start} is no text; allowed: text in UTF-8"
+        ) from error
+    try:
+        content = yaml.load(text, Loader=_loader())  # a safe loader
+    except yaml.YAMLError as error:
+        raise SettingsError(shown, f"no YAML: {_words(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(shown, f"no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) and content is not None:
+        raise SettingsError(
+            shown, f"got {type(content).__name__}; allowed: a mapping of keys to settings"
+        )
+    return {str(key): value for key, value in (content or {}).items()}
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def _words(error: Exception) -> str:
+    """What is wrong and where, without the excerpt."""
+    context, problem = getattr(error, "context", None), getattr(error, "problem", None)
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    said = " ".join(", ".join(filter(None, (context, problem))).split())
+    said = said or " ".join(str(error).split())
+    return f"line {mark.line + 1}: {said}" if mark is not None else said
+
+
+@lru_cache(maxsize=1)
+def _loader() -> Any:
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(base):  # type: ignore[misc]
+        """Plain data, with the rules of this module."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} stands twice", key.start_mark
+                    )
+                if isinstance(key.value, str):
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep=deep)
+
+    unread = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:float"}
+    Loader.yaml_implicit_resolvers = {
+        first: [one for one in resolvers if one[0] not in unread]
+        for first, resolvers in base.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(rf"^(?:{_FLOAT.pattern})$"), list("-+0123456789.")
+    )
+    return Loader
