@@ -21,7 +21,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from railx.io import write_json
 from workflow.stage import Needs
 
 __all__ = [
@@ -165,6 +164,9 @@ def ranks_command(
     agent += ["--master-addr", head_address(environment), "--master-port", str(port)]
     agent += ["-m", module, *arguments]
     if folder := environment.get(AGENTS):
+        # A dry run loads none of what reads tables.
+        from railx.io import write_json
+
         write_json(Path(folder) / COMMAND, agent)
         return ["env", "PET_NODE_RANK=0", *agent]
     # This runs in a step of the job on its first node. What is said of that step would
