@@ -142,6 +142,7 @@ NOT_RUN = {
     "railx fabric serve": "serves until it is stopped; tests/fabric starts and ends it",
     "railx fabric": "needs a running controller; tests/workflow/test_fabric_command.py has one",
     "railx train": "takes minutes; tests/workflow has its own test",
+    "apt-get install": "installs",
     "railx reproduce": "runs a whole experiment; tests/package/test_wheel.py does",
     "railx sweep": "runs experiments; tests/package/test_wheel.py does",
     "cd ": "into the folder that `railx init` made",
@@ -160,13 +161,17 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     ("torchrun", options("-m", "training.run")),
     # tests/training/test_gpu_script.py runs it
     ("python gpu_folder/gpu run", options("scripts/gpu", "run")),
+    ("python -m workflow.kubernetes", options("-m", "workflow.kubernetes", "render")),
     ("make ", dry),
     ("snakemake ", dry),
     ("railx ", by_hand),
 ]
 
 #: What takes more than some ten seconds.
-SLOW = ("make reproduce EXPERIMENT=gpu", "railx mapping")
+SLOW = (
+    *("make reproduce EXPERIMENT=gpu", "make reproduce EXPERIMENT=quick PROFILE"),
+    *("make reproduce PROFILE", "railx mapping"),
+)
 
 
 def rule_of(command: str) -> Callable[[str, Path], None] | None:

@@ -96,6 +96,8 @@ def _rank(
     """A launched rank, which hands its complaint to the launcher."""
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Ctrl-C is the launcher's, which ends all ranks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -119,13 +120,19 @@ def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) 
     if settings.training.checkpoint_every or resumed is not None:
         preload.append("torch.distributed.checkpoint")
     begun = None if resumed is None else str(resumed.folder)
-    failure = launch_ranks(
-        _rank, plan.devices, (to_dict(settings), str(out), begun), preload=preload, told=_TOLD
-    )
+    unfinished = Unfinished(out, run_identity(settings, resumed))
+    try:
+        failure = launch_ranks(
+            _rank, plan.devices, (to_dict(settings), str(out), begun), preload=preload, told=_TOLD
+        )
+    except KeyboardInterrupt:
+        kept = unfinished.told()
+        _say(f"interrupted; {kept}" if kept else "interrupted")
+        return 128 + signal.SIGINT
     if failure is None:
         return 0
     sys.stderr.write(failure.trace)
-    kept = Unfinished(out, run_identity(settings, resumed)).told()
+    kept = unfinished.told()
     unusable = failure.code == UNUSABLE
     _say(f"{failure.message}; {kept}" if kept and not unusable else failure.message)
     return failure.code

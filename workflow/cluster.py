@@ -21,7 +21,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from railx.io import write_json
 from railx.places import SHIPPED
 from workflow.stage import Needs
 
@@ -58,6 +57,8 @@ NODES = "RAILX_NODES"
 AGENTS = "RAILX_AGENTS"
 COMMAND = "command.json"
 
+#: What Slurm says that is as true for a step of several nodes.
+_OF_THE_JOB = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_WORKING_CLUSTER")
 #: Addresses that only their own machine reaches.
 _LOOPBACK = re.compile(r"^(127\.|localhost$|::1$)")
 
@@ -170,11 +171,18 @@ def ranks_command(
     agent += ["--master-addr", head_address(environment), "--master-port", str(port)]
     agent += ["-m", module, *arguments]
     if folder := environment.get(AGENTS):
+        # A dry run loads none of what reads tables.
+        from railx.io import write_json
+
         write_json(Path(folder) / COMMAND, agent)
         return ["env", "PET_NODE_RANK=0", *agent]
-    # The agents share what the job was given; each learns its number from Slurm.
-    step = ["srun", "--overlap", "--kill-on-bad-exit=1", f"--nodes={nodes}", f"--ntasks={nodes}"]
-    step += ["--ntasks-per-node=1", "--cpu-bind=none"]
+    # This runs in a step of the job on its first node. What is said of that step would
+    # keep another one there; the agents share what the job was given.
+    own = (name for name in sorted(environment) if name.startswith("SLURM_"))
+    step = ["env", *(f"--unset={name}" for name in own if name not in _OF_THE_JOB)]
+    step += ["srun", f"--jobid={environment['SLURM_JOB_ID']}", "--overlap", "--kill-on-bad-exit=1"]
+    step += [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
+    # Each learns its number from Slurm.
     numbered = 'PET_NODE_RANK=$SLURM_NODEID exec "$@"'
     return [*step, "sh", "-c", numbered, "sh", *agent]
 

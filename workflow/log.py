@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -84,6 +85,7 @@ def logged(path: str | Path) -> Iterator[JobLog]:
     A ValueError, a failed child, a full disk or a file that is not there ends it with
     one line, which whoever watches sees too.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     terminal = os.dup(sys.stderr.fileno())
     log = JobLog(terminal)
     try:

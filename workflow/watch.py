@@ -28,6 +28,8 @@ def watched(name: str, log: str | Path) -> None:
     child = os.fork()
     if child == 0:
         _end_with(watcher)
+        # Until there is a log Ctrl-C ends the job without a word.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         return
 
     def forward(number: int, frame: FrameType | None) -> None:

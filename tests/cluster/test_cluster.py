@@ -119,10 +119,11 @@ def test_slurm_is_asked_for_the_nodes_of_the_job(squeue: Path) -> None:
 
 def test_under_slurm_an_agent_on_each_node(squeue: Path) -> None:
     squeue.with_suffix(".73").write_text("3\n")
-    own = {"SLURM_JOB_ID": "73", "RAILX_HEAD_ADDRESS": "head"}
+    own = {"SLURM_JOB_ID": "73", "SLURM_STEP_NODELIST": "one", "RAILX_HEAD_ADDRESS": "head"}
     command = ranks_command("training.run", ["--out", "x"], 12, own)
     step, agent = command[: command.index("sh")], command[command.index(sys.executable) :]
-    assert step[0] == "srun"
+    # What is said of this step is not said to the other.
+    assert step[:4] == ["env", "--unset=SLURM_STEP_NODELIST", "srun", "--jobid=73"]
     assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(step)
     assert "PET_NODE_RANK=$SLURM_NODEID" in command[command.index("-c") + 1]
     said = dict(zip(agent[3::2], agent[4::2], strict=False))

@@ -16,7 +16,7 @@ import pytest
 from railx.io import read_json, read_rows
 from tests.cluster.slurm import Slurm, missing, slurm
 from tests.workflow.conftest import PipelineCopy
-from tests.workflow.running import jobs_of, living, until
+from tests.workflow.running import jobs_of, living, ranks_of, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -135,14 +135,7 @@ def test_a_cancelled_job_ends_cleanly(cluster: Slurm, pipeline: PipelineCopy) ->
     again = ("--forcerun", "training", "--retries", "0")
     running = on_slurm(pipeline, f"{RUN}/result.json", *again)
 
-    def ranks() -> list[str]:
-        return [
-            words
-            for words in living(pipeline.folder).values()
-            if "spawn_main" in words or "-m training.run" in words
-        ]
-
-    until(ranks)
+    until(lambda: ranks_of(pipeline.folder) or running.poll() is not None)
     (number,) = new_jobs(cluster, before)
     cluster.ask("scancel", number)
     finished(running, code=1)

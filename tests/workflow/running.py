@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["PATIENCE_S", "jobs_of", "living", "until"]
+__all__ = ["PATIENCE_S", "jobs_of", "living", "ranks_of", "until"]
 
 #: How long anything may take on a machine that is busy with other things.
 PATIENCE_S = 900.0
@@ -40,3 +40,12 @@ def jobs_of(folder: Path) -> list[int]:
     """The processes that do the work of jobs, not those that watch them."""
     scripts = {key for key, words in living(folder).items() if ".snakemake/scripts/" in words}
     return [process for process in scripts if parent_of(process) in scripts]
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """The ranks of a training run that was started plainly or by torchrun."""
+    found = living(folder)
+    server = [key for key, words in found.items() if "multiprocessing.forkserver" in words]
+    plain = [key for key in server if parent_of(key) in server]
+    agents = [key for key, words in found.items() if "torch.distributed.run" in words]
+    return plain + [key for key in found if parent_of(key) in agents]

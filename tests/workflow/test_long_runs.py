@@ -15,11 +15,16 @@ from railx.provenance.intact import check_intact
 from railx.provenance.jobs import digest_of
 from tests.commands import python
 from tests.workflow.conftest import PipelineCopy
-from tests.workflow.running import PATIENCE_S, jobs_of, living, until
+from tests.workflow.running import PATIENCE_S, jobs_of, living, ranks_of, until
 
 CORPUS = "results/quick/corpus/stdlib/sequences.parquet"
 PLAN = "results/quick/plan/static_stdlib/plan.json"
 TRAINING = "results/quick/training/static_stdlib/result.json"
+_RUN = "runs.static_stdlib.training"
+SHORT = (
+    f"hydra={_RUN}.iterations=1 {_RUN}.on_demand_latencies_ms=[0]"
+    f" {_RUN}.provisioned_latencies_ms=[]"
+)
 
 
 def logged(log: Path, body: str, watched: str = "") -> subprocess.CompletedProcess[str]:
@@ -122,6 +127,14 @@ def test_a_job_does_not_outlive_its_watcher(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
+def test_before_there_is_a_log_an_interrupted_job_is_one_line(tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    code = f"from workflow.watch import watched; watched('a job', {log!r}); import os, signal;"
+    done = python("-c", f"{code} os.kill(os.getpid(), signal.SIGINT); signal.pause()")
+    assert done.returncode == 1
+    assert done.stderr == "a job: ended by SIGINT; the next run makes it anew\n"
+
+
 @pytest.mark.parametrize("name", ["corpus.json", "corpus/one.json"])
 def test_a_damaged_result_is_set_aside_and_named(name: str, tmp_path: Path) -> None:
     result = tmp_path / "corpus" / "one" / "table"
@@ -204,20 +217,15 @@ class TestPipeline:
         aside.rename(results)
 
     def test_an_interrupted_run(self, pipeline_copy: PipelineCopy) -> None:
-        running = pipeline_copy.start(TRAINING)
-        until(
-            lambda: (
-                sum("spawn_main" in words for words in living(pipeline_copy.folder).values())
-                or running.poll() is not None
-            )
-        )
+        running = pipeline_copy.start(TRAINING, SHORT)
+        until(lambda: ranks_of(pipeline_copy.folder) or running.poll() is not None)
         os.killpg(running.pid, signal.SIGINT)
         said = ended(running, 1)
-        assert not any("Traceback" in line for line in said)
+        assert [line for line in said if "Traceback" in line] == [], "\n".join(said)
         until(lambda: not living(pipeline_copy.folder))
         log = pipeline_copy.folder / "results/quick/logs/training/static_stdlib.log"
-        assert "Traceback" not in log.read_text()
-        pipeline_copy.snakemake(TRAINING)
+        assert "training.run: error: interrupted" in log.read_text()
+        pipeline_copy.snakemake(TRAINING, SHORT)
         assert not list((pipeline_copy.folder / "results").rglob("*.part"))
 
 

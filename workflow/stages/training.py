@@ -52,7 +52,8 @@ def run(job: Job) -> Summary:
     own = ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
     command = ranks_command("training.run", own, read_plan(job.file("plan")).devices)
     if nodes_here() > 1:
-        print(f"ranks on {nodes_here()} nodes: {' '.join(command)}", file=sys.stderr, flush=True)
+        words = command[command.index("srun") :] if "srun" in command else command
+        print(f"ranks on {nodes_here()} nodes: {' '.join(words)}", file=sys.stderr, flush=True)
     # Progress goes where messages go: standard output belongs to the summary.
     finished = subprocess.run(command, check=False, stdout=sys.stderr)
     if finished.returncode:
