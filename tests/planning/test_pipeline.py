@@ -176,7 +176,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
     lengths = np.array([400, 300, 290, 200, 190, *[100] * 30])
     chunked = cut_and_pack(np.arange(len(lengths)), lengths, [100, 200, 300], 120, cost)
     assert chunked is not None
-    chosen = replace(_planner(stages=3), checkpointing=mode)
+    chosen = _planner(stages=3, checkpointing=mode)
     starts = [0, *np.flatnonzero(np.diff(chunked.count)) + 1, chunked.chunks]
     closed: list[float] = []
     for grouping in _groupings(len(starts) - 1):
