@@ -70,6 +70,7 @@ def logged(log: Log) -> Any:
 
 
 if __name__ == "__main__":
-    assert state.make_switch is make_switch, "the server makes its switch elsewhere"
+    # Else the server makes its switch elsewhere.
+    assert state.make_switch is make_switch  # type: ignore[attr-defined]
     state.make_switch = logged(Log(sys.argv[1]))  # type: ignore[attr-defined]
     sys.exit(controller.main(sys.argv[2:]))
