@@ -29,8 +29,8 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   under a held lease is not known here, so no lease of the two stays with them while one
   of them listens for the other. Who listens holds nothing;
 * an operation with a dead member ends in an error for everyone who asked for it, and
-  its tombstone tells those who come to it later. Giving up does the same before the
-  grant; after it, it is the release;
+  its tombstone tells those who come to it later, or listen for it. Giving up does the
+  same before the grant; after it, it is the release;
 * a rank that comes back is another one: nothing of the old one is answered to it;
 * messages may come twice or late. A question is answered again as long as its operation
   is under way and the rank has not released it; everything else changes nothing;

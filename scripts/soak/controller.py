@@ -13,9 +13,10 @@ import sys
 import time
 from typing import Any
 
-from railx.fabric import controller, server
+from railx.fabric import controller
 from railx.fabric.circuits import Circuit, Port
 from railx.fabric.core import SwitchAction
+from railx.fabric.serving import state
 from railx.fabric.switches import SwitchCallbacks, make_switch
 
 
@@ -69,5 +70,7 @@ def logged(log: Log) -> Any:
 
 
 if __name__ == "__main__":
-    server.make_switch = logged(Log(sys.argv[1]))  # type: ignore[attr-defined]
+    # Else the server makes its switch elsewhere.
+    assert state.make_switch is make_switch  # type: ignore[attr-defined]
+    state.make_switch = logged(Log(sys.argv[1]))  # type: ignore[attr-defined]
     sys.exit(controller.main(sys.argv[2:]))
