@@ -225,10 +225,16 @@ def _nested(keys: Sequence[str], content: Mapping[str, Any]) -> Mapping[str, Any
     return content
 
 
+def _kind(value: Any) -> type:
+    return dict if isinstance(value, Mapping) else type(value)
+
+
 def _merge(below: dict[str, Any], top: Mapping[str, Any]) -> None:
     """Lay ``top`` on ``below``, mapping by mapping; what it leaves open stays."""
     for key, value in top.items():
         under = below.get(key)
+        if {_kind(value), _kind(under)} == {dict, list}:
+            raise Unplain(str(key))
         if isinstance(value, Mapping):
             if not isinstance(under, dict):
                 under = below[key] = {}

@@ -24,7 +24,7 @@ from workflow.experiment import overrides_from
 from workflow.places import check_cores, check_folder, check_targets
 
 #: How many of the generated mistakes are drawn here; `make mistakes` takes all.
-DRAWN = 300
+DRAWN = 120
 #: Experiments that hold every kind of setting but those of the large ones.
 SMALL = ("quick", "paper", "live", "rails", "gpu")
 
@@ -43,7 +43,7 @@ def test_some_of_them_as_overrides_name_the_same() -> None:
     """Composed from the command line, not only loaded."""
     drawn = [one for one in experiment_mistakes(["quick"]) if one.kind in ("type", "range", "null")]
     checker = Checker()
-    for mistake in random.Random(2).sample(drawn, 25):
+    for mistake in random.Random(2).sample(drawn, 10):
         assert checker.unclear(mistake) == ""
         with pytest.raises(SettingsError) as refused:
             compose_experiment(mistake.overrides)
@@ -99,20 +99,27 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A conf/ of its own."""
+    return Path(shutil.copytree(CONF, tmp_path_factory.mktemp("copied") / "conf"))
+
+
 @pytest.mark.parametrize("fault", BROKEN)
 @pytest.mark.parametrize("file", ["topology/torus_2d.yaml", "experiment/quick.yaml", "config.yaml"])
 def test_a_broken_file_is_named_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, file: str
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, file: str
 ) -> None:
-    copy = tmp_path / "conf"
-    shutil.copytree(CONF, copy)
     for module in (config, mounts):
-        monkeypatch.setattr(module, "CONF", copy)
+        monkeypatch.setattr(module, "CONF", copied)
     monkeypatch.setattr(config, "KEPT", tmp_path / "kept")
     content, said = BROKEN[fault]
-    (copy / file).write_bytes(content)
-    with pytest.raises(SettingsError) as refused:
-        compose_experiment(["experiment=quick"])
+    (copied / file).write_bytes(content)
+    try:
+        with pytest.raises(SettingsError) as refused:
+            compose_experiment(["experiment=quick"])
+    finally:
+        shutil.copy(CONF / file, copied / file)
     assert str(refused.value).startswith(f"conf/{file}: {said}")
     assert "\n" not in str(refused.value)
 
