@@ -11,7 +11,7 @@ from pathlib import Path
 
 from railx.settings import SettingsError
 from workflow.stage import Made, Settings
-from workflow.stages import STAGES, files_of, results_folder
+from workflow.stages import STAGES, files_of, results_folder, shipped
 
 __all__ = ["check_cores", "check_folder", "check_sources", "check_targets"]
 
@@ -42,7 +42,7 @@ def check_sources(experiment: Settings) -> None:
                 if isinstance(wanted, Made):
                     continue
                 for path in (wanted,) if isinstance(wanted, Path) else wanted:
-                    if not path.is_relative_to(made) and not path.exists():
+                    if not path.is_relative_to(made) and not shipped(path).exists():
                         key = f"{stage.name} {item}".strip()
                         raise SettingsError(
                             f"{key}, {name}", f"got {path}, which is not there; allowed: a file"

@@ -8,6 +8,7 @@ from railx import places
 from scripts.share import shared_files
 from tests.builders import ROOT
 from tests.commands import python
+from workflow.stages import shipped
 
 _SAY = "from railx import places; print(places.WORK, places.cache('x'), sep='\\n')"
 
@@ -60,6 +61,22 @@ def test_shipped_files_are_found_from_any_folder_after_ones_own(
     (tmp_path / "resources").mkdir()
     (tmp_path / "resources" / "papers.yaml").write_text("mine: {}\n")
     assert places.in_repository("resources/papers.yaml") == Path("resources/papers.yaml")
+
+
+_CHECK = """
+from workflow.experiment import checked_experiment
+from workflow.places import check_sources
+
+check_sources(checked_experiment(["experiment=quick"]))
+"""
+
+
+def test_a_run_far_from_the_code_finds_what_came_with_it(tmp_path: Path) -> None:
+    done = python("-c", _CHECK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    # Only resources come with the code; a file of one's own is looked for here alone.
+    assert shipped(Path("resources/papers.yaml")) == ROOT / "resources/papers.yaml"
+    assert shipped(Path("README.md")) == Path("README.md")
 
 
 def test_records_call_shipped_files_by_their_place_there(tmp_path: Path) -> None:

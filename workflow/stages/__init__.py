@@ -55,6 +55,7 @@ __all__ = [
     "provenance_files",
     "provenance_path",
     "results_folder",
+    "shipped",
     "stage_of",
     "tracked_results",
     "wildcards",
@@ -131,15 +132,15 @@ def inputs_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, P
 
 def _paths(experiment: Settings, wanted: Made | Path | Sequence[Path]) -> Path | list[Path]:
     if isinstance(wanted, Path):
-        return _shipped(wanted)
+        return shipped(wanted)
     if not isinstance(wanted, Made):
-        return [_shipped(path) for path in wanted]
+        return [shipped(path) for path in wanted]
     names = (wanted.items,) if isinstance(wanted.items, str) else wanted.items
     files = list(files_of(experiment, wanted.output, names).values()) if names else []
     return files[0] if isinstance(wanted.items, str) else files
 
 
-def _shipped(path: Path) -> Path:
+def shipped(path: Path) -> Path:
     """Where a file is that a setting names: resources come with the code."""
     return in_repository(path) if path.parts[:1] == ("resources",) else path
 
