@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.exchange.goal import messages, write_goal
-from railx.fabric.circuits import Layout
-from railx.replay.engine import Step
+from railx.fabric.circuits import Configuration, Layout
+from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.programs import KINDS, Programs
 from railx.replay.run import replay_programs
 from tests.exchange.drawn import job, operation_rows, said, together
@@ -234,3 +234,15 @@ def test_a_member_with_more_bytes_says_how_many_an_operation_has(tmp_path: Path)
         10,
         10,
     ]
+
+
+def test_operations_of_a_channel_follow_each_other(tmp_path: Path) -> None:
+    """The second one waits for the first, though the program does not."""
+    operations = [
+        ReplayedOperation(("0,1:a", n), Configuration("ring", (0, 1)), {0: 1, 1: 1}, kind="barrier")
+        for n in range(2)
+    ]
+    own = [Step(0, "begin"), *(Step(0, "issue", 0, each) for each in operations), Step(0, "end")]
+    write_goal(tmp_path / "job.goal", Programs.from_steps({0: own, 1: own}))
+    for rank in read_goal((tmp_path / "job.goal").read_text()):
+        assert [each.after for each in rank.values()] == [[], [], ["l0", "l1"], ["l0", "l1"]]
