@@ -585,45 +585,45 @@ def _least_simulated(
     members differ little, then the last, then all, of the families that did best.
     """
     ranked = sorted(
-        (_least_ms(one, cost), family, place)
-        for family, own in enumerate(families)
+        (_least_ms(one, cost), which, place)
+        for which, own in enumerate(families)
         for place, one in enumerate(own)
     )
     tried: list[_Divided] = []
     below: list[tuple[float, int, int]] = []
-    for least_ms, family, place in ranked:
+    for least_ms, which, place in ranked:
         if least_ms >= known_ms:
             break
-        if _fits_as_it_is(families[family][place], settings, cost):
-            chunked = families[family][place]
+        if _fits_as_it_is(families[which][place], settings, cost):
+            chunked = families[which][place]
             tried.append(_Divided(chunked, (0, chunked.chunks), math.inf, least_ms))
             break
-        below.append((least_ms, family, place))
+        below.append((least_ms, which, place))
     ends: dict[int, tuple[int, int]] = {}
-    for _, family, place in below:
-        first, last = ends.get(family, (place, place))
-        ends[family] = (min(first, place), max(last, place))
+    for _, which, place in below:
+        first, last = ends.get(which, (place, place))
+        ends[which] = (min(first, place), max(last, place))
     best_of: dict[int, float] = {}
     for turn in range(3):
         enough_ms = _NEAR * min(best_of.values(), default=math.inf)
-        near = sorted(best_of, key=lambda family: best_of[family])[:_FAMILIES]
+        near = sorted(best_of, key=lambda which: best_of[which])[:_FAMILIES]
         chosen = {
             0: set(ends),
-            1: {family for family in ends if best_of.get(family, 0.0) <= _NEAR * enough_ms},
-            2: {family for family in near if best_of[family] <= enough_ms},
+            1: {which for which in ends if best_of.get(which, 0.0) <= _NEAR * enough_ms},
+            2: {which for which in near if best_of[which] <= enough_ms},
         }[turn]
-        for least_ms, family, place in below:
+        for least_ms, which, place in below:
             limit_ms = min(map(_time_of, tried), default=known_ms)
             if least_ms >= limit_ms:
                 break
-            first, last = ends[family]
+            first, last = ends[which]
             own = 0 if place == first else 1 if place == last else 2
-            if own == turn and family in chosen:
-                found = _group(families[family][place], settings, cost)
+            if own == turn and which in chosen:
+                found = _group(families[which][place], settings, cost)
                 if found is not None:
                     tried.append(found)
-                    time_ms = best_of.get(family, math.inf)
-                    best_of[family] = min(time_ms, found.simulated_ms)
+                    time_ms = best_of.get(which, math.inf)
+                    best_of[which] = min(time_ms, found.simulated_ms)
     return _best_solved(tried, settings, cost, known_ms)
 
 
