@@ -135,8 +135,8 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
         return check_lengths(values, str(path))
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: byte {error.start} is no text; allowed: a JSON list, text, CSV or Parquet file"
-            " of lengths, by the ending of its name"
+            f"{path}: byte {error.start} is no text; allowed: a JSON list, text, CSV or Parquet"
+            " file of lengths, by the ending of its name"
         ) from error
 
 
