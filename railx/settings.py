@@ -296,8 +296,10 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         base, *metadata = get_args(hint)
         for one in metadata:
             if isinstance(one, Registered):
-                _check_most(one.most, value, path)
-                return _load_member(one.key, one.members(), value, path)
+                members = one.members()
+                if isinstance(value, Mapping) and isinstance(value.get(one.key), str):
+                    _check_most(one.most, members.get(value[one.key]), value, path)
+                return _load_member(one.key, members, value, path)
         loaded = _load(base, value, path)
         constraints: list[Constraint] = metadata
         for constraint in constraints:
@@ -411,11 +413,14 @@ def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -
     return _load(members[chosen], value, path)
 
 
-def _check_most(most: int, value: Any, path: str) -> None:
+def _check_most(most: int, member: type | None, value: Mapping[str, Any], path: str) -> None:
     """Refuse whole numbers above ``most`` in a member's settings."""
-    for key, item in value.items() if isinstance(value, Mapping) else ():
+    hints = {} if member is None else field_hints(member)
+    for key, item in value.items():
+        if get_args(hints.get(key))[:1] == (float,):
+            continue
         for number in item if isinstance(item, (list, tuple)) else (item,):
-            if isinstance(number, int) and abs(number) > most:
+            if isinstance(number, (int, float)) and abs(number) > most:
                 raise SettingsError(
                     _join(path, str(key)), f"got {_digits(number)}; allowed: at most {most:,}"
                 )

@@ -114,6 +114,8 @@ class _Parser(argparse.ArgumentParser):
         for pattern, words_for_it in _SAID:
             if found := re.fullmatch(pattern, message, re.DOTALL):
                 message = found.expand(words_for_it)
+                before, allowed, choices = message.partition("allowed: ")
+                message = before + allowed + choices.replace("'", "")
                 break
         self.exit(2, f"error: {' '.join(message.split())}\n")
 

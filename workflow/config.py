@@ -501,4 +501,10 @@ def _one_line(error: Exception, schema: type) -> SettingsError:
         if top_level not in known:
             return SettingsError(key, f"unknown key; allowed: {_listed(known)}")
         return SettingsError(key, lines[-1])
+    if type(error).__name__ == "OverrideParseException":
+        override = str(getattr(error, "override", "")).lstrip("+")
+        key, _, value = override.partition("=")
+        return SettingsError(
+            key or override, f"got {value!r}, {lines[0]}; allowed: a value in Hydra's syntax"
+        )
     return SettingsError("config", " ".join(lines[:3]))

@@ -130,8 +130,14 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
     reader = {".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}.get(
         Path(path).suffix.lower()
     )
-    values = reader(Path(path), column) if reader else _read_lines(Path(path))
-    return check_lengths(values, str(path))
+    try:
+        values = reader(Path(path), column) if reader else _read_lines(Path(path))
+        return check_lengths(values, str(path))
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: byte {error.start} is no text; allowed: a JSON list, text, CSV or Parquet"
+            " file of lengths, by the ending of its name"
+        ) from error
 
 
 def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
