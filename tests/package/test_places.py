@@ -71,9 +71,13 @@ check_sources(checked_experiment(["experiment=quick"]))
 """
 
 
-def test_a_run_far_from_the_code_finds_what_came_with_it(tmp_path: Path) -> None:
+def test_a_run_far_from_the_code_finds_what_came_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Snakefile").write_text("")  # as in a folder of work
     done = python("-c", _CHECK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
     # Only resources come with the code; a file of one's own is looked for here alone.
     assert shipped(Path("resources/papers.yaml")) == ROOT / "resources/papers.yaml"
     assert shipped(Path("README.md")) == Path("README.md")
