@@ -80,7 +80,7 @@ def manifests(
         "resources": _asked(int(properties.get("threads", 1)), resources),
         "volumeMounts": [{"name": "work", "mountPath": mount}],
     }
-    pod = {
+    pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": SERVICE,
         "containers": [container],
@@ -95,7 +95,7 @@ def manifests(
         pod["affinity"] = {
             "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
         }
-    spec = {
+    spec: dict[str, Any] = {
         "completions": nodes,
         "parallelism": nodes,
         "completionMode": "Indexed",
