@@ -94,10 +94,10 @@ def _rank(
     complaints: Any,
 ) -> None:
     """A launched rank, which hands its complaint to the launcher."""
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Ctrl-C is the launcher's, which ends all ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from railx.io import read_json, write_text
@@ -48,21 +49,21 @@ def properties_of(jobscript: Path) -> dict[str, Any]:
     raise ValueError(f"{jobscript}: no line {_PROPERTIES.strip()}; allowed: a script of Snakemake")
 
 
-def job_name(jobscript: Path, properties: Mapping[str, Any]) -> str:
-    """A name that Kubernetes takes and that no other job has."""
+def job_name(jobscript: Path, properties: Mapping[str, Any], attempt: str = "") -> str:
+    """A name that Kubernetes takes and that no other job has, nor another attempt."""
     words = [str(properties.get("rule", "job")), *properties.get("wildcards", {}).values()]
     plain = re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
-    own = sha256(str(jobscript.absolute()).encode()).hexdigest()[:10]
+    own = sha256(f"{jobscript.absolute()}{attempt}".encode()).hexdigest()[:10]
     return f"railx-{plain[:40].strip('-')}-{own}"
 
 
 def manifests(
-    jobscript: Path, image: str, claim: str, mount: str, command: Sequence[str] | None = None
+    jobscript: Path, image: str, claim: str, mount: str, attempt: str = ""
 ) -> list[dict[str, Any]]:
     """The job and the service that names its pods, as Kubernetes reads them."""
     properties = properties_of(jobscript)
     resources = properties.get("resources", {})
-    name = job_name(jobscript, properties)
+    name = job_name(jobscript, properties, attempt)
     nodes = int(resources.get("nodes") or 1)
     own = {"app": SERVICE, "rule": str(properties.get("rule", "job"))}
     script = str(jobscript.absolute())
@@ -71,7 +72,7 @@ def manifests(
         "name": "job",
         "image": image,
         "workingDir": str(Path.cwd()),
-        "command": list(command or wanted),
+        "command": wanted,
         "env": [
             {"name": NODES, "value": str(nodes)},
             {"name": AGENTS, "value": str(Path.cwd() / ".railx" / "agents" / name)},
@@ -80,7 +81,7 @@ def manifests(
         "resources": _asked(int(properties.get("threads", 1)), resources),
         "volumeMounts": [{"name": "work", "mountPath": mount}],
     }
-    pod = {
+    pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": SERVICE,
         "containers": [container],
@@ -95,7 +96,7 @@ def manifests(
         pod["affinity"] = {
             "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
         }
-    spec = {
+    spec: dict[str, Any] = {
         "completions": nodes,
         "parallelism": nodes,
         "completionMode": "Indexed",
@@ -206,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command == "pod":
             return _pod(options.jobscript)
-        job = manifests(options.jobscript, options.image, options.claim, options.mount)
+        # A retried job has the same script.
+        attempt = token_hex(4) if options.command == "submit" else ""
+        job = manifests(options.jobscript, options.image, options.claim, options.mount, attempt)
         if options.command == "render":
             print(json.dumps({"apiVersion": "v1", "kind": "List", "items": job}, indent=2))
             return 0

@@ -9,11 +9,16 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["watched"]
+__all__ = ["run_program", "watched"]
+
+#: Seconds in which a program that was interrupted may end by itself.
+_ENDS_S = 3.0
 
 _PR_SET_PDEATHSIG = 1
 
@@ -43,6 +48,24 @@ def watched(name: str, log: str | Path) -> None:
     if os.WIFSIGNALED(status):
         _say(name, Path(log), signal.Signals(os.WTERMSIG(status)))
     os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+
+
+def run_program(command: Sequence[str]) -> int:
+    """Run a program to its end, its words where messages go; returns its exit code.
+
+    Interrupted, it has a moment to say what it keeps.
+    """
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDS_S)
+        raise
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def _end_with(parent: int) -> None:

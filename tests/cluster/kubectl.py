@@ -10,6 +10,7 @@ a line.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,9 @@ def start(job: dict, folder: Path, index: int) -> None:  # type: ignore[type-arg
             f"{address} {name}-{number}.{pod['subdomain']}\n"
             for number, (_, address) in enumerate(hosts)
         )
-        known.write_text("127.0.0.1 localhost\n" + "".join(named))
+        # A pod knows itself by its address, not by its loopback.
+        own_line = f"{hosts[index][1]} {socket.gethostname()}\n"
+        known.write_text("127.0.0.1 localhost\n" + own_line + "".join(named))
         command = ["ip", "netns", "exec", namespace, *command]
     ended = 'echo $$ > "$0.pid"; "$@"; echo $? > "$0.part"; mv "$0.part" "$0.code"'
     with (folder / f"{index}.log").open("wb") as log:

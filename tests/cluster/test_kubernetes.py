@@ -83,8 +83,9 @@ def test_attempts_have_names_of_their_own(tmp_path: Path) -> None:
         folder = tmp_path / attempt
         folder.mkdir()
         script = written(folder, rule="corpus", wildcards={"corpus": "x" * 90})
-        names.add(manifests(script, "i", "c", "/work")[-1]["metadata"]["name"])
-    assert len(names) == 2
+        for again in ("", "again"):
+            names.add(manifests(script, "i", "c", "/work", again)[-1]["metadata"]["name"])
+    assert len(names) == 4
     assert all(len(f"{name}-0") <= 63 for name in names)
 
 

@@ -15,14 +15,14 @@ from railx.provenance.intact import check_intact
 from railx.provenance.jobs import digest_of
 from tests.commands import python
 from tests.workflow.conftest import PipelineCopy
-from tests.workflow.running import PATIENCE_S, jobs_of, living, ranks_of, until
+from tests.workflow.running import PATIENCE_S, jobs_of, living, until
 
 CORPUS = "results/quick/corpus/stdlib/sequences.parquet"
 PLAN = "results/quick/plan/static_stdlib/plan.json"
 TRAINING = "results/quick/training/static_stdlib/result.json"
 _RUN = "runs.static_stdlib.training"
 SHORT = (
-    f"hydra={_RUN}.iterations=1 {_RUN}.on_demand_latencies_ms=[0]"
+    f"hydra={_RUN}.iterations=1 {_RUN}.on_demand_latencies_ms=[0,50,250]"
     f" {_RUN}.provisioned_latencies_ms=[]"
 )
 
@@ -218,7 +218,8 @@ class TestPipeline:
 
     def test_an_interrupted_run(self, pipeline_copy: PipelineCopy) -> None:
         running = pipeline_copy.start(TRAINING, SHORT)
-        until(lambda: ranks_of(pipeline_copy.folder) or running.poll() is not None)
+        kept = pipeline_copy.folder / Path(TRAINING).parent / "unfinished"
+        until(lambda: kept.exists() or running.poll() is not None)
         os.killpg(running.pid, signal.SIGINT)
         said = ended(running, 1)
         assert [line for line in said if "Traceback" in line] == [], "\n".join(said)

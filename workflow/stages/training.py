@@ -5,7 +5,6 @@ They are measured by ``python -m training.run``.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +31,7 @@ from workflow.stage import (
     typed,
     whole,
 )
+from workflow.watch import run_program
 
 __all__ = ["STAGE", "run"]
 
@@ -55,11 +55,10 @@ def run(job: Job) -> Summary:
         words = command[command.index("srun") :] if "srun" in command else command
         print(f"ranks on {nodes_here()} nodes: {' '.join(words)}", file=sys.stderr, flush=True)
     # Progress goes where messages go: standard output belongs to the summary.
-    finished = subprocess.run(command, check=False, stdout=sys.stderr)
-    if finished.returncode:
+    code = run_program(command)
+    if code:
         raise ValueError(
-            f"training run {job.item} ended with exit code {finished.returncode}; its own message"
-            " is above"
+            f"training run {job.item} ended with exit code {code}; its own message is above"
         )
     result: dict[str, Any] = read_json(job.outputs["result"])
     rows = [_row(job.item, result, setting) for setting in result["settings"]]
