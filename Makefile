@@ -21,7 +21,7 @@ READY := .venv/.ready
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ steady: $(READY) ## train for the measured claims idle and beside a busy loop, a
 site: $(READY) ## the docs as pages that fetch nothing, all links checked: site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "site/index.html, with a search: $(BIN)/python -m http.server -d site"
+
+notebooks: $(READY) ## run the notebooks of docs/ and store what they print (after `make reproduce EXPERIMENT=quick`)
+	@set -e; for notebook in docs/notebooks/*.ipynb; do $(BIN)/python scripts/notebooks.py write $$notebook; done
 
 lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 	@$(BIN)/ruff check .

@@ -26,6 +26,7 @@ _UNITS = {
     "_bytes_per_parameter": "byte per parameter",
     "_cycles": "cycle",
     "_flits": "flit",
+    "_flits_per_chip_cycle": "flit per chip and cycle",
     "_gb_s": "10^9 byte/s",
     "_gb_s_per_chip": "10^9 byte/s per chip",
     "_gbps": "10^9 bit/s",
@@ -46,6 +47,8 @@ _UNITS = {
     "_usd": "USD",
     "_watts": "W",
 }
+#: How the name of a price begins that ends in what is paid for.
+_PRICE = "usd_per_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +99,8 @@ def keys_of(cls: type, prefix: str = "") -> Iterator[Row]:
 
 def unit_of(name: str) -> str:
     """The unit that the ending of a name stands for; empty where it has none."""
+    if name.startswith(_PRICE):
+        return f"USD per {unit_of(name.removeprefix(_PRICE)) or 'one'}"
     endings = [ending for ending in _UNITS if f"_{name}".endswith(ending)]
     return _UNITS[max(endings, key=len)] if endings else ""
 

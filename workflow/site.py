@@ -1,4 +1,5 @@
-"""Pages of the site that are made from the code: commands and tables (mkdocs.yml).
+"""Pages of the site that are made: commands and tables from the code, notebooks from
+what they store (mkdocs.yml).
 
 MkDocs calls the functions ``on_...`` by their names while it builds.
 """
@@ -6,15 +7,25 @@ MkDocs calls the functions ``on_...`` by their names while it builds.
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-__all__ = ["commands_page", "on_files", "on_page_content", "on_page_markdown", "tables_page"]
+__all__ = [
+    "commands_page",
+    "notebook_page",
+    "on_files",
+    "on_page_content",
+    "on_page_markdown",
+    "tables_page",
+]
 
-#: Links of pages to files of the repository that are no pages.
-_OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)]+)\)")
+#: Links of pages to other places than those beside and below them.
+_ABOVE = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+)([^)]+)\)")
 #: Roles of docstrings, as they come out of a reader that knows none.
 _ROLE = re.compile(r":(?:func|class|mod|data|meth|attr):<code>~?([^<]*)</code>")
 #: Characters of a line that a page has room for.
@@ -35,17 +46,53 @@ def on_files(files: Any, config: Any) -> Any:
 
     for name, text in (("commands.md", commands_page()), ("tables.md", tables_page())):
         files.append(File.generated(config, name, content=text))
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        source = Path(notebook.abs_src_path)
+        text, images = notebook_page(source.stem, json.loads(source.read_text(encoding="utf-8")))
+        files.append(File.generated(config, f"{notebook.src_uri[:-6]}.md", content=text))
+        for name, image in images.items():
+            place = f"{Path(notebook.src_uri).parent.as_posix()}/{name}"
+            files.append(File.generated(config, place, content=image))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Name files outside docs/ instead of linking to what the site has not."""
-    return _OUTSIDE.sub(r"\1 (`\2`)", markdown)
+    folders = 0 if page is None else page.file.src_uri.count("/")
+
+    def named(found: re.Match[str]) -> str:
+        words, up, place = found.groups()
+        return found.group() if len(up) // 3 <= folders else f"{words} (`{place}`)"
+
+    return _ABOVE.sub(named, markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Names in docstrings stand for themselves."""
     return _ROLE.sub(r"<code>\1</code>", html)
+
+
+def notebook_page(name: str, notebook: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
+    """A notebook as a page with the outputs that it stores, and its images by name."""
+    lines: list[str] = []
+    images: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            lines += [source, ""]
+            continue
+        lines += ["```python", source, "```", ""]
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                image = f"{name}_{len(images) + 1}.png"
+                images[image] = base64.b64decode("".join(data["image/png"]))
+                lines += [f"![What the cell above draws]({image})", ""]
+            else:
+                text = "".join(data.get("text/plain", output.get("text", "")))
+                lines += ["```text", text.rstrip(), "```", ""]
+    lines += [f"This page is a notebook: [{name}.ipynb]({name}.ipynb).", ""]
+    return "\n".join(lines), images
 
 
 def commands_page() -> str:

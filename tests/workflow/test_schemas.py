@@ -257,11 +257,13 @@ def test_rows_of_the_reference_page() -> None:
         ("degree", "integer, a power of two (1, 2, 4, ...) or null; default null", "", ""),
         ("label", "text or null, not empty; default null", "", ""),
     ]
-    units = {name: unit_of(name) for name in ("port_gbps", "timeout_s", "all_to_all_gb_s", "seed")}
+    named = ("port_gbps", "timeout_s", "all_to_all_gb_s", "usd_per_all_to_all_gb_s", "seed")
+    units = {name: unit_of(name) for name in named}
     assert units == {
         "port_gbps": "10^9 bit/s",
         "timeout_s": "s",
         "all_to_all_gb_s": "10^9 byte/s",
+        "usd_per_all_to_all_gb_s": "USD per 10^9 byte/s",
         "seed": "",
     }
     page = reference()

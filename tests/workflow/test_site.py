@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from tests.commands import ROOT, environment
 from workflow.cli import BY_HAND
-from workflow.site import commands_page, on_page_content, on_page_markdown, tables_page
+from workflow.site import (
+    commands_page,
+    notebook_page,
+    on_page_content,
+    on_page_markdown,
+    tables_page,
+)
 from workflow.stage import Table
 from workflow.stages import STAGES
 
@@ -35,21 +43,51 @@ def test_every_column_of_every_table_is_on_its_page() -> None:
                     *table.optional,
                 ]
     assert "| `latency_ns` | number | ns |" in page
+    assert "| `usd_per_injection_gb_s` | number | USD per 10^9 byte/s |" in page
 
 
 def test_what_is_no_page_is_named() -> None:
     assert on_page_markdown("see [it](../conf/a.yaml) and [b](b.md)") == (
         "see it (`conf/a.yaml`) and [b](b.md)"
     )
+    below = SimpleNamespace(file=SimpleNamespace(src_uri="notebooks/a.md"))
+    text = "see [it](../../conf/a.yaml), [b](../b.md) and ![c](c.png)"
+    assert on_page_markdown(text, page=below) == (
+        "see it (`conf/a.yaml`), [b](../b.md) and ![c](c.png)"
+    )
     assert on_page_content("as :func:<code>~a.b</code> <code>c</code>") == (
         "as <code>a.b</code> <code>c</code>"
     )
 
 
+def test_a_notebook_is_a_page_with_what_it_stores() -> None:
+    image = base64.b64encode(b"drawn").decode()
+    outputs = [
+        {"output_type": "stream", "text": ["1\n", "2\n"]},
+        {"output_type": "execute_result", "data": {"text/plain": "3"}},
+        {"output_type": "display_data", "data": {"image/png": f"{image}\n"}},
+    ]
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "words"]},
+        {"cell_type": "code", "source": "print(1)", "outputs": outputs},
+        {"cell_type": "code", "source": "x = 1", "outputs": []},
+    ]
+    page, images = notebook_page("a", {"cells": cells})
+    assert images == {"a_1.png": b"drawn"}
+    assert page == (
+        "# Title\nwords\n\n```python\nprint(1)\n```\n\n```text\n1\n2\n```\n\n"
+        "```text\n3\n```\n\n![What the cell above draws](a_1.png)\n\n"
+        "```python\nx = 1\n```\n\nThis page is a notebook: [a.ipynb](a.ipynb).\n"
+    )
+
+
 def test_every_page_is_in_the_list() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    listed = set(re.findall(r"\w+\.md", yaml.safe_dump(yaml.safe_load(text)["nav"])))
-    assert listed == {"commands.md", "tables.md", *(p.name for p in (ROOT / "docs").glob("*.md"))}
+    listed = set(re.findall(r"[\w/]+\.md", yaml.safe_dump(yaml.safe_load(text)["nav"])))
+    docs = ROOT / "docs"
+    notebooks = {f"notebooks/{path.stem}.md" for path in docs.glob("notebooks/*.ipynb")}
+    assert len(notebooks) == 2
+    assert listed == {"commands.md", "tables.md", *(p.name for p in docs.glob("*.md")), *notebooks}
 
 
 @pytest.mark.slow
@@ -64,8 +102,11 @@ def test_the_site_is_built_with_all_links_checked_and_fetches_nothing(tmp_path: 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "site").glob("*.html"))
+    pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 15
+    study = (tmp_path / "site" / "notebooks" / "what_if_network.html").read_text()
+    assert (tmp_path / "site" / "notebooks" / "what_if_network_1.png").is_file()
+    assert "what_if_network_1.png" in study
     for page in pages:
         loaded = re.findall(r'(?:src|<link[^>]*href)="(https?://[^"]*)', page.read_text())
         assert not loaded, page.name
