@@ -118,7 +118,7 @@ steady: $(READY) ## train for the measured claims idle and beside a busy loop, a
 	@$(BIN)/python scripts/steady.py --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)
 
 site: $(READY) ## the docs as pages that fetch nothing, all links checked: site/index.html
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo "site/index.html, with a search: $(BIN)/python -m http.server -d site"
 
 notebooks: $(READY) ## run the notebooks of docs/ and store what they print (after `make reproduce EXPERIMENT=quick`)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,23 +91,47 @@ def test_every_page_is_in_the_list() -> None:
     assert listed == {"commands.md", "tables.md", *(p.name for p in docs.glob("*.md")), *notebooks}
 
 
-@pytest.mark.slow
-def test_the_site_is_built_with_all_links_checked_and_fetches_nothing(tmp_path: Path) -> None:
+def _built(site: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The site as `make site` builds it, in another folder."""
     pytest.importorskip("mkdocs")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")],
+    recipe = re.search(r"-m (mkdocs build.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert recipe is not None
+    return subprocess.run(
+        [sys.executable, "-m", *recipe.group(1).split(), "--site-dir", str(site), *options],
         cwd=ROOT,
         env=environment(NO_MKDOCS_2_WARNING="1"),
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_the_site_is_built_with_all_links_checked_and_fetches_nothing(tmp_path: Path) -> None:
+    done = _built(tmp_path / "site")
     assert done.returncode == 0, done.stderr
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 15
-    study = (tmp_path / "site" / "notebooks" / "what_if_network.html").read_text()
-    assert (tmp_path / "site" / "notebooks" / "what_if_network_1.png").is_file()
-    assert "what_if_network_1.png" in study
+    study = tmp_path / "site" / "notebooks" / "what_if_network.html"
+    assert "what_if_network_1.png" in study.read_text()
+    assert (study.parent / "what_if_network_1.png").is_file()
     for page in pages:
         loaded = re.findall(r'(?:src|<link[^>]*href)="(https?://[^"]*)', page.read_text())
         assert not loaded, page.name
+
+
+@pytest.mark.slow
+def test_a_link_to_nowhere_ends_the_build(tmp_path: Path) -> None:
+    """What --quiet would keep from being counted."""
+    docs = tmp_path / "docs"
+    shutil.copytree(ROOT / "docs", docs)
+    with (docs / "howto.md").open("a", encoding="utf-8") as page:
+        page.write("\n[nothing](nothing.md)\n")
+    config = tmp_path / "mkdocs.yml"
+    hooks = [str(ROOT / "workflow" / "site.py")]
+    own = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(docs), "hooks": hooks}
+    config.write_text(yaml.safe_dump(own), encoding="utf-8")
+    done = _built(tmp_path / "site", "--config-file", str(config))
+    assert done.returncode == 1
+    assert "nothing.md" in done.stderr
+    assert "Aborted with 1 warnings" in done.stdout + done.stderr
