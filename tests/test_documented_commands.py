@@ -155,7 +155,8 @@ NOT_RUN = {
 RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     *((words, known) for words in NOT_RUN),
     ("mlflow ui", options("-m", "mlflow", "ui")),  # else it serves until it is stopped
-    ("MLFLOW_TRACKING_URI=", options("-m", "mlflow", "experiments", "search")),
+    # the same files are read in tests/tracking
+    ("MLFLOW_TRACKING_URI=", options("-m", "mlflow", "runs", "list")),
     ("python -m training.run", options("-m", "training.run")),  # tests/training/test_run.py runs it
     # tests/training/test_example.py runs it
     ("torchrun --nproc-per-node 4 examples/fsdp_pipeline.py", options("examples/fsdp_pipeline.py")),
