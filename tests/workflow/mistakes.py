@@ -128,7 +128,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "contours",
             "points",
         ),
-        "RailPair": (
             "electrical",
             "photonic",
             "words",
@@ -337,7 +336,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "QuantileCorpusSettings": ("name",),
         "RailBillsSettings": ("switch",),
-        "RailPair": (
             "electrical",
             "photonic",
             "words",
