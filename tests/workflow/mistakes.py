@@ -128,10 +128,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "contours",
             "points",
         ),
-            "electrical",
-            "photonic",
-            "words",
-        ),
         "RailPlatformWords": (
             "published",
             "words",
@@ -336,10 +332,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "QuantileCorpusSettings": ("name",),
         "RailBillsSettings": ("switch",),
-            "electrical",
-            "photonic",
-            "words",
-        ),
         "RailPlatformWords": (
             "published",
             "words",
