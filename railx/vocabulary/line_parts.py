@@ -23,6 +23,7 @@ from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
+    "MOST_RAILS",
     "LinePart",
     "PartSettings",
     "Rings",

@@ -51,6 +51,7 @@ __all__ = [
 ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     # Lists that may name nothing, or all; text that may be left out.
     "empty": {
+        "SavingsPlatform": ("platform", "words"),
         "AdaptiveSpeedupsSettings": ("plans",),
         "AllToAllBandwidthSettings": (
             "derived",
@@ -127,11 +128,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "boundaries",
             "contours",
             "points",
-        ),
-        "RailPair": (
-            "electrical",
-            "photonic",
-            "words",
         ),
         "RailPlatformWords": (
             "published",
@@ -301,6 +297,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     # Text for readers, and words that a figure looks up in the tables of a run.
     "name": {
+        "SavingsPlatform": ("platform", "words"),
         "AllToAllDegreeSettings": (
             "model",
             "plans",
@@ -337,11 +334,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "QuantileCorpusSettings": ("name",),
         "RailBillsSettings": ("switch",),
-        "RailPair": (
-            "electrical",
-            "photonic",
-            "words",
-        ),
         "RailPlatformWords": (
             "published",
             "words",

@@ -44,7 +44,7 @@ def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 @pytest.mark.slow
 def test_an_order_written_out_is_really_run(tmp_path: Path) -> None:
-    machine = ("cluster=cpu_4_pipeline", "model=tiny", "cost_model=analytic")
+    machine = ("cluster=cpu_4_pipeline", "cluster.devices=2", "model=tiny", "cost_model=analytic")
     chosen = ("planner=pipeline_2x1", "corpus=stdlib", "batch=small", "batch.batches=1")
     path, mine = tmp_path / "plan.json", tmp_path / "mine.json"
     assert main(["plan", *chosen, *machine, "--out", str(path)]) == 0

@@ -16,7 +16,7 @@ __all__ = ["add"]
 _EPILOG = """\
 example, a pipeline planned, its order written out, edited and run:
   railx plan planner=pipeline_2x1 corpus=stdlib batch=small cluster=cpu_4_pipeline \\
-    model=tiny cost_model=analytic --out plan.json
+    cluster.devices=2 model=tiny cost_model=analytic --out plan.json
   railx schedule plan.json --explicit --out mine.json
   railx train mine.json training.iterations=2 --out run
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 from railx.vocabulary.grid import Grid
 from railx.vocabulary.line_parts import (
+    MOST_RAILS,
     PartSettings,
     check_radix,
     check_rails,
@@ -71,10 +72,10 @@ class RailXSplitSettings:
         rails = self.m * self.n
         check_rails(rails)
         for axis, sizes in (("x", self.sizes_x), ("y", self.sizes_y)):
-            if max(sizes) > rails + 1:
+            if max(sizes) > MOST_RAILS + 1:
                 raise SettingsError(
                     f"sizes_{axis}",
-                    f"got {list(sizes)}; allowed: at most {rails + 1} nodes each, m * n + 1",
+                    f"got {list(sizes)}; allowed: at most {MOST_RAILS + 1:,} nodes each",
                 )
         for axis, sizes, split in (
             ("x", self.sizes_x, self.split_x),

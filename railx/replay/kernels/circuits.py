@@ -190,6 +190,11 @@ def switch(s: State, heap: Array, count: int) -> int:
             s.circuits[circuit].following = s.starting[at + 1] if at + 1 < stop else -1
             for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                 s.ports[s.items[mine]].moving = circuit
+        # A hint may have waited for who has now the switch at work for both.
+        for at in range(place, stop):
+            circuit = s.starting[at]
+            for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
+                touch(s, s.items[mine])
         push(heap, s, s.n[LATENCY_NS], SWITCHED, s.starting[place], 0)
         commands += 1
         place = stop
