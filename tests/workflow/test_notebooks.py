@@ -83,7 +83,9 @@ def test_what_cells_give_is_stored_and_then_agrees(
     assert "+cell 0: x 2\n+cell 1: 3" in capsys.readouterr().out
     assert notebooks.main(["write", str(path)]) == 0
     assert notebooks.main(["check", str(path)]) == 0
-    assert list(notebooks.shown(nbformat.read(path, as_version=4))) == ["cell 0: x 2", "cell 1: 3"]
+    stored = nbformat.read(path, as_version=4)
+    assert list(notebooks.shown(stored)) == ["cell 0: x 2", "cell 1: 3"]
+    assert [cell.execution_count for cell in stored.cells] == [1, 2, 3, 4]
 
 
 def test_another_output_is_shown_line_by_line(
@@ -115,7 +117,9 @@ def test_figures_are_counted_and_not_compared(notebooks: ModuleType, tmp_path: P
     draw = "from matplotlib import pyplot\n_ = pyplot.figure(figsize=(1, 1))"
     path = _written(tmp_path / "a.ipynb", draw, "print('after')")
     notebooks.main(["write", str(path)])
-    (image,) = nbformat.read(path, as_version=4).cells[0].outputs
+    stored = nbformat.read(path, as_version=4)
+    assert list(notebooks.shown(stored)) == ["cell 0: a figure", "cell 1: after"]
+    (image,) = stored.cells[0].outputs
     _edit(path, image.data["image/png"].strip(), "b3RoZXI=")
     assert notebooks.main(["check", str(path)]) == 0
     _edit(path, "_ = pyplot.figure(figsize=(1, 1))", "")
