@@ -131,7 +131,7 @@ class Granting(Switching):
     def _generation(self, circuits: tuple[Circuit, ...]) -> int:
         """The number of the last change on the rails of these circuits."""
         last = 0
-        for rail, _ in by_rail(self.layout.gpus_per_server, circuits):
+        for rail, _ in by_rail(self.layout, circuits):
             number = self.generation[rail]
             if number > last:
                 last = number

@@ -34,7 +34,7 @@ class Operations(Hints):
         """The operation of this key, made where there is none."""
         operation = self._operations.get(key)
         if operation is None:
-            circuits, ports = wired(self.layout.gpus_per_server, configuration)
+            circuits, ports = wired(self.layout, configuration)
             operation = Operation(key, configuration, circuits, ports, self._turn())
             self._operations[key] = operation
             self._by_channel.setdefault(key[0], {})[key[1]] = operation

@@ -158,18 +158,18 @@ def ports_in_order(circuits: tuple[Circuit, ...]) -> tuple[Port, ...]:
 
 @lru_cache(maxsize=4096)
 def by_rail(
-    gpus_per_server: int, circuits: tuple[Circuit, ...]
+    layout: Layout, circuits: tuple[Circuit, ...]
 ) -> tuple[tuple[int, tuple[Circuit, ...]], ...]:
     """The circuits of each rail, rails in order."""
-    return tuple(Layout(gpus_per_server).rails(circuits).items())
+    return tuple(layout.rails(circuits).items())
 
 
 @lru_cache(maxsize=4096)
 def wired(
-    gpus_per_server: int, configuration: Configuration
+    layout: Layout, configuration: Configuration
 ) -> tuple[tuple[Circuit, ...], frozenset[Port]]:
     """The circuits of a configuration, and their ports."""
-    circuits = Layout(gpus_per_server).circuits(configuration)
+    circuits = layout.circuits(configuration)
     return circuits, ports_of(circuits)
 
 

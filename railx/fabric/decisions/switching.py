@@ -32,7 +32,7 @@ class Switching(HandedBack):
     def _switch(self, circuits: list[Circuit]) -> list[SwitchAction]:
         """One command per rail: bring up ``circuits``, drop what is in their way."""
         actions = []
-        for rail, connect in by_rail(self.layout.gpus_per_server, tuple(circuits)):
+        for rail, connect in by_rail(self.layout, tuple(circuits)):
             active, ports = self.active, ports_in_order(connect)
             disconnect = tuple(sorted({active[port] for port in ports if port in active}))
             self._drop(disconnect)
