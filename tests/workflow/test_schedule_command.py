@@ -25,7 +25,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "lengths.json").write_text(json.dumps(LENGTHS))
     out = folder / "plan.json"
     source = ("corpus=file", f"corpus.path={folder / 'lengths.json'}", "batch=whole")
-    machine = ("cluster=a100_64", "model=gpt_7b", "cost_model=flexsp_7b")
+    machine = ("cluster=a100_64", "cluster.devices=32", "model=gpt_7b", "cost_model=flexsp_7b")
     chosen = ("planner=pipeline_4x8", "planner.alignment_tokens=64", "planner.most_slices=4")
     assert main(["plan", *chosen, *source, *machine, "--out", str(out)]) == 0
     return out

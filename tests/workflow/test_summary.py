@@ -89,5 +89,5 @@ def test_what_is_not_made_yet_is_said_in_one_line(
 def test_make_reproduce_ends_with_the_summary() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = makefile[makefile.index("\nreproduce:") :].split("\n\n")[0].splitlines()
-    summary = '@$(BIN)/railx summary --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"'
+    summary = '@$(BIN)/railx summary --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"'
     assert recipe[-1].strip() == summary
