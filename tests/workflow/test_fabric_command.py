@@ -157,6 +157,8 @@ def test_prometheus_reads_the_metrics_over_http() -> None:
             env=environment(),
             stdout=subprocess.PIPE,
             text=True,
+            # A suite in the background may have been told to ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None
         url = process.stdout.readline().split()[0]
