@@ -240,6 +240,13 @@ def test_a_search_plans_with_the_latency_of_groups(large: CostModel) -> None:
     assert found.time_ms == pytest.approx(sum(found.limits + large.constant_ms))
 
 
+def test_moves_find_what_the_first_limits_do_not(large: CostModel) -> None:
+    lengths = np.minimum(np.random.default_rng(3).lognormal(8, 1.3, 300), 150_000)
+    problem = Problem.of(np.sort(lengths.astype(np.int64))[::-1], 64, large.degrees, large)
+    none, some = (search(problem, looks, 1).time_ms for looks in (0, 2_000_000))
+    assert some < 0.995 * none
+
+
 def test_first_limits_are_many_and_differ(large: CostModel) -> None:
     lengths = np.sort(_random_lengths(11, 150_000))[::-1]
     limits = first_limits(Problem.of(lengths, 64, large.degrees, large))
