@@ -94,8 +94,9 @@ def consecutive_cuts(
         whole = float(work[-1]) + len(ends) * constant_ms
         return fill_weight * longest_ms(ends) + share * whole
 
-    low, high = float(works_ms.max()) + constant_ms, float(work[-1]) + constant_ms
-    low *= 1 + 1e-12
+    # A hair above: without their constant again, both may be rounded below their works.
+    low = (float(works_ms.max()) + constant_ms) * (1 + 1e-12)
+    high = (float(work[-1]) + constant_ms) * (1 + 1e-12)
     best = min((within(low), within(high)), key=time_ms)
     # Fewer micro-batches than between two limits there are not, nor a shorter longest.
     intervals = [(low, high, len(within(low)), len(within(high)))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.planning.chunked import spread
 from railx.planning.dyna_pipe import consecutive_cuts, plan_dyna_pipe_batch
 from railx.planning.schedule import pipeline_ms
 from tests.builders import checked
@@ -54,6 +56,52 @@ def test_cuts_are_the_best_of_all(
 def _settings(**changes: Any) -> Any:
     small = {"stages": 2, "sequence_parallel_degree": 1}
     return checked("planner", "dyna_pipe", **(small | changes))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.integers(1, 60), min_size=2, max_size=7),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.sampled_from([0, 1, 3, 4]),
+    st.sampled_from([0.0, 4.0, 30.0]),
+)
+def test_micro_batches_are_the_best_of_all_cuts(
+    lengths: list[int], stages: int, replicas: int, layers: int, constant: float
+) -> None:
+    """(d - 1) max t + Σ t / r, with t of a stage that recomputes most."""
+    cost = cost_of(stages=stages, replicas=replicas, constant_ms=constant)
+    own = _settings(stages=stages, replicas=replicas, checkpointed_layers=layers)
+    made = plan_dyna_pipe_batch(0, batch_of(lengths), own, cost)
+    assert made is not None
+    again = 1 + max(spread(layers, cost)) / 4
+
+    def time_ms(groups: list[list[int]]) -> float:
+        passes = [cost.chunk_time_ms([(0, length) for length in group]) for group in groups]
+        times = [again * one.forward_ms + one.backward_ms for one in passes]
+        return (stages - 1) * max(times) + sum(times) / replicas
+
+    ascending, count = sorted(lengths), len(lengths)
+    best = min(
+        time_ms([ascending[start:stop] for start, stop in pairwise([0, *inner, count])])
+        for size in range(replicas - 1, count)
+        for inner in combinations(range(1, count), size)
+    )
+    chunks = [chunk for pipeline in made.pipelines for chunk in pipeline.chunks]
+    found = time_ms([[part.length for part in chunk.slices] for chunk in chunks])
+    if len(chunks) > replicas:
+        assert found == pytest.approx(best)
+    for pipeline in made.pipelines:
+        backwards = replace(pipeline, chunks=pipeline.chunks[::-1])
+        assert pipeline_ms(pipeline) <= pipeline_ms(backwards) * (1 + 1e-12)
+
+
+def test_a_stage_leaves_room_for_as_many_as_it_holds() -> None:
+    """Stage 1 of two holds one micro-batch at a time: 4,000 bytes are 100 tokens."""
+    cost = replace(cost_of(constant_ms=100.0), capacities=(1e9, 4000.0))
+    made = plan_dyna_pipe_batch(0, batch_of([50] * 4), _settings(checkpointed_layers=0), cost)
+    assert made is not None
+    assert [chunk.tokens for chunk in made.pipelines[0].chunks] == [100, 100]
 
 
 def test_neighbours_in_length_share_a_micro_batch() -> None:
