@@ -3,10 +3,11 @@
 All groups have one degree d (arXiv 2503.17924; details of the packing from the
 re-implementation in hao-ai-lab/distca). The work of a document of s tokens is a s² +
 b s, the common cost model's computation. Documents, longest first, go into the
-micro-batch of least work if that still holds them, else into the one of fewest tokens,
-else they are set aside; those go at the end to micro-batches of least work, here of
-those with room, because memory is a limit. There are as many micro-batches as leave
-nothing over, the fewest first, each of d ranks; those of like work run side by side.
+micro-batch of least work if that still holds them, else into the one of fewest tokens.
+What does not fit there either is set aside, and goes at the end to the micro-batch of
+least work. Memory is a limit here: what the emptiest does not hold, none does later.
+So there are as many micro-batches as leave nothing aside, the fewest first, each of d
+ranks; those of like work run side by side.
 
 * **Shards.** Documents packed into one sequence and cut for the ranks as one (2 d
   chunks, rank i has chunks i and 2d - 1 - i) give ranks unequal attention; cut one by
@@ -64,19 +65,13 @@ def packed_by_work(
         tokens[index] += lengths[position]
         work[index] += works_ms[position]
 
-    aside = []
     for position in sorted(range(len(lengths)), key=lambda one: (-lengths[one], one)):
         for index in (int(np.argmin(work)), int(np.argmin(tokens))):
             if tokens[index] + lengths[position] <= capacity:
                 put(index, position)
                 break
         else:
-            aside.append(position)
-    for position in aside:
-        room = np.flatnonzero(tokens + lengths[position] <= capacity)
-        if not len(room):
             return None
-        put(int(room[np.argmin(work[room])]), position)
     return held
 
 

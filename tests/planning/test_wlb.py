@@ -29,14 +29,44 @@ def test_packing_by_hand(small: CostModel) -> None:
     assert packed_by_work(np.array(lengths), _works(lengths, small), 2, 200) == [[0, 3], [1, 2, 4]]
 
 
-def test_what_fits_neither_bin_at_first_comes_last(small: CostModel) -> None:
+def test_what_the_emptiest_bin_does_not_hold_fits_nowhere(small: CostModel) -> None:
     lengths = [150, 100, 80, 40, 30]
     assert packed_by_work(np.array(lengths), _works(lengths, small), 2, 200) is None
     works = [1.0, 9.0, 5.0, 1.0]
     assert packed_by_work(np.array([90, 60, 50, 9]), works, 3, 100) == [[0, 3], [1], [2]]
-    # 45: bin 0 has the least work, bin 2 the fewest tokens; only bin 1 has room.
+    # 45: bin 0 has the least work and no room, bin 2 the fewest tokens.
     made = packed_by_work(np.array([80, 79, 55, 45]), [1.0, 2.0, 3.0, 4.0], 3, 100)
     assert made == [[0], [1], [2, 3]]
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=12), st.integers(1, 5))
+def test_bins_are_missing_only_where_one_sequence_fits_none(lengths: list[int], bins: int) -> None:
+    """Refused is what leaves no bin room for the next one, longest first."""
+    works = [float(length) ** 2 for length in lengths]
+    made = packed_by_work(np.array(lengths), works, bins, 100)
+    if made is None:
+        assert sum(lengths) > bins * (100 - max(lengths) + 1) - max(lengths)
+        assert len(lengths) > bins
+    else:
+        assert sorted(p for one in made for p in one) == list(range(len(lengths)))
+        assert all(sum(lengths[p] for p in one) <= 100 for one in made)
+
+
+def test_like_work_runs_side_by_side_whichever_bin_was_opened_first(small: CostModel) -> None:
+    """Two of the 60s get a 40 and with it more work than the 70 alone."""
+    batch = SampledBatch(np.arange(6), np.array([70, 60, 60, 60, 40, 40]))
+    made = plan_wlb_batch(0, batch, 1, 2, small)
+    assert [[g.sequences for g in one.groups] for one in made.micro_batches] == [
+        [(1, 4), (2, 5)],
+        [(0,), (3,)],
+    ]
+
+
+def test_the_other_cut_costs_attention_alone(small: CostModel) -> None:
+    """12 and 4 cut as one: 128 of 80 pairs, on half of the attention each."""
+    made = plan_wlb_batch(0, SampledBatch(np.arange(2), np.array([12, 4])), 2, 2, small)
+    more = (128 / 80 - 1) * 1e-3 * (12**2 + 4**2) / 2
+    assert made.solver["per_sequence_ms"] == pytest.approx(made.predicted_ms + more)
 
 
 def test_a_plan_by_hand(small: CostModel) -> None:
