@@ -73,6 +73,28 @@ def test_only_ranks_that_lag_take_more() -> None:
     assert most == 13
 
 
+def test_ranks_as_busy_as_the_most_loaded_take_nothing_without_slack() -> None:
+    none = ByteScaleSettings("byte_scale", "dp", 1, 0.0)
+    made, most = rounds(_alone(4.0, 1.0, 1.0, 1.0), [4.0, 1, 1, 1], none, 2)
+    assert [[u.members[0] for u in taken] for taken in made] == [[0, 1], [2], [3]]
+    assert most == 4
+
+
+def test_the_least_loaded_rank_takes_first() -> None:
+    """Ranks of 9, 5 and 3: the last takes the 5, the second the 1."""
+    _, most = rounds(_alone(9.0, 5.0, 3.0, 5.0, 1.0), [9.0, 5, 3, 5, 1], DP, 3)
+    assert most == 9
+
+
+def test_ranks_that_share_a_sequence_wait_for_the_last_of_them() -> None:
+    two = Unit(2, (3,), 2.0)
+    _, most = rounds([*_alone(4.0, 1.0), two], [4.0, 1, 2], DP, 2)
+    assert most == 4 + 2
+    # 9, 9 and 1: the last and the first share two, which leaves 3 for the second.
+    _, most = rounds([*_alone(9.0, 9.0, 1.0), two, Unit(1, (4,), 3.0)], [9.0, 9, 1, 2, 3], DP, 3)
+    assert most == 9 + 3
+
+
 def test_a_sequence_over_all_devices_is_named(small: CostModel) -> None:
     batch = SampledBatch(np.array([9, 4]), np.array([10, 401]))
     with pytest.raises(PlanError, match=r"^sequence 4: 401 tokens; allowed: at most 400"):

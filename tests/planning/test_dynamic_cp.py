@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from railx.planning.dynamic_cp import (
     DynamicCPSettings,
+    ScheduledGroup,
+    _Schedule,
     balanced_schedules,
     plan_dynamic_cp_batch,
 )
@@ -39,6 +41,24 @@ def test_free_ranks_that_do_not_suffice_stay_idle() -> None:
     assert [[(group.ranks, group.members) for group in one] for one in made] == [
         [(4, [0]), (4, [1])]
     ]
+
+
+def test_buckets_end_beyond_a_tenth_over_their_share() -> None:
+    """Two sizes, a share of 21,362: 20,000 and 4,225 are 1.134 of it. Few are left only
+    once, as a bucket that is closed counts twice.
+    """
+    waiting = list(range(7))
+    made = _Schedule([200, 65, 65, 65, 65, 65, 40], 100, 4)._buckets(waiting)
+    assert made == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+@pytest.mark.parametrize(("least", "balanced"), [(95.0, True), (94.9, False)])
+def test_ranks_within_a_twentieth_are_in_balance(least: float, balanced: bool) -> None:
+    schedule = _Schedule([1, 1], 100, 2)
+    schedule.groups = [ScheduledGroup(1, [0], 100.0), ScheduledGroup(1, [1], least)]
+    assert schedule._is_balanced() is balanced
+    schedule.ranks = 3
+    assert not schedule._is_balanced()
 
 
 def test_a_plan_by_hand(small: CostModel) -> None:

@@ -87,6 +87,11 @@ def test_micro_batches_by_hand(small: CostModel) -> None:
     ]
 
 
+def test_bins_are_as_large_as_the_longest_sequence(small: CostModel) -> None:
+    made = static_assignments(np.array([100, 60, 40]), 1, 1, small, 0.9)
+    assert [assignment.groups for assignment in made] == [((0,),), ((1, 2),)]
+
+
 def test_the_last_micro_batch_is_levelled(small: CostModel) -> None:
     lengths = np.array([80, 80, 80, 80, 30, 30])
     made = static_assignments(lengths, 1, 4, small, 0.9)
@@ -184,6 +189,10 @@ def test_published_levelling_moves_sequences_from_degree_16_on(large: CostModel)
         [9, 10, 11],
         [0, 4, 8],
     ]
+    # Where every group has a bin nothing moves, however uneven they are.
+    uneven = np.array([cap // 2] * 6 + [10])
+    made = static_assignments(uneven, 16, 64, large, 0.9, "published")
+    assert [sorted(group) for group in made[0].groups] == [[0, 1], [2, 3], [4, 5], [6]]
     eight = static_assignments(lengths // 2, 8, 32, large, 0.9, "published")
     assert [len(group) for group in eight[0].groups] == [4, 4, 3, 1]
 
