@@ -112,6 +112,13 @@ def test_the_best_degree_of_a_batch_is_at_least_as_good_as_any(large: CostModel)
     assert total_ms(made, lengths, large) == min(others)
 
 
+def test_the_best_degree_may_be_a_large_one_or_a_small_one(small: CostModel) -> None:
+    assert best_static(np.array([90]), 4, small, 0.9)[0] == 4
+    tens = np.array([10] * 4)
+    assert best_static(tens, 4, small, 0.9)[0] == 1
+    assert best_static(tens, 4, small, 0.9, smallest_degree=2)[0] == 2
+
+
 def test_a_sequence_over_the_degree_is_named(small: CostModel) -> None:
     drawn = SampledBatch(np.array([9, 4]), np.array([10, 150]))
     with pytest.raises(
@@ -195,6 +202,17 @@ def test_published_levelling_moves_sequences_from_degree_16_on(large: CostModel)
     assert [sorted(group) for group in made[0].groups] == [[0, 1], [2, 3], [4, 5], [6]]
     eight = static_assignments(lengths // 2, 8, 32, large, 0.9, "published")
     assert [len(group) for group in eight[0].groups] == [4, 4, 3, 1]
+
+
+def test_published_levelling_stops_at_the_mean_and_at_a_bin(large: CostModel) -> None:
+    """Three groups of degree 16 and two bins of 16 units: the mean is 10 2/3."""
+    unit = int(0.9 * 16 * large.tokens_per_device) // 16
+    [made] = static_assignments(np.array([unit] * 32), 16, 48, large, 0.9, "published")
+    assert [len(group) for group in made.groups] == [10, 11, 11]
+    # 10 does not fit beside 7, so 6 goes there, and on to the 9.
+    uneven = unit * np.array([10, 6, 9, 7])
+    [made] = static_assignments(uneven, 16, 48, large, 0.9, "published")
+    assert made.groups == ((0,), (3,), (2, 1))
 
 
 @given(
