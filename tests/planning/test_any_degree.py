@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from railx.planning.any_degree import (
     ANY_DEGREE,
     AnyDegreeSettings,
+    _longest_that_fits,
+    _Open,
     plan_any_degree_batch,
     with_every_degree,
 )
@@ -82,3 +84,26 @@ def test_the_entry_plans_with_every_degree(small: CostModel) -> None:
     assert checked("planner", "any_degree") == SETTINGS
     [made] = ANY_DEGREE.plan(SETTINGS, task_of([250, 40], 3, small))
     assert [len(g.ranks) for m in made.micro_batches for g in m.groups] == [3]  # type: ignore[union-attr]
+
+
+def test_ranks_that_make_a_group_slower_stay_idle(small: CostModel) -> None:
+    slow = replace(small, all_to_all_ms={1: 0.0, 2: 1.0, 4: 1.0})
+    made = planned_of(plan_any_degree_batch, [50], SETTINGS, 4, slow)
+    assert [group.degree for group in made.micro_batches[0].groups] == [1]
+
+
+@given(st.integers(1, 4), st.integers(0, 90), st.floats(0.0, 200.0))
+def test_the_longest_that_fits_is_the_longest(
+    small: CostModel, degree: int, tokens: int, limit_ms: float
+) -> None:
+    """Within memory and time, against every length in turn; one token for rounding."""
+    cost = with_every_degree(small, 4)
+    group = _Open(degree, [0], tokens, float(cost.sequence_ms(np.array([tokens])).sum()))
+
+    def fits(length: int) -> bool:
+        held = np.array([tokens, length])
+        in_time = cost.group_time_ms(held, degree).total_ms <= limit_ms
+        return in_time and tokens + length <= degree * cost.tokens_per_device
+
+    wanted = max((length for length in range(1, 401) if fits(length)), default=0)
+    assert abs(max(_longest_that_fits(group, cost, limit_ms), 0) - wanted) <= 1
