@@ -13,8 +13,9 @@ them so, and nothing here is measured.
 * Groups recompute none, half or all of the layers, whichever is fastest. Pipelines
   recompute as memory asks.
 
-``store`` writes benchmarks/joint.csv and goes on where it ended; without, the stored
-table is printed.
+``store`` writes benchmarks/joint.csv row by row and goes on where it ended, ``store
+--anew`` from the start, as a changed planner asks for; without, the stored table is
+printed. All rows take five processor minutes.
 """
 
 from __future__ import annotations
@@ -86,8 +87,10 @@ class Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", nargs="?", choices=["print", "store"], default="print")
-    if parser.parse_args().action == "store":
-        _store()
+    parser.add_argument("--anew", action="store_true")
+    given = parser.parse_args()
+    if given.action == "store":
+        _store(given.anew)
     _print()
 
 
@@ -99,7 +102,9 @@ def cases() -> Iterator[Case]:
                     yield Case(constants, network, devices, context)
 
 
-def _store() -> None:
+def _store(anew: bool) -> None:
+    if anew:
+        STORED.unlink(missing_ok=True)
     done = {tuple(row[name] for name in COLUMNS[:4]) for row in _stored()}
     if not done:
         STORED.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")

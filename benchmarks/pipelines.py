@@ -61,6 +61,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "ours": ("pipeline_4x8", {}),
     "best chunks": ("pipeline_4x8", {"chunking": "best"}),
+    "equal lengths": ("pipeline_4x8_even", {}),
     "best chunks and schedule": ("pipeline_4x8_best", {}),
     "Seq1F1B, fixed": ("seq1f1b_4x8", {}),
     "even": ("seq1f1b_4x8", {"splitting": "even"}),
