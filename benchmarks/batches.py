@@ -55,20 +55,21 @@ def cases(
     contexts: tuple[int, ...] = CONTEXTS,
     draws: int = DRAWS,
     sequences: int = 512,
+    seed: int = SEED,
 ) -> Iterator[Case]:
-    """The batches, corpus by corpus, contexts rising."""
+    """The batches, corpus by corpus, contexts rising; others with another ``seed``."""
     for corpus in corpora:
         for context in contexts:
             settings = FilledBatchSettings(sequences, draws, context, "drop")
-            drawn = sample_batches(lengths_of(corpus), settings, SEED)
+            drawn = sample_batches(lengths_of(corpus, seed), settings, seed)
             for draw, batch in enumerate(drawn):
                 yield Case(corpus, context, draw, batch, cost_of(context))
 
 
 @cache
-def lengths_of(corpus: str) -> npt.NDArray[np.int64]:
+def lengths_of(corpus: str, seed: int = SEED) -> npt.NDArray[np.int64]:
     """The lengths of a corpus of ``conf/corpus``."""
-    return build_corpus(_settings("corpus", corpus, CorpusSettings), SEED).lengths
+    return build_corpus(_settings("corpus", corpus, CorpusSettings), seed).lengths
 
 
 @cache

@@ -9,6 +9,8 @@
     python benchmarks/planners.py sizes         our planner on 64 to 8,192 devices;
         [--devices N...]                        fills benchmarks/sizes.csv
     python benchmarks/planners.py figure        draws docs/images/planner_sizes.svg
+    python benchmarks/planners.py fresh         our planner on batches of another seed,
+        [--seed 2] [--effort 16] [--draws 5]    beside a search of so many rounds
 
 The stored table, benchmarks/planners.csv, has what takes hours: FlexSP's planner with
 10 processor seconds a programme, 60 processor seconds of our search, and static plans.
@@ -31,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import yaml
@@ -363,6 +365,29 @@ def _sizes() -> list[dict[str, str]]:
         return [row for row in csv.DictReader(lines) if row["settings"] == OURS.digest()]
 
 
+def fresh(seed: int, effort: int, draws: int) -> None:
+    """Print how far our planner stays behind a longer search on batches never seen."""
+    longer = Entry("flexsp", {"effort": effort}, _search)
+    timed(OURS, next(cases(draws=1, sequences=64)))
+    print(f"| batch of seed {seed} | ours, ms | s | {effort} rounds, ms | s | behind |")
+    print("|---|---|---|---|---|---|")
+    behind = []
+    for case in cases(draws=draws, seed=seed):
+        (ours, ours_s), (best, best_s) = timed(OURS, case), timed(longer, case)
+        behind.append(ours.predicted_ms / best.predicted_ms - 1)
+        print(
+            f"| {case.name} | {ours.predicted_ms:.0f} | {ours_s:.2f} | {best.predicted_ms:.0f} |"
+            f" {best_s:.2f} | {behind[-1]:.2%} |",
+            flush=True,
+        )
+    held = sum(1 + one <= GOAL for one in behind)
+    tenth = sorted(behind)[int(0.9 * len(behind))]
+    print(
+        f"\nbehind: mean {mean(behind):.2%}, median {median(behind):.2%}, nine of ten at most"
+        f" {tenth:.2%}, worst {max(behind):.2%}; within 0.5 %: {held} of {len(behind)}"
+    )
+
+
 def draw_sizes() -> None:
     """Planner seconds against sequences and devices, and the gap to the bound."""
     from matplotlib.ticker import FuncFormatter, PercentFormatter
@@ -420,14 +445,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", nargs="?", choices=("show", "store", "scaling", "sizes", "figure"), default="show"
+        "what",
+        nargs="?",
+        choices=("show", "store", "scaling", "sizes", "figure", "fresh"),
+        default="show",
     )
     parser.add_argument("--anew", action="store_true", help="drop the planners' stored rows first")
     parser.add_argument("--planners", nargs="+", choices=tuple(STORED), default=list(STORED))
     parser.add_argument("--draws", type=int, default=DRAWS, help="draws of each corpus and context")
     parser.add_argument("--devices", type=int, nargs="+", help="instead of the default sizes")
+    parser.add_argument("--seed", type=int, default=2, help="of batches never seen")
+    parser.add_argument("--effort", type=int, default=16, help="rounds of the longer search")
     options = parser.parse_args()
-    if options.what == "scaling":
+    if options.what == "fresh":
+        fresh(options.seed, options.effort, options.draws)
+    elif options.what == "scaling":
         scale(options.devices or [64, 128, 256, 512, 1024])
     elif options.what == "sizes":
         size(options.devices or [64, 128, 256, 512, 1024, 2048, 4096, 8192])
