@@ -239,6 +239,17 @@ def test_chunk_flow_recomputes_no_more_than_memory_asks_for() -> None:
     assert tight[0].solver["kept_chunks"] < 6
 
 
+def test_chunk_flow_packs_nothing_beside_a_tail() -> None:
+    made, _, _ = _made("chunk_flow", task_of([180, 15], tokens=4000), chunk_tokens=100)
+    assert [chunk.tokens for chunk in made[0].pipelines[0].chunks] == [100, 80, 15]
+
+
+def test_of_equal_times_the_largest_size_is_taken() -> None:
+    """One sequence is one chunk of any size up to eight times its length."""
+    made, _, _ = _made("dapple", task_of([90], tokens=4000))
+    assert made[0].solver["chunk_tokens"] == 8 * 90
+
+
 def test_balanced_attention_is_the_same_work() -> None:
     cost = cost_of()
     [run] = uniform_slices(*_array([400]), 100)
