@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from railx.planning.chunked import spread
@@ -60,12 +60,13 @@ def _settings(**changes: Any) -> Any:
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.lists(st.integers(1, 60), min_size=2, max_size=7),
-    st.integers(1, 3),
-    st.integers(1, 2),
-    st.sampled_from([0, 1, 3, 4]),
-    st.sampled_from([0.0, 4.0, 30.0]),
+    lengths=st.lists(st.integers(1, 60), min_size=2, max_size=7),
+    stages=st.integers(1, 3),
+    replicas=st.integers(1, 2),
+    layers=st.sampled_from([0, 1, 3, 4]),
+    constant=st.sampled_from([0.0, 4.0, 30.0]),
 )
+@example(lengths=[1, 1], stages=1, replicas=1, layers=0, constant=4.0)
 def test_micro_batches_are_the_best_of_all_cuts(
     lengths: list[int], stages: int, replicas: int, layers: int, constant: float
 ) -> None:
