@@ -49,7 +49,7 @@ def run(job: Job) -> Summary:
     seed = job.settings["seed"]
     sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{job.item}")
     topology = read_topology(job.file("topology"))
-    table = build_routing(topology, sweep.network.routing)
+    table = build_routing(topology, sweep.network.routing, grouped=True)
 
     @cache
     def limits(drawn_by: int) -> tuple[float, float]:
@@ -85,7 +85,7 @@ def run_one_load(job: Job) -> Summary:
     traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
     network: PacketNetworkSettings = load(PacketNetworkSettings, job.settings["network"], "network")
     graph = read_topology(job.file("topology"))
-    table = build_routing(graph, network.routing)
+    table = build_routing(graph, network.routing, grouped=True)
     window = simulate_packets(graph, table, traffic, network, seed)
     row = summary_row(graph, graph.family, traffic, network, window, seed)
     job.write_table("window", [row])
