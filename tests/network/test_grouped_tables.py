@@ -50,6 +50,8 @@ def both(name: str, routing: str) -> tuple[Topology, RoutingTable, RoutingTable]
     assert grouped.groups is not None
     assert pairs.groups is None
     assert pairs.entry.shape == (grouped.states, topology.vertices, topology.chips)
+    chip = np.arange(topology.chips)
+    assert (pairs.entry[:, chip, chip] == -1).all()
     assert grouped.entry.shape[2] == grouped.groups.columns
     return topology, grouped, pairs
 
