@@ -240,10 +240,8 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     out_index, most_out = _out_indices(links.src)
     waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
     stuck = np.zeros(3, dtype=np.int64)
-    for _, graph in _graphs(topology, table, options):
-        kernels().dependencies(
-            *graph, topology.chips, stuck, options.vc, out_index, channels, waits
-        )
+    for _, read in _graphs(topology, table, options):
+        kernels().dependencies(*read, topology.chips, stuck, options.vc, out_index, channels, waits)
         _raise_if_stuck(topology, table, stuck)
     held, offset = np.nonzero(waits)
     # Back from (place among the links that leave the vertex, channel) to the link row.
