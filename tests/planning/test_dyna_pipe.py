@@ -66,6 +66,8 @@ def _settings(**changes: Any) -> Any:
     layers=st.sampled_from([0, 1, 3, 4]),
     constant=st.sampled_from([0.0, 4.0, 30.0]),
 )
+@example(lengths=[7, 14, 25, 31, 42, 51], stages=3, replicas=1, layers=4, constant=4.0)
+@example(lengths=[20, 27, 34, 46, 48, 54, 60], stages=2, replicas=2, layers=1, constant=4.0)
 @example(lengths=[1, 1], stages=1, replicas=1, layers=0, constant=4.0)
 def test_micro_batches_are_the_best_of_all_cuts(
     lengths: list[int], stages: int, replicas: int, layers: int, constant: float
