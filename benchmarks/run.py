@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, tuple[tuple[str, ...], bool]] = {
     "controller": (("controller.py",), False),
     "full_scale": (("full_scale.py",), False),
     "joint": (("joint.py",), False),
+    "jobs": (("jobs.py",), False),
     "rivals": (("rivals.py",), True),
     "pipelines_baselines": (("pipelines.py", "baselines"), True),
     "solvers": (("solvers.py",), True),

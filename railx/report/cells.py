@@ -9,10 +9,12 @@ from typing import Any
 from railx.io import read_json, read_table
 from railx.report.entries import ReportTable
 
-__all__ = ["MOST_ROWS", "cell", "flat", "seeds", "table_rows", "words"]
+__all__ = ["MOST_ALIKE", "MOST_ROWS", "cell", "cut", "flat", "seeds", "table_rows", "words"]
 
 #: Rows of a result table that the page prints; the file has all.
 MOST_ROWS = 40
+#: Tables of one kind, and jobs of one stage, that the page shows.
+MOST_ALIKE = 40
 
 
 def table_rows(table: ReportTable) -> dict[str, Any]:
@@ -59,6 +61,13 @@ def cell(value: Any) -> str:
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
     return str(value)
+
+
+def cut(text: str, most: int) -> str:
+    """A text of at most about ``most`` characters: what is left out is said."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most].rstrip()} ... ({len(text) - most:,} characters more are left out here)"
 
 
 def words(value: Any) -> str:

@@ -39,13 +39,14 @@ class ReportTable:
     """A table to print.
 
     The file, its name as the report shows it (relative to the results folder) and the
-    columns (empty: all).
+    columns (empty: all). Tables of one ``kind`` are alike but for what they are about.
     """
 
     title: str
     name: str
     path: Path
     columns: tuple[str, ...] = ()
+    kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["image_size", "image_source", "slim_svg"]
+__all__ = ["image_size", "image_source", "rastered", "slim_svg"]
 
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 #: An SVG with more bytes than this is replaced by its PNG.
@@ -48,13 +48,7 @@ def image_source(path: Path) -> str:
     A very large SVG is replaced by the PNG beside it. Raises ValueError for another
     type of file.
     """
-    chosen = path
-    if (
-        path.suffix == ".svg"
-        and path.stat().st_size > _LARGEST_SVG_BYTES
-        and path.with_suffix(".png").exists()
-    ):
-        chosen = path.with_suffix(".png")
+    chosen = path.with_suffix(".png") if rastered(path) else path
     if chosen.suffix not in _TYPES:
         raise ValueError(
             f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
@@ -64,6 +58,15 @@ def image_source(path: Path) -> str:
         return f"data:{kind};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"
     text = slim_svg(chosen.read_text(encoding="utf-8"))
     return f"data:{kind},{text.translate(_ESCAPED)}"
+
+
+def rastered(path: Path) -> bool:
+    """Whether an image is an SVG so large that the PNG beside it stands for it."""
+    return (
+        path.suffix == ".svg"
+        and path.stat().st_size > _LARGEST_SVG_BYTES
+        and path.with_suffix(".png").exists()
+    )
 
 
 def image_size(path: Path) -> tuple[int, int] | None:

@@ -11,10 +11,11 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,14 +24,19 @@ from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.fidelity import FIDELITY_MEANING
 from railx.io import read_json, write_text
-from railx.report.cells import MOST_ROWS, cell, seeds, table_rows, words
+from railx.report.cells import MOST_ALIKE, MOST_ROWS, cell, cut, seeds, table_rows, words
 from railx.report.claims import Row, count, did_not_hold, interval_text, read_claims
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
-from railx.report.images import image_size, image_source
+from railx.report.images import image_size, image_source, rastered
 from railx.report.others import read_others
 
 __all__ = ["write_report"]
 
+T = TypeVar("T")
+
+#: Characters of the config and of a figure's alternative text, names of tables behind a
+#: figure: a page of a thousand sweep points stays one that opens.
+_MOST_CONFIG, _MOST_ALTERNATIVE, _MOST_NAMES = 60_000, 2_000, 20
 #: Figures of all papers together, and what they name as their paper.
 _ALL = "all"
 #: The table of verdicts, below the results.
@@ -89,6 +95,7 @@ def write_report(
     holds an unknown paper, kind, verdict or fidelity.
     """
     rows = read_claims(claims, papers)
+    tables, tables_left_out = _first_alike(tables, lambda table: table.kind)
     anchors = {table.name: f"table-{index}" for index, table in enumerate(tables)}
     # A query names a table in SQL, a figure names its file: both lead to the table.
     anchors |= {table_name(name): anchor for name, anchor in anchors.items() if "/" in name}
@@ -98,6 +105,7 @@ def write_report(
     for row in rows:
         _complete(row, experiment, elsewhere, dict(judged or {}))
     shown = [_published(table, drawn, rows) for table in published]
+    records, jobs_left_out = _first_alike([_job(file) for file in jobs], lambda job: job["stage"])
     style, script = _asset("report.css"), _asset("report.js")
     html = (
         _environment()
@@ -119,15 +127,52 @@ def write_report(
                 {"entry": table, "anchor": anchors[table.name], **table_rows(table)}
                 for table in tables
             ],
+            tables_left_out=tables_left_out,
             most_rows=MOST_ROWS,
+            most_alike=MOST_ALIKE,
+            most_names=_MOST_NAMES,
             anchors=anchors,
-            config=json.dumps(settings, indent=2, ensure_ascii=False),
+            config=cut(json.dumps(settings, indent=2, ensure_ascii=False), _MOST_CONFIG),
             seeds=seeds(settings),
             provenance=read_json(provenance),
-            jobs=[_job(file) for file in jobs],
+            jobs=records,
+            jobs_count=len(jobs),
+            jobs_left_out=[(stage, len(own), _in_words(own)) for stage, own in jobs_left_out],
         )
     )
     write_text(path, html)
+
+
+def _first_alike(
+    entries: Sequence[T], kind: Callable[[T], str]
+) -> tuple[list[T], list[tuple[str, list[T]]]]:
+    """The first entries of each kind, and the others by kind.
+
+    Those without a kind (empty) are all shown.
+    """
+    shown: list[T] = []
+    left_out: dict[str, list[T]] = {}
+    seen: Counter[str] = Counter()
+    for entry in entries:
+        own = kind(entry)
+        seen[own] += 1
+        if not own or seen[own] <= MOST_ALIKE:
+            shown.append(entry)
+        else:
+            left_out.setdefault(own, []).append(entry)
+    return shown, list(left_out.items())
+
+
+def _in_words(jobs: Sequence[Mapping[str, Any]]) -> str:
+    """What jobs that are left out have in common, and in how many ways they differ."""
+    parts = []
+    for key in ("commit", "code", "lock", "machine"):
+        found = {str(job[key] or "not known") for job in jobs}
+        parts.append(
+            f"{key} {next(iter(found))[:40]}" if len(found) == 1 else f"{len(found):,} {key}s"
+        )
+    changed = sum(bool(job["dirty"]) for job in jobs)
+    return ", ".join([*parts, f"{changed:,} with changes that are not committed"])
 
 
 def _environment() -> Environment:
@@ -184,9 +229,14 @@ def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]
         )
     return {
         **found,
+        "alternative_text": cut(found["alternative_text"], _MOST_ALTERNATIVE),
         "size": image_size(figure.image),
         "light": Markup(image_source(figure.image)),
-        "dark": Markup(image_source(figure.dark)) if figure.dark else "",
+        "rastered": rastered(figure.image),
+        # One drawing of so many marks is enough for both kinds of pages.
+        "dark": (
+            Markup(image_source(figure.dark)) if figure.dark and not rastered(figure.image) else ""
+        ),
     }
 
 

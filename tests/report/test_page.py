@@ -4,6 +4,8 @@ wrong.
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import re
 import subprocess
 from html import unescape
@@ -284,6 +286,51 @@ def test_long_tables_say_how_much_is_left_out(report: Path) -> None:
     assert "1,000 rows, the first 40 are shown; all are in the file" in html
     assert '<td>mean.hops</td><td class="number">1.779</td>' in html
     assert len([row for row in _Page(report).rows["table-1"] if row]) == 40
+
+
+def test_a_thousand_points_are_a_page_that_opens(made: Made, report: Path, tmp_path: Path) -> None:
+    (table,) = [one for one in made.parts["tables"] if one.title == "Network"]
+    names = [f"network/point_{number:04d}/bounds.parquet" for number in range(1000)]
+    tables = [
+        dataclasses.replace(table, title=f"Traffic {name}", name=name, kind="Traffic on each")
+        for name in names
+    ]
+    words = read_json(made.folder / "figure/all.json")
+    image = tmp_path / "all.svg"
+    marks = f'<rect width="1" height="1"/>{"<!-- a mark -->" * 40_000}'
+    for path in (image, tmp_path / "all.dark.svg"):
+        path.write_text(f'<svg width="9pt" height="9pt">{marks}</svg>')
+    image.with_suffix(".png").write_bytes(b"a picture")
+    alternative = ", ".join(f"point {number}: 1.5" for number in range(1000))
+    write_json(tmp_path / "all.json", {**words, "tables": names, "alternative_text": alternative})
+    point = {"family": "torus_2d", "n": 1, "x_scale": 4, "y_scale": 4, "port_gbps": 400.0}
+    config = tmp_path / "config.json"
+    write_json(config, {"topologies": {f"point_{number}": point for number in range(1000)}})
+    page = made.write(
+        tmp_path / "page.html",
+        tables=[*tables, *made.parts["tables"]],
+        figures=[
+            ReportFigure("all", image, tmp_path / "all.json", tmp_path / "all.dark.svg"),
+            *made.parts["figures"][1:],
+        ],
+        jobs=[*made.parts["jobs"], *[made.parts["jobs"][0]] * 2000],
+        config=config,
+    )
+    assert page.stat().st_size - report.stat().st_size < 500_000
+    html, shown = unescape(text_of(page)), _Page(page).rows
+    assert (
+        "Traffic on each: 960 tables more, <code>network/point_0040/bounds.parquet</code>" in html
+    )
+    assert "1,962 jobs more: commit 0123456789abcdef, code c0dec0" in html
+    assert "1,962 with changes that are not committed" in html
+    assert "and 980 tables more" in html
+    assert "characters more are left out here" in html
+    assert "Of so many marks the page holds the picture alone" in html
+    assert "2,002 jobs" in html
+    # 40 jobs, the line of the others and the heading.
+    assert len(shown["jobs"]) == 42
+    assert base64.b64encode(b"a picture").decode() in html
+    assert html.count("a mark") == 0
 
 
 def test_every_job_shows_where_it_comes_from(report: Path) -> None:

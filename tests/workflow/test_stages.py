@@ -160,9 +160,12 @@ def test_figures_take_the_plans_of_their_kind(experiment: dict[str, Any]) -> Non
 
 
 def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, Any]) -> None:
-    assert ("Uniform all-to-all on torus_2d", "network/torus_2d/bounds.parquet") in printed_tables(
-        experiment
+    printed = {path: (title, kind) for title, path, kind in printed_tables(experiment)}
+    assert printed["network/torus_2d/bounds.parquet"] == (
+        "Uniform all-to-all on torus_2d",
+        "Uniform all-to-all on each topology",
     )
+    assert printed["metrics/topologies.parquet"] == ("Topologies", "")
     results = tracked_results(experiment)
     titles = [f"{result['stage']}/{result['name']}" for result in results]
     assert len(titles) == len(set(titles))

@@ -163,10 +163,17 @@ def claim_files(experiment: Settings, before: str = "") -> list[Path]:
     ]
 
 
-def printed_tables(experiment: Settings) -> list[tuple[str, str]]:
-    """The tables that the report prints: title, and path below the results."""
+def printed_tables(experiment: Settings) -> list[tuple[str, str, str]]:
+    """The tables that the report prints: title, path below the results, and kind.
+
+    The kind is the title without the item, the same for all items of a stage.
+    """
     return [
-        (output.printed.replace("{item}", item), stage.path(key, item))
+        (
+            output.printed.replace("{item}", item),
+            stage.path(key, item),
+            output.printed.replace("{item}", f"each {stage.item.wildcard}") if stage.item else "",
+        )
         for stage in STAGES.values()
         for key, output in stage.outputs.items()
         if isinstance(output, Table) and output.printed

@@ -23,7 +23,7 @@ def run(job: Job) -> Summary:
     """Write the resolved config and the provenance beside the page, then the page.
 
     ``settings``: the experiment, the results folder, the names of the figures, per
-    printed table its title and path, the folder of all results.
+    printed table its title, path and kind, the folder of all results.
     """
     from railx.evidence import load_claims, published_tables, read_papers
     from railx.provenance import collect_provenance
@@ -46,7 +46,7 @@ def run(job: Job) -> Summary:
         claims=job.file("claims"),
         figures=[ReportFigure(name, light, words, dark) for name, light, dark, words in images],
         tables=[
-            ReportTable(table["title"], table["path"], results / table["path"])
+            ReportTable(table["title"], table["path"], results / table["path"], kind=table["kind"])
             for table in job.settings["tables"]
         ],
         published=published_tables(published),
@@ -78,7 +78,10 @@ def _own(experiment: Settings, _: str) -> dict[str, Any]:
         "experiment": experiment,
         "results": str(results_folder(experiment)),
         "figures": list(experiment["figures"]),
-        "tables": [{"title": title, "path": path} for title, path in printed_tables(experiment)],
+        "tables": [
+            {"title": title, "path": path, "kind": kind}
+            for title, path, kind in printed_tables(experiment)
+        ],
     }
 
 
@@ -93,7 +96,7 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
             key: Made(f"figure.{output}", tuple(experiment["figures"]))
             for key, output in (("figures", "svg"), ("dark", "dark"), ("words", "words"))
         },
-        "tables": [folder / path for _, path in printed_tables(experiment)],
+        "tables": [folder / path for _, path, _ in printed_tables(experiment)],
         "papers": _PAPERS,
         "claim_files": sorted(_CLAIMS.glob("*.yaml")),
         "published": sorted(_PUBLISHED.iterdir()),
