@@ -28,7 +28,7 @@ from railx.vocabulary.routing.analysis import (
     table_channel_loads,
 )
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import INTERNAL, Topology
 from tests.builders import build
 from tests.network.test_packets import burst, flat, model
 
@@ -150,3 +150,12 @@ def test_families_say_which_of_their_tables_have_groups() -> None:
             assert (table.groups is not None) == (routing in family.grouped_routings)
     named = {topology.family for topology in networks}
     assert {family.name for family in registry.FAMILIES if family.grouped_routings} == named
+
+
+def test_balanced_packets_take_every_channel_of_a_rail_by_their_next_turn() -> None:
+    topology, grouped, pairs = both("railx_hyperx", "balanced")
+    used = np.unique(pairs.entry[pairs.entry >= 0])
+    choices = np.concatenate([np.arange(*grouped.set_start[one : one + 2]) for one in used])
+    pools = np.unique(grouped.choice_pool[choices])
+    over_rails = topology.links.kind[grouped.pool_link[grouped.pool_start[pools]]] != INTERNAL
+    assert set(grouped.pool_class[pools[over_rails]].tolist()) == {0, 1, 2}
