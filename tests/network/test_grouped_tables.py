@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from railx.families import build_routing, family_of, registry
-from railx.network.packets import simulate_packets, simulate_trace, zero_load_latency_cycles
+from railx.network.packets import (
+    engine,
+    simulate_packets,
+    simulate_trace,
+    zero_load_latency_cycles,
+)
 from railx.network.packets.layout import build_net
 from railx.network.settings import UniformTraffic
 from railx.vocabulary.routing import table as tables
@@ -23,7 +28,7 @@ from railx.vocabulary.routing.analysis import (
     table_channel_loads,
 )
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import INTERNAL, Topology
 from tests.builders import build
 from tests.network.test_packets import burst, flat, model
 
@@ -54,6 +59,21 @@ def both(name: str, routing: str) -> tuple[Topology, RoutingTable, RoutingTable]
     assert (pairs.entry[:, chip, chip] == -1).all()
     assert grouped.entry.shape[2] == grouped.groups.columns
     return topology, grouped, pairs
+
+
+@pytest.mark.parametrize("name", ["railx_hyperx", "torus_3d"])
+def test_the_core_finds_the_columns_that_the_groups_say(name: str) -> None:
+    """First here, as a core that looks elsewhere reads beyond its arrays."""
+    conf, changes = NETWORKS[name]
+    topology = build(conf, **changes)
+    shuffled = np.random.default_rng(3).permutation(topology.chips).astype(np.int32)
+    table = build_routing(topology, "min", shuffled, grouped=True)
+    assert table.groups is not None
+    seen = table.groups.seen(0, topology.chips)
+    net = build_net(topology, table, UniformTraffic("uniform", 1.0), model(), 1)
+    for place, chip in enumerate(shuffled.tolist()):
+        found = [engine.column_of(net, vertex, chip) for vertex in range(topology.vertices)]
+        assert found == seen[:, place].tolist()
 
 
 @pytest.mark.parametrize(("name", "routing"), CASES)
@@ -130,3 +150,12 @@ def test_families_say_which_of_their_tables_have_groups() -> None:
             assert (table.groups is not None) == (routing in family.grouped_routings)
     named = {topology.family for topology in networks}
     assert {family.name for family in registry.FAMILIES if family.grouped_routings} == named
+
+
+def test_balanced_packets_take_every_channel_of_a_rail_by_their_next_turn() -> None:
+    topology, grouped, pairs = both("railx_hyperx", "balanced")
+    used = np.unique(pairs.entry[pairs.entry >= 0])
+    choices = np.concatenate([np.arange(*grouped.set_start[one : one + 2]) for one in used])
+    pools = np.unique(grouped.choice_pool[choices])
+    over_rails = topology.links.kind[grouped.pool_link[grouped.pool_start[pools]]] != INTERNAL
+    assert set(grouped.pool_class[pools[over_rails]].tolist()) == {0, 1, 2}

@@ -141,6 +141,7 @@ def test_wildcards_are_the_items_of_the_experiment(experiment: dict[str, Any]) -
         "topology": list(experiment["topologies"]),
         "transition": list(experiment["transitions"]),
         "sweep": list(experiment["sweeps"]),
+        "shard": [],
         "corpus": list(experiment["corpora"]),
         "profile": list(experiment["profiles"]),
         "plan": list(experiment["plans"]),
