@@ -99,7 +99,12 @@ def _grants_in_the_dark(core: Any, operation: Any, now_ns: int) -> Any:
     return actions if operation.granted or not core.moving else core._grant(operation, now_ns)
 
 
+def _lets_newcomers_pass(core: Any, operation: Any) -> bool:
+    return operation.order == core._serial or _IS_FIRST(core, operation)
+
+
 _SWITCHED, _SERVE = ControllerCore.switched, ControllerCore._serve
+_IS_FIRST = ControllerCore._is_first
 #: What is broken, and in which scenario that shows.
 MISTAKES: dict[str, tuple[Scenario, Any, str, Any]] = {
     "moves what is leased": (small("shared port"), Switching, "_can_move", _moves_what_is_leased),
@@ -112,6 +117,11 @@ MISTAKES: dict[str, tuple[Scenario, Any, str, Any]] = {
     "crossing grant lost": (
         *(small("shared port"), handed_back, "complete"),
         lambda item, *_: item,
+    ),
+    # What is queued and granted in one event.
+    "lets newcomers pass": (
+        *(SCENARIOS["shared port, two ahead"], Granting, "_is_first"),
+        _lets_newcomers_pass,
     ),
     "late receiver not told": (
         *(SCENARIOS["any source, 1 port"], Listeners, "_failed"),
