@@ -32,6 +32,24 @@ def test_two_groups_that_share_a_port_are_explored_whole() -> None:
     assert found.longest == 75
 
 
+def test_few_faults_come_first_and_every_scenario_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exploration, "_FIRST", 100)
+    monkeypatch.setattr(exploration, "_SHARE", 4)
+    assert exploration.main(["--states", "6000", "--only", "any source"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("6000 states, nothing broken; 2 of 22 scenarios to their end")
+    states = {line[:24].strip(): int(line[24:33]) for line in lines}
+    assert states.pop("any source") == 647
+    assert states.pop("any source, two ahead") == 1228
+    # A quarter of all for the one without faults that is larger, the least for others.
+    assert states.pop("any source, hints") == 1500
+    twice = {states[name] for name in states if ", 2 " in name}
+    assert min(states.values()) == 100
+    assert twice == {100}
+
+
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_a_fault_breaks_nothing_in_a_small_job(fault: str | None) -> None:
     """One operation of each group that shares a port; all states with one fault."""
