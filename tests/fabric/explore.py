@@ -34,7 +34,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from random import Random
@@ -315,46 +315,74 @@ def _scenarios() -> Iterator[Scenario]:
 
 
 SCENARIOS = {scenario.name: scenario for scenario in _scenarios()}
-#: So many states of each scenario at first, and twice as many in each later round.
+#: So many states of each scenario at first, and twice as many in each later turn.
 _FIRST = 2000
+#: No scenario takes more than this part of all states while others wait.
+_SHARE = 10
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: all scenarios, and what was found.
 
-    They take turns, so that small ones end and leave the rest to the others. Ctrl-C
-    ends the search with what it has.
+    After a look at each, those with fewer faults come before those with more. Among
+    equals they take turns, so that small ones end and leave the rest to the others;
+    what is left at last is for those that were cut. Ctrl-C ends the search with what it
+    has.
     """
     parser = argparse.ArgumentParser(description="explore the states of small jobs")
     parser.add_argument("--states", type=int, default=1_000_000, help="at most, in all")
     parser.add_argument("--only", default="", help="the scenarios whose name begins so")
     options = parser.parse_args(arguments)
     searches = [Search(item) for name, item in SCENARIOS.items() if name.startswith(options.only)]
-    begin, each, states = time.process_time(), _FIRST, 0
-    with contextlib.suppress(KeyboardInterrupt):
-        while states < options.states and not all(item.found.complete for item in searches):
-            for search in searches:
-                before = search.found.states
-                left = options.states - states
-                if search.found.complete or not left:
-                    continue
-                try:
-                    search.go_on(min(each, before + left))
-                except Violation as error:
-                    print(f"{search.found.scenario.name}: {error}", file=sys.stderr)
-                    return 1
-                states += search.found.states - before
-                if search.found.complete:
-                    print(_line(search.found), flush=True)
-            each *= 2
+    begin, left = time.process_time(), options.states
+    by_faults: dict[int, list[Search]] = {}
+    for search in searches:
+        by_faults.setdefault(_faults(search.found.scenario), []).append(search)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            left -= _take_turns(searches, left, _FIRST)
+            for _, those in sorted(by_faults.items()):
+                left -= _take_turns(those, left, options.states // _SHARE)
+            left -= _take_turns(searches, left, options.states)
+    except Violation as error:
+        print(error, file=sys.stderr)
+        return 1
     cut = [search.found for search in searches if not search.found.complete]
     for found in cut:
         print(_line(found))
     print(
-        f"{states} states, nothing broken; {len(searches) - len(cut)} of {len(searches)}"
-        f" scenarios to their end, {time.process_time() - begin:.0f} s"
+        f"{sum(search.found.states for search in searches)} states, nothing broken;"
+        f" {len(searches) - len(cut)} of {len(searches)} scenarios to their end,"
+        f" {time.process_time() - begin:.0f} s"
     )
     return 0
+
+
+def _faults(scenario: Scenario) -> int:
+    """How many faults there are: a return is one with the death before it."""
+    return sum(count for name, count in scenario.faults if name != "return")
+
+
+def _take_turns(searches: Sequence[Search], left: int, most: int) -> int:
+    """Search in turns, until all is seen, ``left`` states more were seen or each search
+    has ``most``; returns how many more. Raises Violation.
+    """
+    each, states = _FIRST, 0
+    while states < left and each < 2 * most:
+        for search in searches:
+            before = search.found.states
+            if search.found.complete or states >= left:
+                continue
+            try:
+                search.go_on(min(each, most, before + left - states))
+            except Violation as error:
+                name = search.found.scenario.name
+                raise Violation(f"{name}: {error}") from error
+            states += search.found.states - before
+            if search.found.complete:
+                print(_line(search.found), flush=True)
+        each *= 2
+    return states
 
 
 def _line(found: Exploration) -> str:

@@ -321,10 +321,11 @@ class World:
     def take(self, event: Event) -> None:
         """One event."""
         queue = [operation.key for operation in self.core._queue.values()]
+        held = frozenset(self.core.holds)
         self.granted = set()
         self._take(event)
         if self.granted and queue:
-            self._check_order(queue)
+            self._check_order(queue, held)
 
     def _take(self, event: Event) -> None:
         match event:
@@ -628,9 +629,15 @@ class World:
             if self.ranks[action.rank].alive:
                 self._mine(action.rank).down.append(action)
 
-    def _check_order(self, queue: list[OperationKey]) -> None:
-        """Nobody in the queue is overtaken where ports overlap."""
-        for place, key in enumerate(queue):
+    def _check_order(self, queue: list[OperationKey], held: frozenset[Configuration]) -> None:
+        """Nobody in the queue is overtaken where ports overlap.
+
+        ``queue`` and what is ``held`` before the event. What the event queued and
+        granted at once came after all of them; only who asks for what it holds already,
+        because its question crossed the grant, stands in no queue.
+        """
+        late = sorted(key for key in self.granted - set(queue) if self.needs[key] not in held)
+        for place, key in enumerate([*queue, *late]):
             if key not in self.granted:
                 continue
             for earlier in queue[:place]:

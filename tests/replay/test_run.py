@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.fabric.circuits import Layout
+from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import Logged, Step, replay
+from railx.replay.engine import Logged, ReplayedOperation, Step, replay
 from railx.replay.programs import COLUMNS, Programs, read_programs, write_programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
@@ -43,6 +45,40 @@ def test_the_compiled_engine_decides_as_the_core_does(
     )
     assert list(ours.log) == log
     assert ours.rows() == rows
+
+
+def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
+    """Ranks 1 and 5 hold a port that the pair 0, 3 needs: GPU 1 stands in for GPU 0.
+
+    Neither member of the pair is a member of the lease, so that nobody is through with
+    it before the pair is asked for.
+    """
+    two_to_a_server = Layout(2)
+    steps: dict[int, list[Step]] = {rank: [Step(0, "begin")] for rank in range(8)}
+
+    def do(number: int, kind: Literal["pair", "ring"], *members: int, gap_ns: int = 0) -> None:
+        needs = Configuration(kind, members)
+        key = f"{kind} {members}", number
+        what = ReplayedOperation(key, needs, dict.fromkeys(members, 10))
+        for rank in members:
+            steps[rank] += [Step(0, "issue", gap_ns, what), Step(0, "wait", 0, what)]
+
+    for number in range(4):
+        do(number, "ring", 1, 5, gap_ns=20 * (number > 0))
+    do(0, "pair", 0, 2)
+    do(0, "pair", 3, 7)
+    do(0, "pair", 0, 3, gap_ns=300)
+    for rank in steps:
+        steps[rank].append(Step(0, "end"))
+    log: list[Logged] = []
+    rows = replay(steps, two_to_a_server, "provisioned", 5, log=log, held=True)
+    prepared = prepare(Programs.from_steps(steps), two_to_a_server)
+    ours = replay_programs(prepared, None, "provisioned", 5, held=True, keep_log=True)
+    assert list(ours.log) == log
+    assert ours.rows() == rows
+    # The two hinted it at 15 ns, and come to it 300 ns later.
+    wanted = two_to_a_server.circuits(Configuration("pair", (0, 3)))
+    assert [item.time_ns for item in log if item.what[1:] == wanted] == [315]
 
 
 @settings(max_examples=25, deadline=None)
