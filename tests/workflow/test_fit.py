@@ -68,6 +68,16 @@ MISFITS = {
         "figures.pipeline_schedule: nothing to show, as the experiment has no plan of its kind;"
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
     ),
+    "plans.pipeline_stdlib.cluster.devices=8": "plans.pipeline_stdlib.planner: got stages",
+    "economics.price_set=nope": "economics.price_set: got 'nope'; allowed: ",
+    "mapping.price_set=nope": "mapping.price_set: got 'nope'; allowed: ",
+    "underlay.price_set=nope": "underlay.price_set: got 'nope'; allowed: ",
+    "corpora.wikipedia.quantiles=nowhere.csv": (
+        "corpora.wikipedia.quantiles: got 'nowhere.csv', which is not there; allowed: a CSV table"
+    ),
+    # What takes no time takes memory; the repeats of a study count.
+    "corpora.wikipedia.sequences=2e9": "corpora.wikipedia.sequences: got 2,000,000,000; allowed: ",
+    "tenancy.stream.samples=100000000": "tenancy.stream.arrivals: got ",
     "figures=[latency_load] sweeps=[]": (
         "figures.latency_load: nothing to show, as the experiment has no packets of its kind"
     ),

@@ -141,6 +141,11 @@ def test_results_that_cannot_be_written_are_refused(
     (tmp_path / "results").write_text("in the way")
     with pytest.raises(SettingsError, match=r"results: is a file; allowed: a folder"):
         check_folder(tmp_path / "results" / "quick")
+    for target in ("linked", "not mounted"):  # to itself, and to nowhere
+        (tmp_path / "linked").unlink(missing_ok=True)
+        (tmp_path / "linked").symlink_to(target)
+        with pytest.raises(SettingsError, match=rf"linked: leads to {target}, which is not there"):
+            check_folder(tmp_path / "linked" / "quick")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SettingsError, match=r"cannot be written; allowed: a folder of your own"):
         check_folder(tmp_path / "other")
