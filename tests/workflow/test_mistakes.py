@@ -199,6 +199,10 @@ def _nothing(folder: Path) -> None:
     pass
 
 
+def _link_to_itself(folder: Path) -> None:
+    (folder / "results").symlink_to("results")
+
+
 SNAKEMAKE = ("-m", "snakemake", "--cores", "1")
 QUICK = ("--config", "experiment=quick")
 
@@ -228,6 +232,12 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
     (run(), _write("conf/config.yaml", b"\xff\xfe\x00"), "conf/config.yaml: no YAML: byte 0"),
     (run(dry=False), _write("conf/economics/full_scale.yaml", b"a: ["), "conf/economics/full_scal"),
     (run(dry=False), _write("results", b""), "results: is a file; allowed: a folder"),
+    (run(), _link_to_itself, "results: leads to results, which is not there; allowed: a folder"),
+    (
+        railx("topology", "topology=mine"),
+        _write("conf/topology/mine.yaml", b"defaults: [mine]\n"),
+        "defaults: conf/topology/mine.yaml inherits itself",
+    ),
     (run(config=("--config", "experiment=")), _nothing, "experiment: got ''; allowed: "),
     (run(config=("--config", "experiment=7")), _nothing, "experiment: got '7'; allowed: "),
     (run(config=("--config", "experiment=a b")), _nothing, "experiment: got 'a b'; allowed: "),
