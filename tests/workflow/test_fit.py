@@ -69,6 +69,9 @@ MISFITS = {
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
     ),
     "plans.pipeline_stdlib.cluster.devices=8": "plans.pipeline_stdlib.planner: got stages",
+    "plans.flexsp_stdlib.cluster.devices=16": (
+        "plans.flexsp_stdlib.cluster.all_to_all_gb_s: got bandwidths of degrees up to "
+    ),
     "economics.price_set=nope": "economics.price_set: got 'nope'; allowed: ",
     "mapping.price_set=nope": "mapping.price_set: got 'nope'; allowed: ",
     "underlay.price_set=nope": "underlay.price_set: got 'nope'; allowed: ",
