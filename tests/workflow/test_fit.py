@@ -81,10 +81,25 @@ MISFITS = {
     # What takes no time takes memory; the repeats of a study count.
     "corpora.wikipedia.sequences=2e9": "corpora.wikipedia.sequences: got 2,000,000,000; allowed: ",
     "tenancy.stream.samples=100000000": "tenancy.stream.arrivals: got ",
+    "sweeps.railx_hyperx_min.topology=railx_hyperx_full"
+    " sweeps.railx_hyperx_min.network.routing=adaptive": (
+        "sweeps.railx_hyperx_min.topology: got railx_hyperx of 200,704 chips and switches; allowed:"
+        " fewer, as the routing table of adaptive would take about 150 GiB of memory, or routing"
+        " min or balanced"
+    ),
+    "sweeps.railx_hyperx_min.topology=railx_hyperx_full topologies.railx_hyperx_full.n=16"
+    " topologies.railx_hyperx_full.ocs_radix=null": (
+        "sweeps.railx_hyperx_min.topology: got railx_hyperx of 625,681 chips and switches; allowed:"
+        " fewer, as the routing table of min would take about 74.6 GiB of memory"
+    ),
     "figures=[latency_load] sweeps=[]": (
         "figures.latency_load: nothing to show, as the experiment has no packets of its kind"
     ),
 }
+
+
+def test_packets_on_200_704_chips_are_not_refused_for_their_routing_table() -> None:
+    compose_experiment(["experiment=quick", "sweeps.railx_hyperx_min.topology=railx_hyperx_full"])
 
 
 @pytest.mark.parametrize("overrides", MISFITS)

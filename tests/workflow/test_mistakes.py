@@ -276,7 +276,11 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
         "--out: got /proc/g.parquet; allowed",
     ),
     (railx("packets", "traffic.load=1e9"), _nothing, "traffic.load: got 1e+09; allowed: at most"),
-    (railx("packets", "topology=railx_hyperx_full"), _nothing, "topology: got railx_hyperx of "),
+    (
+        railx("packets", "topology=railx_hyperx_full", "network.routing=adaptive"),
+        _nothing,
+        "topology: got railx_hyperx of ",
+    ),
     (railx("tenancy", "tenancy.stream.arrivals=100000000"), _nothing, "tenancy.stream.arrivals: g"),
     (railx("economics", "economics.price_set=nope"), _nothing, "economics.price_set: got 'nope'"),
     (
