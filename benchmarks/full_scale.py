@@ -22,7 +22,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import yaml
 from machine import describe
 from rows import record
 
@@ -33,12 +32,13 @@ from railx.network.throughput import simulate_static
 from railx.settings import load
 from railx.vocabulary.hamiltonian import check_decomposition, hamiltonian_cycles
 from railx.vocabulary.topology import Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 

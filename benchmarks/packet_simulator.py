@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import yaml
 from compiling import compile_times, first_call
 from machine import describe
 from rows import record
@@ -25,6 +24,7 @@ from railx.network.settings import PacketNetworkSettings, UniformTraffic
 from railx.settings import load
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 #: What is simulated: topology, changes to it, routing, offered load in flits/(chip
@@ -42,13 +42,9 @@ def prepare(
     case: str, **window: int
 ) -> tuple[Topology, RoutingTable, UniformTraffic, PacketNetworkSettings]:
     name, changes, routing, offered = CASES[case]
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     topology = build_topology(load(TopologySettings, plain, "topology"))
-    model = (
-        yaml.safe_load((CONF / "network" / "packet.yaml").read_text())
-        | {"routing": routing}
-        | window
-    )
+    model = read_choice(CONF / "network" / "packet.yaml") | {"routing": routing} | window
     network: PacketNetworkSettings = load(PacketNetworkSettings, model, "network")
     return topology, build_routing(topology, routing), UniformTraffic("uniform", offered), network
 

@@ -35,6 +35,7 @@ BENCHMARKS: dict[str, tuple[tuple[str, ...], bool]] = {
     "pipelines": (("pipelines.py",), False),
     "pipelines_checkpoints": (("pipelines.py", "checkpoints", "--draws", "3"), False),
     "packet_simulator": (("packet_simulator.py",), False),
+    "packet_sizes": (("packet_sizes.py",), False),
     "replay": (("replay.py",), False),
     "replay_live": (("replay_live.py",), False),
     "replay_live_busy": (("replay_live.py", "--busy", "--repeats", "3"), False),

@@ -55,6 +55,9 @@ _MOST_VERTICES = 10_000
 _MOST_PLACED = 4_000
 #: Finest share to which a search for a saturation point can be asked for.
 _FINEST = 1e-4
+#: Bytes of a packet simulation for each port of each chip where the routing table grows
+#: with groups of destinations: about what 10,000 chips of 24 ports take.
+_GROUPED_BYTES = 2e3
 
 
 def check_fit(experiment: Experiment) -> None:
@@ -103,8 +106,8 @@ def check_choices(chosen: Mapping[str, Any]) -> None:
         network = chosen["network"]
         if network.model == "packet":
             check_topology(chosen["topology"])
+            _check_table("topology", chosen["topology"], network.routing)
             vertices = _vertices(chosen["topology"])
-            _check_table("topology", chosen["topology"].family, vertices)
             check_packets("", network, vertices, (chosen["traffic"].load,), 1)
 
 
@@ -260,7 +263,9 @@ def _check_packets(experiment: Experiment) -> None:
                 f"sweeps.{name}.precision",
                 f"got {sweep.precision:g}; allowed: at least {_FINEST:g}, as windows are so noisy",
             )
-        _check_table(f"sweeps.{name}.topology", sweep.topology, chips)
+        _check_table(
+            f"sweeps.{name}.topology", experiment.topologies[sweep.topology], sweep.network.routing
+        )
         check_packets(
             f"sweeps.{name}",
             sweep.network,
@@ -276,14 +281,19 @@ def _check_packets(experiment: Experiment) -> None:
         check_packets("agreement", agreement.network, chips, loads, pairs * len(loads))
 
 
-def _check_table(key: str, name: str, vertices: int) -> None:
-    """Refuse routing tables of all pairs that no memory holds."""
-    table = Cost(bytes=4.0 * vertices**2)
+def _check_table(key: str, settings: FamilySettings, routing: str) -> None:
+    """Refuse routing tables that no memory holds, with what stands beside them."""
+    vertices, grouped = _vertices(settings), family_of(settings).grouped_routings
+    ports = family_of(settings).ports_per_chip(settings)
+    table = Cost(
+        bytes=_GROUPED_BYTES * vertices * ports if routing in grouped else 4.0 * vertices**2
+    )
     if table.over > 1:
+        others = "" if routing in grouped or not grouped else f", or routing {' or '.join(grouped)}"
         raise SettingsError(
             key,
-            f"got {name} of {vertices:,} chips and switches; allowed: fewer, as its routing table"
-            f" would take {in_words(table)}",
+            f"got {settings.family} of {vertices:,} chips and switches; allowed: fewer, as the"
+            f" routing table of {routing} would take {in_words(table)}{others}",
         )
 
 

@@ -98,8 +98,11 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
     # Told the type at once, pyarrow cuts 1.5 to 1 without a word; cast to it, it reads
     # words as numbers.
-    pa.array(values, kind)
-    return pa.array(values).cast(kind)
+    told, found = pa.array(values, kind), pa.array(values)
+    # A cast loads pyarrow.compute, a tenth of a second: most values need none.
+    if found.type == kind:
+        return found
+    return told if pa.types.is_null(found.type) else found.cast(kind)
 
 
 @dataclass(frozen=True)

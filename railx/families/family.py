@@ -68,6 +68,11 @@ class Family(Generic[S]):
     route: Route
     """The table of any of these routings."""
 
+    grouped_routings: tuple[str, ...] = ()
+    """Those of them whose table has a column for each group of destinations in place of
+    each destination, so that networks of any size can be simulated packet by packet.
+    """
+
     switched: bool = False
     """Whether links run through optical circuit switches, so that there are
     cross-connects.

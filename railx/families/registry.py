@@ -165,11 +165,17 @@ def build_topology(settings: FamilySettings) -> Topology:
 
 
 def build_routing(
-    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+    *,
+    grouped: bool = False,
 ) -> RoutingTable:
     """The table of a routing, to all chips or to ``destinations`` alone.
 
-    SettingsError names the routings on offer.
+    Over all pairs, unless ``grouped``: then with a column for each group of
+    destinations where the family's routing has them, which is far smaller on large
+    networks. SettingsError names the routings on offer.
     """
     family = family_of(topology)
     if routing not in family.routings:
@@ -177,4 +183,5 @@ def build_routing(
             "routing",
             f"got {routing!r}; allowed on {family.name}: {', '.join(family.routings)}",
         )
-    return family.route(topology, routing, destinations)
+    table = family.route(topology, routing, destinations)
+    return table if grouped else table.over_pairs()

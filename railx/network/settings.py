@@ -231,6 +231,17 @@ class SweepSettings:
     repeats: Annotated[int, AtLeast(1)]
     """Seeds, each with a search of its own: the experiment's and others drawn from it.
     """
+    shards: Annotated[int, AtLeast(1)] = 1
+    """Jobs that the seeds are divided among, so that they run side by side; the result
+    is the same for any number.
+    """
+
+    def __post_init__(self) -> None:
+        if self.shards > self.repeats:
+            raise SettingsError(
+                "shards",
+                f"got {self.shards}; allowed: 1 to {self.repeats}, the seeds of repeats",
+            )
 
 
 @dataclass(frozen=True)

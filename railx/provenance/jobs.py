@@ -50,7 +50,8 @@ def job_record(
     :func:`~railx.provenance.collect_provenance`. Raises OSError for a file that cannot
     be read.
     """
-    about = collect_provenance(repository)
+    # The versions are those of the stage's own packages, which the caller knows.
+    about = collect_provenance(repository, packages=())
     lock = Path(repository) / "requirements.lock"
     plain = json.dumps(settings, sort_keys=True, separators=(",", ":"), default=str)
     return {

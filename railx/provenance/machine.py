@@ -10,6 +10,7 @@ import datetime
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,16 @@ _PROJECT = "railx-lab"
 _SECONDS = 10.0
 
 
-def collect_provenance(repository: str | Path = CODE) -> dict[str, Any]:
+def collect_provenance(
+    repository: str | Path = CODE, packages: Iterable[str] = PACKAGES
+) -> dict[str, Any]:
     """Commit, versions and hardware as plain JSON data.
 
     Keys: ``schema``, ``created_utc``, ``project`` (version), ``commit`` and ``dirty``
     (None where git or the history is missing), ``python``, ``system``, ``machine``,
-    ``packages`` (name to version, absent ones left out), ``cpu``, ``cores``,
-    ``memory_gb`` (10^9 bytes), ``gpus`` (name, memory_gb, driver; empty without
-    nvidia-smi).
+    ``packages`` (name to version of those asked for, absent ones left out), ``cpu``,
+    ``cores``, ``memory_gb`` (10^9 bytes), ``gpus`` (name, memory_gb, driver; empty
+    without nvidia-smi).
     """
     commit, dirty = _commit(Path(repository))
     return {
@@ -49,7 +52,7 @@ def collect_provenance(repository: str | Path = CODE) -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.system(),
         "machine": platform.machine(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "packages": {name: version for name in packages if (version := _version(name)) is not None},
         "cpu": _processor(),
         "cores": (
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -4,9 +4,7 @@ whoever carries them out with a network of no cost takes as long as our replay.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from dataclasses import dataclass, field
 from math import ceil, log2
 from pathlib import Path
 
@@ -20,71 +18,8 @@ from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.programs import KINDS, Programs
 from railx.replay.run import replay_programs
 from tests.exchange.drawn import job, operation_rows, said, together
+from tests.exchange.readers import Operation, read_goal
 from tests.replay.programs import programs as drawn_steps
-
-_OPERATION = re.compile(
-    r"(?P<label>[a-zA-Z][a-zA-Z0-9_]*): (?:calc (?P<ns>[0-9]+) cpu (?P<calc_cpu>[0-9]+)"
-    r"|(?P<what>send|recv) (?P<bytes>[0-9]+)b (?P<way>to|from) (?P<peer>[0-9]+)"
-    r" tag (?P<tag>[0-9]+) cpu (?P<cpu>[0-9]+) nic (?P<nic>[0-9]+))"
-)
-_REQUIRES = re.compile(r"([a-zA-Z][a-zA-Z0-9_]*) requires ([a-zA-Z][a-zA-Z0-9_]*)")
-
-
-@dataclass
-class Operation:
-    what: str
-    size: int
-    peer: int = -1
-    tag: int = -1
-    after: list[str] = field(default_factory=list)
-
-
-def read_goal(text: str) -> list[dict[str, Operation]]:
-    """The operations of every rank by their labels, in the order of the file.
-
-    As the scanner of the simulator has it: a label stands before what requires it, cpu
-    and nic fit a byte, tags four.
-    """
-    lines = iter(text.splitlines())
-    head = next(lines).split(" ")
-    assert head[0] == "num_ranks"
-    ranks: list[dict[str, Operation]] = []
-    inside = False
-    for line in lines:
-        if not line:
-            continue
-        if not inside:
-            assert line == f"rank {len(ranks)} {{"
-            ranks.append({})
-            inside = True
-            continue
-        if line == "}":
-            inside = False
-            continue
-        requires = _REQUIRES.fullmatch(line)
-        if requires is not None:
-            later, earlier = requires.groups()
-            assert earlier in ranks[-1]
-            ranks[-1][later].after.append(earlier)
-            continue
-        found = _OPERATION.fullmatch(line)
-        assert found is not None, line
-        assert found["label"] not in ranks[-1]
-        if found["ns"] is not None:
-            made = Operation("calc", int(found["ns"]))
-            assert int(found["calc_cpu"]) < 256
-        else:
-            assert (found["what"] == "send") == (found["way"] == "to")
-            made = Operation(found["what"], int(found["bytes"]), int(found["peer"]))
-            made.tag = int(found["tag"])
-            assert made.tag < 2**32
-            assert int(found["cpu"]) < 256
-            assert int(found["nic"]) < 256
-            assert made.peer != len(ranks) - 1
-        ranks[-1][found["label"]] = made
-    assert not inside
-    assert len(ranks) == int(head[1])
-    return ranks
 
 
 def carried_out(ranks: list[dict[str, Operation]]) -> list[int]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from itertools import product
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-import yaml
 from infragraph import Infrastructure
 from infragraph.infragraph_service import InfraGraphService
 
@@ -25,12 +23,9 @@ from railx.exchange.infragraph import infragraph
 from railx.exchange.wires import join
 from railx.vocabulary.topology import Topology
 from tests.exchange.networks import NETWORKS, capacities, chosen, drawn, lane_counts
+from tests.exchange.readers import pair, read_analytical, read_anynet, read_ns3
 
 Pairs = dict[tuple[int, int], float]
-
-
-def pair(one: int, other: int) -> tuple[int, int]:
-    return min(one, other), max(one, other)
 
 
 def latencies(topology: Topology) -> Pairs:
@@ -110,19 +105,6 @@ def built(found: list[Dimension]) -> tuple[Pairs, Pairs]:
     return rates, flights
 
 
-def read_analytical(text: str) -> list[Dimension]:
-    values = yaml.safe_load(text)
-    assert list(values) == ["topology", "npus_count", "bandwidth", "latency"]
-    assert {len(each) for each in values.values()} == {len(values["topology"])}
-    found = []
-    for block, length, rate, latency_ns in zip(*values.values(), strict=True):
-        assert block in ("Ring", "FullyConnected", "Switch")
-        assert isinstance(length, int)
-        # The simulator's gigabyte has 2^30 bytes: byte/ns = rate * 2^30 / 10^9.
-        found.append(Dimension(block, length, rate * 2**30 / 1e9 * 8, float(latency_ns)))
-    return found
-
-
 @pytest.mark.parametrize("name", ["torus", "cube", "hyperx"])
 def test_a_product_is_the_very_network(name: str) -> None:
     topology = chosen(*NETWORKS[name])
@@ -198,28 +180,6 @@ def test_only_products_are_taken_for_one(name: str) -> None:
 # ASTRA-sim, ns-3
 
 
-def read_ns3(text: str) -> tuple[int, set[int], list[tuple[int, int, float, float]]]:
-    """Vertices, switches and links, as the backend scans them."""
-    words = text.split()
-    vertices, count, links = map(int, words[:3])
-    switches = list(map(int, words[3 : 3 + count]))
-    assert len(set(switches)) == count
-    rest = words[3 + count :]
-    assert len(rest) == 5 * links
-    found = []
-    for at in range(0, len(rest), 5):
-        one, other, rate, delay, error = rest[at : at + 5]
-        assert re.fullmatch(r"[0-9.]+Gbps", rate)
-        assert re.fullmatch(r"[0-9.]+ms", delay)
-        assert error == "0"
-        assert 0 <= int(one) < vertices
-        assert 0 <= int(other) < vertices
-        found.append((int(one), int(other), float(rate[:-4]), float(delay[:-2]) * 1e6))
-    # One interface for each neighbour: parallel links would hide one another.
-    assert len({pair(one, other) for one, other, _, _ in found}) == links
-    return vertices, set(switches), found
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_ns3_reads_the_network_behind_hosts_that_forward_nothing(name: str) -> None:
     topology = chosen(*NETWORKS[name])
@@ -258,34 +218,6 @@ def test_ns3_reads_the_network_behind_hosts_that_forward_nothing(name: str) -> N
 
 
 # BookSim2
-
-
-def read_anynet(text: str) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
-    """The router of each node, and the cycles from router to router, one way each."""
-    nodes: dict[int, int] = {}
-    channels: dict[tuple[int, int], int] = {}
-    routers = set()
-    for line in text.splitlines():
-        words = line.split(" ")
-        assert words[0] == "router"
-        head = int(words[1])
-        assert head not in routers
-        routers.add(head)
-        at = 2
-        while at < len(words):
-            kind, number = words[at], int(words[at + 1])
-            at += 2
-            if kind == "node":
-                assert number not in nodes
-                nodes[number] = head
-                continue
-            assert kind == "router"
-            assert (head, number) not in channels
-            channels[head, number] = int(words[at])
-            at += 1
-    assert routers == set(range(len(routers)))
-    assert set(nodes) == set(range(len(nodes)))
-    return nodes, channels
 
 
 @pytest.mark.parametrize("name", NETWORKS)

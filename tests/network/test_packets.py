@@ -20,6 +20,7 @@ from railx.network.packets import (
     Trace,
     engine,
     repeated_sweep,
+    simulate,
     simulate_packets,
     simulate_trace,
     speed_of,
@@ -535,6 +536,14 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     assert runs[0] == runs[1]
     assert runs[0]["channel_load"] != runs[2]["channel_load"]
     assert runs[0]["created"] == runs[2]["created"]
+
+
+def test_a_run_in_many_stretches_is_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, traffic = build("torus_2d"), UniformTraffic("uniform", 2.0)
+    setting = (topology, build_routing(topology, "balanced"), traffic, model(measured_cycles=500))
+    whole = simulate_packets(*setting, 6)
+    monkeypatch.setattr(simulate, "_CHIP_CYCLES", 37 * topology.chips)
+    assert flat(simulate_packets(*setting, 6)) == flat(whole)
 
 
 def bound(topology: Topology, table: RoutingTable) -> float:

@@ -5,6 +5,7 @@ from workflow.watch import watched
 watched(" ".join([snakemake.rule, *snakemake.wildcards]), snakemake.log[0])
 
 # After the fork: what is loaded here may start threads.
-from workflow.job import make  # noqa: E402
+from workflow.job import leave, make  # noqa: E402
 
 make(snakemake)
+leave()

@@ -5,11 +5,14 @@ For one routing and traffic pattern, against the offered load.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workflow.stage import (
     ByHand,
     History,
+    Inputs,
     Item,
     Job,
     Json,
@@ -26,49 +29,84 @@ from workflow.stage import (
 )
 
 if TYPE_CHECKING:
-    from railx.network.settings import TrafficSettings
+    from railx.network.packets import Sweep
+    from railx.network.settings import SweepSettings, TrafficSettings
     from railx.vocabulary.routing.table import RoutingTable
     from railx.vocabulary.topology import Topology
 
-__all__ = ["STAGE", "run", "run_one_load"]
+__all__ = ["STAGE", "WINDOW", "run", "run_one_load", "sweep_seeds"]
 
 
 def run(job: Job) -> Summary:
     """Sweep the loads on the topology under every seed; return the summary.
 
     The rows carry the sweep's name beside the topology's. How fast the simulator was
-    depends on the machine and stands apart, for nobody to judge by.
+    depends on the machine and stands apart, for nobody to judge by. Seeds that had jobs
+    of their own (stage seeds) are only put together.
     """
-    from functools import cache
-
-    from railx.families import build_routing, read_topology
-    from railx.network.packets import repeated_sweep
+    from railx.network.packets import merged
+    from railx.network.seeds import repeat_seeds
     from railx.network.settings import SweepSettings
     from railx.settings import load
 
     seed = job.settings["seed"]
     sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{job.item}")
-    topology = read_topology(job.file("topology"))
-    table = build_routing(topology, sweep.network.routing)
-
-    @cache
-    def limits(drawn_by: int) -> tuple[float, float]:
-        return _limits(topology, table, sweep.traffic, drawn_by)
-
-    swept = repeated_sweep(
-        topology,
-        table,
-        sweep,
-        seed,
-        sweep.topology,
-        # uniform traffic is the same under any seed
-        lambda own: limits(seed if sweep.traffic.pattern == "uniform" else own),
-    )
+    sweeps: list[Sweep] = []
+    if sweep.shards == 1:
+        seeds = repeat_seeds(seed, sweep.repeats)
+        sweeps = sweep_seeds(job.file("topology"), sweep, seed, seeds)
+    for rows, ends in zip(job.inputs.get("rows", ()), job.inputs.get("ends", ()), strict=True):
+        sweeps += _read_sweeps(rows, ends)
+    swept = merged(sweeps)
     job.write_table("points", ({"sweep": job.item, **row} for row in swept.rows))
     summary = {"sweep": job.item, **swept.summary}
     job.write_json("summary", summary)
     job.write_json("speed", {"fidelity": "measured_cpu", "threads": 1, "runs": swept.speed})
     return summary
+
+
+def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[int]) -> list[Sweep]:
+    """The sweeps of some seeds on the topology in file ``graph``.
+
+    ``seed`` is the experiment's.
+    """
+    from functools import cache
+
+    from railx.families import build_routing, read_topology
+    from railx.network.packets import swept_seeds
+
+    topology = read_topology(graph)
+    table = build_routing(topology, sweep.network.routing, grouped=True)
+
+    @cache
+    def limits(drawn_by: int) -> tuple[float, float]:
+        return _limits(topology, table, sweep.traffic, drawn_by)
+
+    return swept_seeds(
+        topology,
+        table,
+        sweep,
+        seeds,
+        sweep.topology,
+        # uniform traffic is the same under any seed
+        lambda own: limits(seed if sweep.traffic.pattern == "uniform" else own),
+    )
+
+
+def _read_sweeps(rows: Path, ends: Path) -> list[Sweep]:
+    """The sweeps of a shard, seed by seed, as stage seeds wrote them."""
+    from railx.io import read_json, read_rows
+    from railx.network.packets import Sweep
+
+    table = read_rows(rows)
+    return [
+        Sweep(
+            [row for row in table if row["seed"] == one["summary"]["seed"]],
+            one["summary"],
+            one["speed"],
+        )
+        for one in read_json(ends)
+    ]
 
 
 def run_one_load(job: Job) -> Summary:
@@ -85,7 +123,7 @@ def run_one_load(job: Job) -> Summary:
     traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
     network: PacketNetworkSettings = load(PacketNetworkSettings, job.settings["network"], "network")
     graph = read_topology(job.file("topology"))
-    table = build_routing(graph, network.routing)
+    table = build_routing(graph, network.routing, grouped=True)
     window = simulate_packets(graph, table, traffic, network, seed)
     row = summary_row(graph, graph.family, traffic, network, window, seed)
     job.write_table("window", [row])
@@ -114,6 +152,16 @@ def _limits(
     return bound, ideal_bound(topology, lane_load)
 
 
+def _inputs(experiment: Settings, sweep: str) -> Inputs:
+    """The topology; the shards of the seeds where there are several."""
+    own = experiment["sweeps"][sweep]
+    inputs: dict[str, Made] = {"topology": Made("topology.graph", own["topology"])}
+    if own["shards"] > 1:
+        shards = tuple(f"{sweep}-{place + 1}" for place in range(own["shards"]))
+        inputs |= {key: Made(f"seeds.{key}", shards) for key in ("rows", "ends")}
+    return inputs
+
+
 def _by_hand(chosen: Settings) -> Settings:
     from railx.settings import SettingsError
 
@@ -125,7 +173,8 @@ def _by_hand(chosen: Settings) -> Settings:
     return {key: chosen[key] for key in ("traffic", "network", "seed")}
 
 
-_WINDOW = (
+#: Columns of a run at one load.
+WINDOW = (
     text("topology", "family")
     | whole("chips")
     | text("traffic", "routing")
@@ -141,7 +190,7 @@ _WINDOW = (
 )
 _POINTS = (
     text("sweep")
-    | _WINDOW
+    | WINDOW
     | flag("saturated")
     | real("saturation_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
     | real("ideal_flits_per_chip_cycle")
@@ -156,9 +205,7 @@ STAGE = Stage(
         "sweep": experiment["sweeps"][sweep],
         "seed": experiment["seed"],
     },
-    inputs=lambda experiment, sweep: {
-        "topology": Made("topology.graph", experiment["sweeps"][sweep]["topology"])
-    },
+    inputs=_inputs,
     outputs={
         "points": Table("{sweep}/points.parquet", _POINTS, claims=True),
         "summary": Json("{sweep}/summary.json", claims=True),
@@ -175,7 +222,7 @@ STAGE = Stage(
         before={"topology": "topology.graph"},
         primary="stage_packets",
         run=run_one_load,
-        outputs={"window": Table("window.parquet", _WINDOW)},
+        outputs={"window": Table("window.parquet", WINDOW)},
     ),
     tracked=Tracked(
         "summary",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.vocabulary.grid import line_wiring
 from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
-from railx.vocabulary.routing.line_phases import Phase
-from railx.vocabulary.routing.node_walks import fill_ordered
+from railx.vocabulary.routing.line_phases import LineRouting, Phase
+from railx.vocabulary.routing.node_walks import fill_ordered, ordered_groups
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -54,10 +54,16 @@ def route(
         fill_adaptive(builder, phases)
     else:
         states = 1 if routing == "min" else 3
+        line: LineRouting = "min" if routing == "min" else "balanced"
         builder = TableBuilder(
-            topology, routing, states=states, virtual_channels=3, destinations=destinations
+            topology,
+            routing,
+            states=states,
+            virtual_channels=3,
+            destinations=destinations,
+            groups=ordered_groups(topology, phases, line, destinations),
         )
-        fill_ordered(builder, phases, "min" if routing == "min" else "balanced")
+        fill_ordered(builder, phases, line)
     return builder.build()
 
 

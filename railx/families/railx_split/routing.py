@@ -12,8 +12,8 @@ from railx.families.railx_split.graph import grid_of, parts_of
 from railx.families.railx_split.settings import RailXSplitSettings
 from railx.vocabulary.line_parts import part_wiring
 from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
-from railx.vocabulary.routing.line_phases import Phase
-from railx.vocabulary.routing.node_walks import fill_ordered
+from railx.vocabulary.routing.line_phases import LineRouting, Phase
+from railx.vocabulary.routing.node_walks import fill_ordered, ordered_groups
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -49,10 +49,16 @@ def route(
         fill_adaptive(builder, phases)
     else:
         states = 1 if routing == "min" else 1 + max(phase.links for phase in phases)
+        line: LineRouting = "min" if routing == "min" else "balanced"
         builder = TableBuilder(
-            topology, routing, states=states, virtual_channels=channels, destinations=destinations
+            topology,
+            routing,
+            states=states,
+            virtual_channels=channels,
+            destinations=destinations,
+            groups=ordered_groups(topology, phases, line, destinations),
         )
-        fill_ordered(builder, phases, "min" if routing == "min" else "balanced")
+        fill_ordered(builder, phases, line)
     return builder.build()
 
 

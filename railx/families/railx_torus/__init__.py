@@ -19,6 +19,7 @@ FAMILY = Family(
     ports_per_chip=graph.ports_per_chip,
     routings=routing.ROUTINGS,
     route=routing.route,
+    grouped_routings=("min", "balanced"),
     switched=True,
     line_graphs=circuit_line_graphs,
     check_circuits=checks.check_circuits,

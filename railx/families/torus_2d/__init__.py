@@ -17,6 +17,7 @@ FAMILY = Family(
     ports_per_chip=graph.ports_per_chip,
     routings=routing.ROUTINGS,
     route=routing.route,
+    grouped_routings=("min", "balanced"),
     line_graphs=graph.line_graphs,
     loads=loads.uniform_loads,
     longest_path_ns=loads.longest_path_ns,

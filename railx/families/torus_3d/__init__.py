@@ -17,6 +17,7 @@ FAMILY = Family(
     ports_per_chip=graph.ports_per_chip,
     routings=routing.ROUTINGS,
     route=routing.route,
+    grouped_routings=("min", "balanced"),
     node_hop_counts=graph.node_hop_counts,
     chip_rings=rings.chip_rings,
     place=placement.place,

@@ -63,6 +63,7 @@ def spread_flows(
     itself uses no link. ValueError names a chip that is none, a destination that the
     table lacks and a place where the routing does not lead on.
     """
+    table = table.over_pairs()
     source, target = _ends(topology, src, dst)
     order = np.argsort(table.destinations, kind="stable")
     at = np.minimum(np.searchsorted(table.destinations[order], target), len(order) - 1)

@@ -11,18 +11,28 @@ from railx.network.packets.simulate import (
     speed_of,
     summary_row,
 )
-from railx.network.packets.sweep import Sweep, repeated_sweep, sweep_loads
+from railx.network.packets.sweep import (
+    Sweep,
+    merged,
+    repeated_sweep,
+    shard_of,
+    sweep_loads,
+    swept_seeds,
+)
 from railx.network.packets.zero_load import zero_load_latency_cycles
 
 __all__ = [
     "PacketResult",
     "Sweep",
     "Trace",
+    "merged",
     "repeated_sweep",
+    "shard_of",
     "simulate_packets",
     "simulate_trace",
     "speed_of",
     "summary_row",
     "sweep_loads",
+    "swept_seeds",
     "zero_load_latency_cycles",
 ]

@@ -161,7 +161,9 @@ class Net(NamedTuple):
     pool_fifo: Any  # int32[]: FIFOs of the pools
     fifo_pool_start: Any  # int32[fifos + 1]
     fifo_pool: Any  # int32[]: pools of each FIFO
-    entry: Any  # int32[states, vertices, chips]: the set, or -2 - choice where it has one alone
+    entry: Any  # int32[states, vertices, columns]: the set, or -2 - choice where it has one alone
+    own: Any  # int32[vertices, levels - 1]: coordinates that are compared with a destination's
+    goal: Any  # int32[chips, 2 * levels]: column and coordinate of each level
     set_start: Any  # int32[sets + 1]
     choice: Any  # int32[choices, 3]: pool, state after the hop, probed link row
     choice_limit: Any  # float64[choices]: running sum of weights inside the set
@@ -685,17 +687,28 @@ def deliver(state: State, rules: Rules, packet: Int) -> None:
 
 
 @_phase
+def column_of(net: Net, vertex: Int, chip: Int) -> Any:
+    """The column of the table where a vertex finds a destination.
+
+    That of the first level on which their coordinates differ, or of the last one.
+    """
+    levels = net.own.shape[1]
+    level = 0
+    while level < levels and net.own[u(vertex), u(level)] == net.goal[u(chip), u(2 * level + 1)]:
+        level += 1
+    return np.int64(net.goal[u(chip), u(2 * level)])
+
+
+@_phase
 def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
     """Fix the pool of a packet's next hop.
 
     It is the only choice, one drawn by weight, or the one with the shortest wait.
     """
     packets = state.packets
-    own = np.int64(
-        net.entry[
-            u(packets[u(packet), STATE]), u(packets[u(packet), VERTEX]), u(packets[u(packet), DST])
-        ]
-    )
+    vertex = np.int64(packets[u(packet), VERTEX])
+    column = column_of(net, vertex, np.int64(packets[u(packet), DST]))
+    own = np.int64(net.entry[u(packets[u(packet), STATE]), u(vertex), u(column)])
     if own < 0:
         first = -2 - own
         last = first + 1

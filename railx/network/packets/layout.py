@@ -92,6 +92,7 @@ def build_net(
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
+    own, goal = _columns(topology, table)
     pool_fifo, pool_start = _pool_fifos(topology, table, channels)
     pools = len(table.pool_class)
     order = np.argsort(pool_fifo, kind="stable")
@@ -127,7 +128,9 @@ def build_net(
             np.concatenate([[0], np.cumsum(np.bincount(pool_fifo, minlength=fifos))])
         ),
         fifo_pool=_int32(fifo_pool),
-        entry=_entry(topology, table),
+        entry=_entry(table),
+        own=own,
+        goal=goal,
         set_start=_int32(table.set_start),
         choice=_int32(np.stack([table.choice_pool, table.choice_state, probe], axis=1)),
         choice_limit=_running_sums(table),
@@ -255,29 +258,37 @@ def _pool_fifos(
     return channel[first[pool] + member] * table.virtual_channels + vc, start
 
 
-def _entry(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
-    """``entry`` with one column for every chip, in order.
-
-    Sets of one choice become -2 - choice.
-    """
-    everyone = np.arange(topology.chips)
-    if not np.array_equal(np.sort(table.destinations), everyone):
-        raise SettingsError(
-            "routing",
-            f"the table leads to {len(table.destinations)} chips; allowed: all {topology.chips}"
-            " chips, once each",
-        )
+def _entry(table: RoutingTable) -> NDArray[np.int32]:
+    """``entry`` of the table; sets of one choice become -2 - choice."""
     alone = np.where(
         np.diff(table.set_start) == 1,
         -2 - table.set_start[:-1],
         np.arange(len(table.set_start) - 1),
     )
-    in_order = (
-        table.entry
-        if np.array_equal(table.destinations, everyone)
-        else table.entry[:, :, np.argsort(table.destinations)]
-    )
-    return np.ascontiguousarray(np.where(in_order < 0, -1, alone[in_order]), dtype=np.int32)
+    return np.ascontiguousarray(np.where(table.entry < 0, -1, alone[table.entry]), dtype=np.int32)
+
+
+def _columns(
+    topology: Topology, table: RoutingTable
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where ``entry`` has the column of a destination.
+
+    A table over all pairs is one of a single level.
+    """
+    if not np.array_equal(np.sort(table.destinations), np.arange(topology.chips)):
+        raise SettingsError(
+            "routing",
+            f"the table leads to {len(table.destinations)} chips; allowed: all {topology.chips}"
+            " chips, once each",
+        )
+    groups, order = table.groups, np.argsort(table.destinations)
+    if groups is None:
+        return _int32(np.zeros((topology.vertices, 0))), _int32(np.stack([order, order], axis=1))
+    levels = groups.column.shape[1]
+    goal = np.zeros((topology.chips, 2 * levels), dtype=np.int32)
+    goal[:, ::2] = groups.column[order]
+    goal[:, 1:-1:2] = groups.goal[order]
+    return _int32(groups.own), goal
 
 
 def _running_sums(table: RoutingTable) -> NDArray[np.float64]:

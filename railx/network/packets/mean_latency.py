@@ -12,26 +12,36 @@ from numba import njit
 
 
 @njit(cache=True)
-def mean_latency(
-    entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any
+def latency_sum(
+    entry: Any,
+    first: int,
+    chips: int,
+    total: float,
+    set_start: Any,
+    share: Any,
+    follow: Any,
+    end: Any,
+    step: Any,
+    last_step: Any,
 ) -> Any:
-    """Expected unloaded latency over all ordered pairs of chips.
+    """``total`` and the expected unloaded latency from all ``chips`` to some of them.
 
-    From the source's first routing to the arrival of the tail. Of each choice:
+    ``entry`` (int32[states, vertices, targets]) leads to chip ``first`` and those after
+    it. From the source's first routing to the arrival of the tail. Of each choice:
     ``share``, state after the hop (``follow``), vertex at the end of the hop, cycles of
     the hop, and cycles where it is the last one. NaN where a packet does not arrive.
     """
-    states, vertices, chips = entry.shape
-    total = 0.0
+    states, vertices, targets = entry.shape
     value = np.empty((states, vertices))
-    for target in range(chips):
+    for column in range(targets):
+        target = first + column
         value[:] = np.nan
         changed = True
         while changed:
             changed = False
             for state in range(states):
                 for vertex in range(vertices):
-                    own = entry[state, vertex, target]
+                    own = entry[state, vertex, column]
                     if own < 0 or not np.isnan(value[state, vertex]):
                         continue
                     expected = 0.0
@@ -47,4 +57,4 @@ def mean_latency(
         for chip in range(chips):
             if chip != target:
                 total += value[0, chip]
-    return total / (chips * (chips - 1))
+    return total

@@ -36,6 +36,10 @@ from railx.vocabulary.topology import Topology
 
 __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "speed_of", "summary_row"]
 
+#: Cycles times chips that the core runs at a stretch, some seconds on large networks.
+#: In between other threads have their turn, such as the one that says how far it is.
+_CHIP_CYCLES = 500_000
+
 
 @dataclass(frozen=True, eq=False)
 class PacketResult:
@@ -127,8 +131,10 @@ def run_until(net: Any, state: Any, cycle: int) -> Any:
     """
     from railx.network.packets import engine
 
-    while engine.advance(net, state, cycle) == engine.NEEDS_ROOM:
-        state = more_slots(state)
+    step = max(1, _CHIP_CYCLES // len(state.chips))
+    while (now := int(state.counters[engine.NOW])) < cycle:
+        while engine.advance(net, state, min(now + step, cycle)) == engine.NEEDS_ROOM:
+            state = more_slots(state)
     return state
 
 

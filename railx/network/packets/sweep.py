@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Sweep", "repeated_sweep", "sweep_loads"]
+__all__ = ["Sweep", "merged", "repeated_sweep", "shard_of", "sweep_loads", "swept_seeds"]
 
 #: Overload, as a multiple of the saturation point, at which the largest accepted rate
 #: is looked for.
@@ -148,16 +148,45 @@ def repeated_sweep(
     name: str,
     limits: Callable[[int], tuple[float, float]],
 ) -> Sweep:
-    """:func:`sweep_loads` under each seed of the settings.
+    """:func:`swept_seeds` under each seed of the settings, :func:`merged`."""
+    seeds = repeat_seeds(seed, settings.repeats)
+    return merged(swept_seeds(topology, table, settings, seeds, name, limits))
 
-    ``limits`` gives bound and ideal of the traffic that a seed draws. The rows carry
-    saturation, bound and ideal of their seed. In the summary stand the medians over the
-    seeds, and the least and the largest saturation point.
+
+def shard_of(seeds: Sequence[int], shard: int, shards: int) -> tuple[int, ...]:
+    """The seeds of one of ``shards`` parts (0 to below it), neighbours together.
+
+    The parts one after the other are all seeds in their order.
+    """
+    first, last = (place * len(seeds) // shards for place in (shard, shard + 1))
+    return tuple(seeds[first:last])
+
+
+def swept_seeds(
+    topology: Topology,
+    table: RoutingTable,
+    settings: SweepSettings,
+    seeds: Sequence[int],
+    name: str,
+    limits: Callable[[int], tuple[float, float]],
+) -> list[Sweep]:
+    """:func:`sweep_loads` under each of ``seeds``; no seed knows of the others.
+
+    ``limits`` gives bound and ideal of the traffic that a seed draws.
     """
     sweeps = []
-    for own in counted(repeat_seeds(seed, settings.repeats), "seeds"):
+    for own in counted(seeds, "seeds"):
         bound, ideal = limits(own)
         sweeps.append(sweep_loads(topology, table, settings, own, name, bound=bound, ideal=ideal))
+    return sweeps
+
+
+def merged(sweeps: Sequence[Sweep]) -> Sweep:
+    """The sweeps of all seeds, in their order, as one.
+
+    The rows carry saturation, bound and ideal of their seed. In the summary stand the
+    medians over the seeds, and the least and the largest saturation point.
+    """
     rows = [
         {**row, **{key: one.summary[key] for key in _IN_EVERY_ROW}}
         for one in sweeps
@@ -173,7 +202,7 @@ def repeated_sweep(
         "saturation_least_flits_per_chip_cycle": min(points),
         "saturation_most_flits_per_chip_cycle": max(points),
         "runs": len(rows),
-        "repeats": settings.repeats,
+        "repeats": len(sweeps),
     }
     return Sweep(rows, summary, [run for one in sweeps for run in one.speed])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,18 +25,13 @@ def zero_load_latency_cycles(
     the choice with the least delay, ties in equal shares; of a pool, the first channel.
     ValueError where the table leaves a packet without a path.
     """
-    from railx.network.packets.mean_latency import mean_latency
+    from railx.network.packets.mean_latency import latency_sum
 
     channels = channels_of(topology, network)
     first_row = table.pool_link[table.pool_start[table.choice_pool]]
     lane = channels.first[first_row]
     step = channels.latency[lane] + 1
-    mean = mean_latency(
-        (
-            table.entry
-            if np.array_equal(table.destinations, np.arange(topology.chips))
-            else _in_order(topology, table)
-        ),
+    choices = (
         table.set_start,
         _shares(table, network),
         table.choice_state,
@@ -42,12 +39,15 @@ def zero_load_latency_cycles(
         step.astype(np.float64),
         np.maximum(step, channels.serial[lane]).astype(np.float64),
     )
-    if np.isnan(mean):
+    total, chips = 0.0, topology.chips
+    for block, entry in _in_order(topology, table).blocks():
+        total = latency_sum(entry, block.start, chips, total, *choices)
+    if np.isnan(total):
         raise ValueError(
             f"{table.routing}: some packet never arrives; allowed: a table that leads every chip to"
             " every other"
         )
-    return network.source_cycles + float(mean)
+    return network.source_cycles + float(total / (chips * (chips - 1)))
 
 
 def _shares(table: RoutingTable, network: PacketNetworkSettings) -> NDArray[np.float64]:
@@ -61,7 +61,11 @@ def _shares(table: RoutingTable, network: PacketNetworkSettings) -> NDArray[np.f
     return shares
 
 
-def _in_order(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
+def _in_order(topology: Topology, table: RoutingTable) -> RoutingTable:
+    """The table with its destinations in the order of the chips."""
+    chips = np.arange(topology.chips)
+    if np.array_equal(table.destinations, chips):
+        return table
     place = np.full(topology.chips, -1)
     place[table.destinations] = np.arange(len(table.destinations))
     if (place < 0).any():
@@ -69,4 +73,6 @@ def _in_order(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
             f"destinations: the table leads to {len(table.destinations)} chips; allowed: all"
             f" {topology.chips}"
         )
-    return np.ascontiguousarray(table.entry[:, :, place])
+    table = table.over_pairs()
+    entry = np.ascontiguousarray(table.entry[:, :, place])
+    return dataclasses.replace(table, entry=entry, destinations=chips.astype(np.int32))

@@ -4,6 +4,11 @@ The compiler keeps what it made of a function by that function's file alone; of 
 called in other files it sees no change. So every loop takes the :class:`State`, and the
 type of one of its arrays bears a digest of all files here (:data:`SOURCES`). Where one
 of them has changed, the types are new ones, and everything is compiled anew.
+
+Compiling is quick because of two things. A tuple of arrays would be passed number by
+number, several hundred of them with each call; so the loop lends its callees a pointer
+to the tuple (:func:`lent`). And whole numbers are all of one type in a call, so that
+each function is compiled once for every sort of arrays.
 """
 
 from __future__ import annotations
@@ -15,8 +20,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
+from numba.core import cgutils, types
+from numba.core.imputils import impl_ret_borrowed, lower_getattr_generic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import intrinsic, models, register_model
 
-__all__ = ["SOURCES", "called", "compiled"]
+__all__ = ["SOURCES", "called", "compiled", "lent"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,13 +41,65 @@ def _digest() -> str:
 SOURCES = np.dtype([(f"files_{_digest()}", np.int8)])
 
 
-def called(function: Function) -> Function:
-    """Compile on first use, for compiled callers; the result stays on disk.
+class Lent(types.Type):
+    """A pointer to a named tuple of arrays."""
 
-    Nothing here allocates, so arrays go without reference counts.
+    def __init__(self, arrays: Any) -> None:
+        self.dtype = arrays
+        # The name of the tuple's type has thousands of letters, and is part of the name
+        # of everything that takes one.
+        super().__init__(name=f"Lent({sha256(str(arrays).encode()).hexdigest()[:16]})")
+
+
+register_model(Lent)(models.PointerModel)
+
+
+@infer_getattr
+class _LentFields(AttributeTemplate):  # type: ignore[misc]
+    key = Lent
+
+    def generic_resolve(self, lent: Lent, name: str) -> Any:
+        fields = lent.dtype.fields
+        return lent.dtype.types[fields.index(name)] if name in fields else None
+
+
+@lower_getattr_generic(Lent)  # type: ignore[untyped-decorator]
+def _load(context: Any, builder: Any, lent: Lent, pointer: Any, name: str) -> Any:
+    index = lent.dtype.fields.index(name)
+    kind = lent.dtype.types[index]
+    place = cgutils.gep_inbounds(builder, pointer, 0, index)
+    loaded = context.data_model_manager[kind].load_from_data_pointer(builder, place)
+    return impl_ret_borrowed(context, builder, kind, loaded)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def lent(typing: Any, arrays: Any) -> Any:
+    """A pointer to a named tuple of arrays, for callees: it ends with the caller."""
+
+    def store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        model = context.data_model_manager[signature.args[0]]
+        place = cgutils.alloca_once(builder, model.get_data_type())
+        builder.store(model.as_data(builder, arguments[0]), place)
+        return place
+
+    return Lent(arrays)(arrays), store
+
+
+def called(function: Function) -> Function:
+    """Compile on first use, for compiled callers, of whose compiled code it is part.
+
+    Nothing here allocates, so arrays go without reference counts. Whole numbers come as
+    64 bits, and so do truths.
     """
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast("Function", njit(cache=True, error_model="numpy", _nrt=False, **wrappers)(function))
+    made = njit(error_model="numpy", _nrt=False, **wrappers)(function)
+    resolve = made.get_call_template
+    made.get_call_template = lambda kinds, named: resolve(tuple(map(_wide, kinds)), named)
+    return cast("Function", made)
+
+
+def _wide(kind: Any) -> Any:
+    return types.int64 if isinstance(kind, types.Integer | types.Boolean) else kind
 
 
 def compiled(function: Function) -> Function:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from railx.replay.kernels.compiling import compiled
+from railx.replay.kernels.compiling import compiled, lent
 from railx.replay.kernels.containers import pop
 from railx.replay.kernels.ranks import (
     arrive,
@@ -39,13 +39,14 @@ __all__ = ["run"]
 
 
 @compiled
-def run(s: State, active: Array) -> None:
+def run(state: State, active: Array) -> None:
     """Carry out the programs; ``active`` are the circuits that are lit at the start.
 
     The log takes as many entries as it has room for; a counter says how many there
     were. Where the room for actions was too small, another counter says so, and
     nothing of the rest is of use.
     """
+    s = lent(state)
     n, ranks = s.n, len(s.ranks)
     for circuit in active:
         s.circuits[circuit].lit = True

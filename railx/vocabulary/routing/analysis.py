@@ -8,6 +8,7 @@ gives exact loads (forwards) and exact hop counts (backwards) in one pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -77,22 +78,22 @@ def check_delivery(topology: Topology, table: RoutingTable) -> None:
     """
     options = spread_options(topology, table)
     starts = topology.links.src[options.link]
-    for state in range(table.states):
-        used = table.entry[state]
-        at, to = np.nonzero(used >= 0)
-        # Every option of a set must start where the set is used.
-        key = np.unique(used[at, to].astype(np.int64) * topology.vertices + at)
-        distinct = np.stack(np.divmod(key, topology.vertices), axis=1)
-        first, last = options.start[distinct[:, 0]], options.start[distinct[:, 0] + 1]
-        for offset in range(int((last - first).max(initial=0))):
-            here = first + offset < last
-            wrong = starts[(first + offset)[here]] != distinct[here, 1]
-            if wrong.any():
-                row = int(options.link[(first + offset)[here][wrong][0]])
-                raise ValueError(
-                    f"{table.routing}: link {row} does not start at vertex"
-                    f" {int(distinct[here, 1][wrong][0])}"
-                )
+    for _, entry in table.blocks():
+        for used in entry:
+            at, to = np.nonzero(used >= 0)
+            # Every option of a set must start where the set is used.
+            key = np.unique(used[at, to].astype(np.int64) * topology.vertices + at)
+            distinct = np.stack(np.divmod(key, topology.vertices), axis=1)
+            first, last = options.start[distinct[:, 0]], options.start[distinct[:, 0] + 1]
+            for offset in range(int((last - first).max(initial=0))):
+                here = first + offset < last
+                wrong = starts[(first + offset)[here]] != distinct[here, 1]
+                if wrong.any():
+                    row = int(options.link[(first + offset)[here][wrong][0]])
+                    raise ValueError(
+                        f"{table.routing}: link {row} does not start at vertex"
+                        f" {int(distinct[here, 1][wrong][0])}"
+                    )
     path_lengths(topology, table)
 
 
@@ -137,11 +138,12 @@ def _sums(
 ) -> FloatArray:
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
-    graph = _graph(topology, table, spread_options(topology, table))
-    kernels().path_sums(
-        *graph, values, np.ones(sums.shape) if wanted is None else wanted, longest, stuck, sums
-    )
-    _raise_if_stuck(topology, table, stuck)
+    for block, graph in _graphs(topology, table, spread_options(topology, table)):
+        own = np.zeros((topology.chips, block.stop - block.start))
+        asked = np.ones(own.shape) if wanted is None else np.ascontiguousarray(wanted[:, block])
+        kernels().path_sums(*graph, values, asked, longest, stuck, own)
+        _raise_if_stuck(topology, table, stuck)
+        sums[:, block] = own
     return sums
 
 
@@ -171,21 +173,17 @@ def table_channel_loads(
     lanes of a pool share its traffic evenly. ValueError where the demand has another
     shape or a packet does not arrive.
     """
-    if demand is None:
-        demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
     expected = (topology.chips, len(table.destinations))
-    if demand.shape != expected:
+    if demand is not None and demand.shape != expected:
         raise ValueError(
             f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table"
         )
-    stuck = np.zeros(3, dtype=np.int64)
     options, lanes = spread_options(topology, table), topology.links.lanes.astype(np.int64)
     # One place for what all lanes of a row share, then one for each lane.
     first = len(lanes) + np.cumsum(lanes) - lanes
     place = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
     loads = np.zeros(len(lanes) + lanes.sum())
-    kernels().loads(*_graph(topology, table, options), demand, stuck, place, loads)
-    _raise_if_stuck(topology, table, stuck)
+    _add_loads(topology, table, options, demand, place, loads)
     shared, own = np.split(loads, [len(lanes)])
     per_lane: FloatArray = np.repeat(shared / lanes, lanes) + own
     return per_lane
@@ -196,13 +194,34 @@ def class_loads(topology: Topology, table: RoutingTable) -> FloatArray:
 
     Summed over all links, in flits/cycle per flit/chip/cycle offered.
     """
-    demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
-    stuck, loads = np.zeros(3, dtype=np.int64), np.zeros(table.classes)
+    loads = np.zeros(table.classes)
     options = spread_options(topology, table)
     own = table.channel_class[options.vc].astype(np.int64)
-    kernels().loads(*_graph(topology, table, options), demand, stuck, own, loads)
-    _raise_if_stuck(topology, table, stuck)
+    _add_loads(topology, table, options, None, own, loads)
     return loads
+
+
+def _add_loads(
+    topology: Topology,
+    table: RoutingTable,
+    options: Options,
+    demand: FloatArray | None,
+    place: NDArray[np.int64],
+    loads: FloatArray,
+) -> None:
+    """Add the traffic of every option to ``loads`` at its ``place``.
+
+    In the order of the destinations, so that a table of groups gives the same sums.
+    """
+    stuck = np.zeros(3, dtype=np.int64)
+    for block, graph in _graphs(topology, table, options):
+        sent = (
+            np.full((topology.chips, block.stop - block.start), 1 / (topology.chips - 1))
+            if demand is None
+            else np.ascontiguousarray(demand[:, block])
+        )
+        kernels().loads(*graph, sent, stuck, place, loads)
+        _raise_if_stuck(topology, table, stuck)
 
 
 def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
@@ -221,16 +240,9 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     out_index, most_out = _out_indices(links.src)
     waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
     stuck = np.zeros(3, dtype=np.int64)
-    kernels().dependencies(
-        *_graph(topology, table, options),
-        topology.chips,
-        stuck,
-        options.vc,
-        out_index,
-        channels,
-        waits,
-    )
-    _raise_if_stuck(topology, table, stuck)
+    for _, read in _graphs(topology, table, options):
+        kernels().dependencies(*read, topology.chips, stuck, options.vc, out_index, channels, waits)
+        _raise_if_stuck(topology, table, stuck)
     held, offset = np.nonzero(waits)
     # Back from (place among the links that leave the vertex, channel) to the link row.
     row_of = np.full((topology.vertices, most_out), -1, dtype=np.int64)
@@ -301,8 +313,12 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
     )
 
 
-def _graph(topology: Topology, table: RoutingTable, options: Options) -> tuple[Any, ...]:
-    return (table.entry, table.destinations, topology.links.dst, *options.arrays)
+def _graphs(
+    topology: Topology, table: RoutingTable, options: Options
+) -> Iterator[tuple[slice, tuple[Any, ...]]]:
+    """What the loops read, for one block of destinations after the other."""
+    for block, entry in table.blocks():
+        yield block, (entry, table.destinations[block], topology.links.dst, *options.arrays)
 
 
 def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.vocabulary.grid import rail_of_links, rail_ports
+from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.line_phases import (
     LineRouting,
     Phase,
@@ -27,6 +28,7 @@ from railx.vocabulary.routing.line_phases import (
     walk_orders,
 )
 from railx.vocabulary.routing.table import TableBuilder
+from railx.vocabulary.topology import Topology
 
 __all__ = [
     "Exits",
@@ -34,6 +36,7 @@ __all__ = [
     "exits",
     "fill_final",
     "fill_ordered",
+    "ordered_groups",
     "split_sets",
     "walk_pools",
 ]
@@ -200,26 +203,20 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
     shares when a phase starts: state 1 + k on the way to link k. A rail belongs to one
     phase, so that all its channels lie between the walks of channel d and those of d +
     1; ``balanced`` uses them all, by where the packet goes next, so that fewer packets
-    wait behind others that turn elsewhere.
+    wait behind others that turn elsewhere. The builder has :func:`ordered_groups`.
     """
     topology = builder.topology
     chips_per_node, m = phases[0].chips, phases[0].m
     node, local = np.divmod(np.arange(topology.chips), chips_per_node)
-    to_node, to_local = np.divmod(builder.destinations.astype(np.int64), chips_per_node)
     orders = walk_orders(phases, routing)
     flows, _ = uniform_flow(phases, topology.nodes, routing)
     ports = rail_ports(topology).link
-    targets = [phase.coordinate(to_node) for phase in phases] + [to_local]
-    classes = builder.virtual_channels if routing == "balanced" else 1
-    done = np.ones(
-        (len(node), len(to_node)), dtype=np.bool_
-    )  # the coordinates before this one agree
+    onward = _onward(builder.virtual_channels, routing)
+    assert builder.groups is not None
     for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
-        here = done & (phase.coordinate(node)[:, None] != targets[d])
-        rows = np.repeat(phase.rail_rows(ports)[node], classes, axis=1)
+        rows = np.repeat(phase.rail_rows(ports)[node], onward, axis=1)
         walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
-        vc = np.tile(np.arange(classes), phase.length) if classes > 1 else d + 1
-        target = targets[d] * classes + targets[d + 1] % classes
+        vc = np.tile(np.arange(onward), phase.length) if onward > 1 else d + 1
         paths = [
             exits(
                 builder,
@@ -231,15 +228,48 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
             )
             for k in range(phase.links)
         ]
-        shares = np.repeat(
-            by_node(flow.shares, phase, topology.nodes)[node, local], classes, axis=1
-        )
-        builder.entry[0][here] = split_sets(builder, paths, shares)[:, target][here]
+        shares = np.repeat(by_node(flow.shares, phase, topology.nodes)[node, local], onward, axis=1)
+        own = builder.groups.on_level(d)
+        builder.entry[0][:, own] = split_sets(builder, paths, shares)
         if routing == "balanced":
             for k, path in enumerate(paths):
-                builder.entry[1 + k][here] = path.sets(builder)[:, target][here]
-        done &= ~here
-    fill_final(builder, walk_pools(builder, m, orders[-1], len(phases)))
+                builder.entry[1 + k][:, own] = path.sets(builder)
+    walk = walk_pools(builder, m, orders[-1], len(phases))
+    builder.entry[0][:, builder.groups.on_level(len(phases))] = builder.single(walk[0], 0)
+
+
+def ordered_groups(
+    topology: Topology,
+    phases: Sequence[Phase],
+    routing: LineRouting,
+    destinations: NDArray[np.int32] | None,
+) -> DestinationGroups:
+    """The groups of destinations that :func:`fill_ordered` fills.
+
+    By the first coordinate that differs, else by the chip in the node. ``balanced``
+    tells apart too on which channel of the rail a packet goes there.
+    """
+    chips_per_node = phases[0].chips
+    chips = np.arange(topology.chips)
+    to = chips if destinations is None else destinations.astype(np.int64)
+    goal = [phase.coordinate(to // chips_per_node) for phase in phases]
+    onward = _onward(len(phases) + 1, routing)
+    after = [*goal[1:], to % chips_per_node]
+    return groups_by_coordinates(
+        topology.chips,
+        [phase.coordinate(chips // chips_per_node) for phase in phases],
+        goal,
+        [
+            *(own * onward + then % onward for own, then in zip(goal, after, strict=True)),
+            to % chips_per_node,
+        ],
+        [*(phase.length * onward for phase in phases), chips_per_node],
+    )
+
+
+def _onward(virtual_channels: int, routing: LineRouting) -> int:
+    """How many channels of a rail a packet may take, by where it goes next."""
+    return virtual_channels if routing == "balanced" else 1
 
 
 def fill_final(builder: TableBuilder, walk: IntArray) -> None:

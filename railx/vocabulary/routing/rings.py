@@ -5,11 +5,13 @@ No ring of waiting packets so can close.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -43,24 +45,29 @@ def route_rings(
     does not take the wrap link draws one of the two channels when it enters the ring:
     on channel 0 nothing waits for the wrap link, so that this closes no circle either.
     """
-    builder = TableBuilder(
-        topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
-    )
     position = np.arange(topology.chips) if position is None else position
-    to = position[builder.destinations]
-    earlier = np.zeros(
-        (len(position), len(to)), dtype=np.bool_
-    )  # a ring before this one is still to be done
-    stride = 1
-    for length in shape:
-        place, target = position // stride % length, to // stride % length
-        differs = place[:, None] != target
-        here = differs & ~earlier
-        sets = ring_sets(builder, position, stride, length, split_ties=split_ties)
-        for state in range(_STATES):
-            builder.entry[state][here] = sets[state][:, target][here]
-        earlier |= differs
-        stride *= length
+    to = position if destinations is None else position[destinations]
+    strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
+    place, goal = (
+        [at // stride % length for stride, length in zip(strides, shape, strict=True)]
+        for at in (position, to)
+    )
+    groups = groups_by_coordinates(len(position), place[:-1], goal[:-1], goal, shape)
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=_STATES,
+        virtual_channels=2,
+        destinations=destinations,
+        groups=groups,
+    )
+    for level, (stride, length) in enumerate(zip(strides, shape, strict=True)):
+        own = groups.on_level(level)
+        builder.entry[:, :, own] = ring_sets(
+            builder, position, stride, length, split_ties=split_ties
+        )
+        # Nobody goes on in a ring that is done.
+        builder.entry[:, np.arange(len(position)), groups.first[level] + place[level]] = -1
     return builder.build()
 
 

@@ -11,13 +11,15 @@ structure, so that they speak of the same routing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.vocabulary.routing.groups import DestinationGroups
 from railx.vocabulary.topology import Topology
 
 __all__ = ["RoutingTable", "Selection", "TableBuilder"]
@@ -30,6 +32,9 @@ FloatArray = NDArray[np.float64]
 #: keep their choice; within its pool any channel with room will do.
 Selection = Literal["weighted", "adaptive"]
 
+#: Destinations whose entries are looked up together where a table has groups of them.
+_BLOCK = 256
+
 
 @dataclass(frozen=True, eq=False)
 class RoutingTable:
@@ -38,7 +43,8 @@ class RoutingTable:
     * ``entry`` (int32[states, vertices, destinations]): the set of choices; -1 where no
       packet ever stands. A packet starts in state 0 at its source and is delivered at
       its destination whatever its state. ``destinations`` (int32[D]) are the chips of
-      the last axis.
+      the last axis. With ``groups`` the last axis has a column for each of them, and
+      :meth:`blocks` gives the entries of destinations.
     * ``set_start`` (int32[sets + 1]): set k has the choices set_start[k] to set_start[k
       + 1].
     * ``choice_pool``, ``choice_state``, ``choice_weight`` (the weights of a set sum to
@@ -70,6 +76,7 @@ class RoutingTable:
     pool_link: NDArray[np.int32]
     pool_class: NDArray[np.int32]
     pool_lane: NDArray[np.int32]
+    groups: DestinationGroups | None = None
 
     @property
     def states(self) -> int:
@@ -82,6 +89,28 @@ class RoutingTable:
     @property
     def classes(self) -> int:
         return int(self.channel_class.max()) + 1
+
+    def blocks(self) -> Iterator[tuple[slice, NDArray[np.int32]]]:
+        """Entries of all destinations (int32[states, vertices, block]), in order.
+
+        Part by part where the table has groups, each with the places of its
+        destinations.
+        """
+        seen = self.groups
+        if seen is None:
+            yield slice(0, len(self.destinations)), self.entry
+            return
+        vertex = np.arange(self.entry.shape[1])[:, None]
+        for begin in range(0, len(self.destinations), _BLOCK):
+            end = min(begin + _BLOCK, len(self.destinations))
+            yield slice(begin, end), self.entry[:, vertex, seen.seen(begin, end)]
+
+    def over_pairs(self) -> RoutingTable:
+        """The same routing with a column for each destination."""
+        if self.groups is None:
+            return self
+        whole = np.concatenate([entry for _, entry in self.blocks()], axis=2)
+        return dataclasses.replace(self, entry=whole, groups=None)
 
     def spread_pools(self, width: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Every pool on all channels of its class.
@@ -106,6 +135,7 @@ class TableBuilder:
     A family fills ``entry`` meanwhile with array operations. ``virtual_channels``: the
     routing's own number, one for each of its classes. ``destinations``: the chips to
     route to (default: all), so that large networks can be routed a block at a time.
+    ``groups``: those of the destinations, where ``entry`` has a column for each group.
     """
 
     def __init__(
@@ -117,6 +147,7 @@ class TableBuilder:
         virtual_channels: int,
         selection: Selection = "weighted",
         destinations: NDArray[np.int32] | None = None,
+        groups: DestinationGroups | None = None,
     ) -> None:
         self.topology = topology
         self.routing = routing
@@ -127,9 +158,9 @@ class TableBuilder:
             if destinations is None
             else destinations.astype(np.int32)
         )
-        self.entry = np.full(
-            (states, topology.vertices, len(self.destinations)), -1, dtype=np.int32
-        )
+        self.groups = groups
+        columns = len(self.destinations) if groups is None else groups.columns
+        self.entry = np.full((states, topology.vertices, columns), -1, dtype=np.int32)
         self._pools: dict[tuple[int, tuple[int, ...], int], int] = {}
         self._sets: dict[tuple[tuple[int, int, float, int, float], ...], int] = {}
         links = topology.links
@@ -276,6 +307,7 @@ class TableBuilder:
             ),
             pool_class=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
             pool_lane=np.array([lane for _, _, lane in self._pools], dtype=np.int32),
+            groups=self.groups,
         )
 
 

@@ -1,0 +1,224 @@
+"""workflow/rules/common.smk as plain Python: what it refuses before any job, and what
+it hands to rules. Its one directive is left out; Snakemake itself is not started.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from railx.io import read_json
+from railx.provenance.jobs import digest_of
+from tests.builders import ROOT
+from tests.commands import python
+from workflow import cluster, places, resources
+from workflow.stages import STAGES, code_of, packages_of
+
+_DIRECTIVE = re.compile(r"^wildcard_constraints:\n(?: {4}.*\n)+", re.MULTILINE)
+Read = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Read:
+    """What the file defines, for a run in an empty folder with such cores and words."""
+    monkeypatch.chdir(tmp_path)
+    # Stages have found these from the checkout already.
+    for name in ("resources", "railx", "Snakefile"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*targets: str, cores: int | None = 1, profile: Any = None, **config: Any) -> Any:
+        monkeypatch.setattr(sys, "argv", ["snakemake", *targets])
+        asked = SimpleNamespace(cores=cores, overwrite_resources=profile)
+        own: dict[str, Any] = {
+            "workflow": SimpleNamespace(basedir=ROOT, resource_settings=asked),
+            "config": {"experiment": "quick"} | config,
+        }
+        text, removed = _DIRECTIVE.subn("", (ROOT / "workflow/rules/common.smk").read_text())
+        assert removed == 1
+        exec(compile(text, "common.smk", "exec"), own)
+        return SimpleNamespace(**own)
+
+    return run
+
+
+def _file_in_the_way(folder: Path) -> None:
+    (folder / "results").write_text("")
+
+
+def _nothing(folder: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("targets", "given", "change", "said"),
+    [
+        ((), {"cores": 0}, _nothing, "cores: got 0; allowed: "),
+        ((), {}, _file_in_the_way, "results: is a file; allowed: a folder"),
+        (
+            ("-n", "results/quick/figure/nope.svg"),
+            {},
+            _nothing,
+            "figure: got 'nope'; allowed: ",
+        ),
+        ((), {"experiment": "nope"}, _nothing, "experiment: got 'nope'; allowed: "),
+        ((), {"hydra": "a='b"}, _nothing, "hydra: got "),
+        (
+            (),
+            {"hydra": "corpora.mine=folder corpora.mine.path=nowhere"},
+            _nothing,
+            "corpus mine, ",
+        ),
+    ],
+    ids=["cores", "folder", "target", "experiment", "quotes", "sources"],
+)
+def test_a_run_is_refused_in_one_line_before_any_job(
+    read: Read,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    targets: tuple[str, ...],
+    given: dict[str, Any],
+    change: Callable[[Path], None],
+    said: str,
+) -> None:
+    change(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        read(*targets, **given)
+    assert left.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"error: {said}")
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / ".snakemake").exists()
+
+
+def test_claims_and_queries_are_checked_before_any_job(
+    read: Read, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise ValueError("claims.mine.query: got no SELECT")
+
+    monkeypatch.setattr(resources, "check_resources", refuse)
+    with pytest.raises(SystemExit):
+        read()
+    assert capsys.readouterr().err == "error: claims.mine.query: got no SELECT\n"
+
+
+def test_a_run_that_may_start_holds_its_folder(read: Read, tmp_path: Path) -> None:
+    rules = read("results/quick/figure/cost.svg", cores=3)
+    assert rules.WHOLE_MACHINE == 3
+    assert rules.FOLDER is not None
+    assert (tmp_path / ".snakemake").is_dir()
+    assert Path("results/quick") == rules.RESULTS
+
+
+def test_rules_take_what_their_stage_declares(read: Read) -> None:
+    rules = read()
+    one = ["stdlib"]
+    assert rules.settings("corpus")(one) == STAGES["corpus"].settings(rules.EXPERIMENT, "stdlib")
+    asked = (STAGES["corpus"], rules.EXPERIMENT, "stdlib")
+    # A change of either reruns the stage.
+    assert rules.code("corpus")(one) == {"digest": code_of(*asked), "packages": packages_of(*asked)}
+    assert rules.code("corpus")(one)["packages"]
+    written = rules.files_out("corpus")
+    assert written["record"] == "results/quick/provenance/corpus/{corpus}.json"
+    assert set(written) == {*STAGES["corpus"].outputs, "record"}
+    assert rules.log_file("corpus") == "results/quick/logs/corpus/{corpus}.log"
+    assert rules.log_file("report") == "results/quick/logs/report.log"
+    assert rules.benchmark_file("corpus") == "results/quick/benchmarks/corpus/{corpus}.tsv"
+    assert "{wildcards.corpus}" in rules.words("corpus")
+
+
+def test_nodes_are_asked_for_as_the_profile_says(
+    read: Read, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["static_stdlib"]
+    wanted = read().cluster_resources("training")
+    assert {key: value(run) for key, value in wanted.items()} == dict.fromkeys(wanted)
+    profile = {"training": {"ranks_per_node": 2, "gpus_per_rank": 1}}
+    wanted = read(profile=profile).cluster_resources("training")
+    assert {key: wanted[key](run) for key in ("nodes", "gres")} == {"nodes": 2, "gres": "gpu:2"}
+    broken = read(profile={"training": {"ranks_per_node": 0}}).cluster_resources("training")
+    with pytest.raises(SystemExit):
+        broken["nodes"](run)
+    assert capsys.readouterr().err.startswith("error: training: ranks_per_node: got 0; allowed")
+
+
+def test_checks_are_those_of_the_package() -> None:
+    """The file imports them by name: what it calls is what tests call."""
+    text = (ROOT / "workflow/rules/common.smk").read_text()
+    for name in places.__all__:
+        assert re.search(rf"^ {{8}}{name}\(", text, re.MULTILINE), name
+    assert "asked" in cluster.__all__
+
+
+# what a job does around its stage
+
+#: A job of a stage whose work is to copy what it reads, as Snakemake hands it over.
+_JOB = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from workflow.job import make
+from workflow.stages import STAGES
+
+
+class Files(list):
+    def __init__(self, **named):
+        super().__init__(named.values())
+        self.items = named.items
+
+
+def copy(settings, *, item, inputs, outputs):
+    Path(outputs["table"]).write_bytes(Path(inputs["source"][0]).read_bytes())
+
+
+STAGES["metrics"] = SimpleNamespace(make=copy)
+made = "results/quick/metrics/a"
+make(
+    SimpleNamespace(
+        rule="metrics",
+        log=["log"],
+        input=Files(source="results/quick/corpus/a"),
+        output=Files(table=made, record="results/quick/provenance/metrics/a.json"),
+        wildcards=["a"],
+        params=SimpleNamespace(settings={"n": 2}, code={"digest": "d", "packages": {"x": "1"}}),
+    )
+)
+"""
+
+
+def test_a_job_says_what_it_does_and_writes_its_record(tmp_path: Path) -> None:
+    results = tmp_path / "results/quick"
+    for folder in ("corpus", "metrics", "provenance/metrics", "provenance/corpus"):
+        (results / folder).mkdir(parents=True)
+    read = results / "corpus/a"
+    read.write_bytes(b"made")
+    made = {"outputs": {"results/quick/corpus/a": digest_of(read)}}
+    (results / "provenance/corpus/a.json").write_text(json.dumps(made))
+    done = python("-c", _JOB, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    record = read_json(results / "provenance/metrics/a.json")
+    assert (record["stage"], record["item"], record["code"]) == ("metrics", "a", "d")
+    assert record["packages"] == {"x": "1"}
+    assert record["inputs"] == {"results/quick/corpus/a": digest_of(read)}
+    assert record["outputs"] == {"results/quick/metrics/a": digest_of(read)}
+    assert record["started_utc"] <= record["ended_utc"]
+    said = [line.split(" ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()]
+    assert said[:2] == ["begins: metrics a", "setting n = 2"]
+    assert said[2].startswith("reads source: results/quick/corpus/a, 4 bytes, ")
+    assert said[-2].startswith("made table: results/quick/metrics/a, 4 bytes, ")
+    assert said[-1].startswith("ends: ")
+    # What it reads is no more what its job made.
+    read.write_bytes(b"mad!")
+    done = python("-c", _JOB, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: results/quick/corpus/a: is damaged: ")
+    assert done.stderr.count("\n") == 1

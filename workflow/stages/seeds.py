@@ -1,0 +1,63 @@
+"""Stage seeds: some of the seeds of a sweep as a job of their own.
+
+Stage packets puts the shards of a sweep together; it simulates itself where a sweep is
+in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workflow.stage import Item, Job, Json, Made, Settings, Stage, Summary, Table, flag
+from workflow.stages.packets import WINDOW, sweep_seeds
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Sweep the loads under the seeds of the shard; return how many runs that were."""
+    from railx.network.packets import shard_of
+    from railx.network.seeds import repeat_seeds
+    from railx.network.settings import SweepSettings
+    from railx.settings import load
+
+    seed, (name, place) = job.settings["seed"], _sweep_of(job.item)
+    sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{name}")
+    seeds = shard_of(repeat_seeds(seed, sweep.repeats), place, sweep.shards)
+    sweeps = sweep_seeds(job.file("topology"), sweep, seed, seeds)
+    job.write_table("rows", (row for one in sweeps for row in one.rows))
+    job.write_json("ends", [{"summary": one.summary, "speed": one.speed} for one in sweeps])
+    return {"shard": job.item, "seeds": len(seeds), "runs": sum(len(one.rows) for one in sweeps)}
+
+
+def _shards(experiment: Settings) -> Iterator[str]:
+    for name, sweep in experiment["sweeps"].items():
+        if sweep["shards"] > 1:
+            yield from (f"{name}-{place + 1}" for place in range(sweep["shards"]))
+
+
+def _sweep_of(shard: str) -> tuple[str, int]:
+    """The sweep of a shard, and its place among them from 0."""
+    name, _, number = shard.rpartition("-")
+    return name, int(number) - 1
+
+
+STAGE = Stage(
+    name="seeds",
+    help="some of the seeds of a packet sweep",
+    message="Packets of {item}",
+    item=Item("shard", _shards),
+    settings=lambda experiment, shard: {
+        "sweep": experiment["sweeps"][_sweep_of(shard)[0]],
+        "seed": experiment["seed"],
+    },
+    inputs=lambda experiment, shard: {
+        "topology": Made("topology.graph", experiment["sweeps"][_sweep_of(shard)[0]]["topology"])
+    },
+    outputs={
+        "rows": Table("{shard}/rows.parquet", WINDOW | flag("saturated")),
+        # the summary of each seed, and what this machine took
+        "ends": Json("{shard}/ends.json"),
+    },
+    run=run,
+)
