@@ -132,6 +132,22 @@ ROOMS = {
         ),
         ("tests/economics",),
     ),
+    "training": Room(
+        tuple(
+            f"training/{name}.py"
+            for name in (
+                *("attention", "data", "loss", "optimizer", "pipeline", "reduction"),
+                *("sequence_parallel", "sharding", "utilisation"),
+            )
+        ),
+        tuple(
+            f"tests/training/test_{name}.py"
+            for name in (
+                *("attention", "data", "loss", "optimizer", "utilisation"),
+                *("drawn_schedules", "parallel", "sharding"),
+            )
+        ),
+    ),
     "input": Room(
         (
             "railx/settings.py",
