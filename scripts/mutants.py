@@ -132,6 +132,66 @@ ROOMS = {
         ),
         ("tests/economics",),
     ),
+    "training": Room(
+        tuple(
+            f"training/{name}.py"
+            for name in (
+                *("attention", "data", "loss", "optimizer", "pipeline", "reduction"),
+                *("sequence_parallel", "sharding", "utilisation"),
+            )
+        ),
+        tuple(
+            f"tests/training/test_{name}.py"
+            for name in (
+                *("attention", "data", "loss", "optimizer", "utilisation"),
+                *("drawn_schedules", "parallel", "sharding"),
+            )
+        ),
+    ),
+    "input": Room(
+        (
+            "railx/settings.py",
+            *(
+                f"workflow/{name}.py"
+                for name in ("effort", "fit", "mounts", "places", "trees", "yaml_files")
+            ),
+        ),
+        (
+            "tests/ground/test_settings.py",
+            *(
+                f"tests/workflow/test_{name}.py"
+                for name in ("common_rules", "config", "fit", "mistakes", "trees")
+            ),
+        ),
+    ),
+    "exchange": Room(
+        tuple(
+            f"railx/exchange/{name}.py"
+            for name in (
+                *("anynet", "astra_network", "chakra", "chakra_messages", "chrome", "edges"),
+                *("goal", "graphml", "infragraph", "sources", "wires"),
+            )
+        ),
+        ("tests/exchange", "tests/workflow/test_exchange_commands.py"),
+    ),
+    "cluster": Room(
+        ("workflow/cluster.py", "workflow/kubernetes.py"),
+        ("tests/cluster", "tests/workflow/test_common_rules.py"),
+    ),
+    "package": Room(
+        (
+            "railx/places.py",
+            "workflow/commands/init.py",
+            "workflow/commands/sweep.py",
+            *(f"workflow/{name}.py" for name in ("job", "log", "watch")),
+        ),
+        (
+            "tests/package/test_commands.py",
+            "tests/package/test_places.py",
+            "tests/workflow/test_common_rules.py",
+            "tests/workflow/test_long_runs.py",
+        ),
+    ),
 }
 
 #: Operators of cosmic-ray whose mutants say something: changed comparisons, numbers,
@@ -339,6 +399,8 @@ def _run(tree: Path, mutants: list[Mutant], limit_s: float) -> int:
 def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> tuple[Outcome, str]:
     """Run tests in the copy until the first fails; the outcome and which it was."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    # What only slow tests notice is noticed by nobody who runs `make test`.
+    command += ["-m", "not slow"]
     # Compiled files of a mutant must not outlive it.
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:

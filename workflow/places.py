@@ -23,10 +23,17 @@ def check_cores(cores: int | None) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse results that cannot be written: a file in the way, or no permission."""
+    """Refuse results that cannot be written.
+
+    A file or a link to nowhere is in the way, or there is no permission.
+    """
     for place in (*reversed(folder.parents), folder):
         if place.exists() and not place.is_dir():
             raise SettingsError(str(place), "is a file; allowed: a folder, for results")
+        if place.is_symlink() and not place.exists():
+            raise SettingsError(
+                str(place), f"leads to {place.readlink()}, which is not there; allowed: a folder"
+            )
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -102,7 +102,7 @@ class _Trees:
         key = (group, name, tuple(sorted(choices.items())))
         if key not in self._nodes:
             if depth > _DEEPEST:
-                raise Unplain(name)
+                raise SettingsError("defaults", f"conf/{group}/{name}.yaml inherits itself")
             content = dict(self._content(group, name))
             defaults = content.pop("defaults", [])
             self._nodes[key] = self.assembled(group, defaults, content, choices, depth)

@@ -75,6 +75,10 @@ def test_a_job_with_ranks_has_a_pod_and_its_gpus_on_each_node(tmp_path: Path) ->
     assert service["spec"]["selector"].items() <= labels.items()
     (apart,) = pod["affinity"]["podAntiAffinity"].popitem()[1]
     assert apart["topologyKey"] == "kubernetes.io/hostname"
+    for nodes, keys in ((1, False), (2, True)):
+        script = written(tmp_path, rule="training", threads=1, resources={"nodes": nodes})
+        _, job = manifests(script, "railx-lab:1", "shared", "/work")
+        assert ("affinity" in job["spec"]["template"]["spec"]) is keys
 
 
 def test_attempts_have_names_of_their_own(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def test_init_leaves_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_init_refuses_places_that_cannot_be(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("")
+    # A script may be run, which for a folder means that it can be entered.
+    (tmp_path / "file").touch(mode=0o755)
     place = {"a file": tmp_path / "file", "the checkout": ROOT, "below a file": tmp_path / "file/x"}
     assert cli.main(["init", str(place[kind])]) == 2
     said = capsys.readouterr().err

@@ -165,6 +165,9 @@ class Trained:
     norms: list[float]
     gradients: dict[str, torch.Tensor]
     parameters: dict[str, torch.Tensor]
+    #: Whether gradients were summed while the last chunk ran backward; None where the
+    #: rank had no chunk, or holds no stage for a batch.
+    summed_on_the_way: bool | None = None
 
 
 def reference(case: Case, sequences: dict[int, np.ndarray]) -> Trained:
@@ -220,6 +223,7 @@ def parallel(case: Case, sequences: dict[int, np.ndarray]) -> tuple[Trained, Eng
             engine.decoder.transform, checkpoint_layers=case.checkpoint_layers
         )
     losses, norms = [], []
+    summed = watch_sums(engine)
     for step in range(STEPS):
         stepped = engine.step(case.plan.batches[step % len(case.plan.batches)], step)
         sums = torch.stack([stepped.loss, stepped.squared_norm])
@@ -232,7 +236,30 @@ def parallel(case: Case, sequences: dict[int, np.ndarray]) -> tuple[Trained, Eng
         norms,
         {name: parameter.grad for name, parameter in named.items()},
         {name: parameter.detach() for name, parameter in named.items()},
+        all(summed) if summed else None,
     ), engine
+
+
+def watch_sums(engine: Engine) -> list[bool]:
+    """For each batch with a chunk on this rank, whether a sum began before its end."""
+    found: list[bool] = []
+    sharding = engine.sharding
+    if sharding is None or sharding.hold != "batch":
+        return found
+    begin, finish = sharding.begin, sharding.finish
+    expected: list[int] = []
+
+    def begin_(passes: int) -> None:
+        expected.append(passes)
+        begin(passes)
+
+    def finish_() -> None:
+        if expected[-1]:
+            found.append(any(unit.summed for unit in sharding._units))
+        finish()
+
+    sharding.begin, sharding.finish = begin_, finish_  # type: ignore[method-assign]
+    return found
 
 
 def rows(tensor: torch.Tensor, engine: Engine) -> torch.Tensor:
@@ -324,7 +351,9 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str, compile
         whole = sum(tensor.numel() for tensor in expected.parameters.values())
         taken = case.name not in STATES or taken_over(case, engine, expected)
         gathered: list[Any] = [None] * ranks
-        dist.all_gather_object(gathered, (errors, kept, engine.parameters, taken))
+        dist.all_gather_object(
+            gathered, (errors, kept, engine.parameters, taken, own.summed_on_the_way)
+        )
         results[case.name] = {
             "errors": {key: max(other[0][key] for other in gathered) for key in errors},
             "kept": [other[1] for other in gathered],
@@ -332,6 +361,7 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str, compile
             "whole": whole,
             "taken": all(other[3] for other in gathered),
             "losses": own.losses,
+            "summed_on_the_way": [other[4] for other in gathered],
             "groups": None if engine.groups is None else len(engine.groups),
             "creation_ms": None if engine.groups is None else engine.groups.creation_ms,
             # A tied head on a stage of its own is a second copy.

@@ -30,6 +30,11 @@ class Gate(Session):
         self.held = False
         self.coming = threading.Event()
         self.asked = threading.Event()
+        self.dropped: list[Operation] = []
+
+    def drop(self, operation: Operation) -> None:
+        self.dropped.append(operation)
+        super().drop(operation)
 
     def try_hold(self, operation: Operation, work: Watched | None = None) -> bool:
         return self.held and super().try_hold(operation, work)
@@ -163,6 +168,8 @@ def test_errors_come_to_who_waits_and_to_futures(session: Gate, lanes: Lanes) ->
             work.wait()
         with pytest.raises(RuntimeError, match=line):
             work.get_future().wait()
+        assert work.is_completed()
+        assert not work.is_success()
 
     def refuse(_: Any) -> Handle:
         raise ValueError("no such tensor")
@@ -239,6 +246,8 @@ def test_a_group_that_is_shut_down_refuses_what_has_not_begun(
     assert first.wait()
     with pytest.raises(RuntimeError, match="shut down before its all_reduce began"):
         second.wait()
+    # A question that it had asked is taken back.
+    assert session.dropped == [first.operation, second.operation]
 
 
 class Communicator:

@@ -69,6 +69,15 @@ def test_moments_can_be_taken_to_another_optimizer() -> None:
         assert torch.equal(parameter, second.parameters[name])
 
 
+def test_asking_for_moments_before_the_first_step_changes_nothing() -> None:
+    asked, alone = (Optimizer(with_gradients(parameters()), CONSTANT) for _ in range(2))
+    asked.moments()
+    for optimizer in (asked, alone):
+        optimizer.step(0)
+    for name, parameter in asked.parameters.items():
+        assert torch.equal(parameter, alone.parameters[name])
+
+
 def test_the_rate_rises_evenly_and_falls_along_a_cosine() -> None:
     rates = [learning_rate(COSINE, step) for step in range(14)]
     assert rates[:4] == pytest.approx([2.5e-3, 5e-3, 7.5e-3, 1e-2])

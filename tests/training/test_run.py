@@ -26,10 +26,13 @@ from railx.planning.plan import (
     Plan,
     write_plan,
 )
+from railx.workload.model import ModelSettings
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.training import sharding_program
 from training import run as command
+from training.data import plan_lengths, read_sequences
 from training.settings import fabric_rounds, load_run_settings
 
 LENGTHS = [90, 61, 40, 33, 17]
@@ -144,6 +147,12 @@ def written(folder: Path, settings: dict[str, Any]) -> list[str]:
     return ["--config", str(folder / "config.json"), "--out", str(folder / "out")]
 
 
+def one_process() -> sharding_program.Case:
+    """The run of :func:`bare_run` for one process."""
+    model = ModelSettings("test", 2, 32, 4, 2, 48, 60)
+    return sharding_program.Case("run", sequence_parallel(), model, "zero3")
+
+
 @pytest.fixture(scope="module")
 def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sharded sequence-parallel run launched plainly where only torch, numpy and
@@ -157,8 +166,9 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder,
         sequence_parallel(),
         **{
+            "seed": 1,
             "training.sharding": "zero3",
-            "training.optimizer.clip_norm": 1.0,
+            "training.optimizer": vars(sharding_program.settings(one_process()).training.optimizer),
             "training.checkpoint_every": 2,
         },
     )
@@ -251,6 +261,16 @@ def test_every_setting_trains_the_same_model(bare_run: Path) -> None:
     losses = [setting["losses"] for setting in result["settings"]]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert losses[0][0] == pytest.approx(np.log(60), rel=0.1)
+
+
+def test_losses_and_norms_are_those_of_one_process(bare_run: Path) -> None:
+    """Single against double precision; the first step of the run warms up."""
+    case = one_process()
+    sequences = read_sequences(bare_run.parent / "corpus.parquet", plan_lengths(case.plan), 60)
+    whole = sharding_program.reference(case, sequences)
+    for setting in read_json(bare_run / "result.json")["settings"]:
+        assert setting["losses"] == pytest.approx(whole.losses[1:], rel=1e-5)
+        assert setting["gradient_norms"] == pytest.approx(whole.norms[1:], rel=1e-4)
 
 
 def test_the_trace_has_every_rank_and_setting(bare_run: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from railx.fabric import CircuitSchedule, Configuration, Grant
 from training import session as module
 from training.session import BackendOptions, Operation, Session
-from training.trace import Recorder
+from training.trace import RECONFIGURATION, Recorder
 
 RING = Configuration("ring", (0, 1))
 PAIR = Configuration("pair", (0, 2))
@@ -44,6 +44,7 @@ class Controller:
         self.seen: list[tuple[Any, ...]] = []
         self.held: set[Configuration] = set()
         self.answers: dict[str, threading.Event] = {}
+        self.grant = Grant(0, 0, 0, 0, 0, False)
 
     def begin(self, channel: str, sequence: int, configuration: Configuration) -> bool:
         return configuration in self.held
@@ -55,7 +56,7 @@ class Controller:
 
     def granted(self, asked: Any, *, timeout_s: float) -> Grant:
         assert asked.answer.wait(60)
-        return Grant(0, 0, 0, 0, 0, False)
+        return self.grant
 
     def abandon(self, asked: Any) -> None:
         self.seen.append(("abandon", asked.channel))
@@ -194,3 +195,44 @@ def test_a_posted_receive_holds_announcements_back_until_a_collective_overtakes_
         connected.schedule = CircuitSchedule({0: (PAIR, RING, PAIR, PAIR)})
     ring()
     assert controller.seen[-1] == ("release", "ring", announced)
+
+
+def test_what_follows_on_the_same_circuits_is_not_announced(
+    connected: Session, controller: Controller
+) -> None:
+    object.__setattr__(connected.options, "mode", "provisioned")
+    connected.schedule = CircuitSchedule({0: (RING, RING, PAIR)})
+    controller.held.add(RING)
+    for _ in range(2):
+        collective = issued(connected, "all_gather", "ring", RING)
+        assert connected.try_hold(collective)
+        connected.end(collective)
+    assert controller.seen == [("release", "ring", None), ("release", "ring", PAIR)]
+
+
+def test_what_had_to_wait_after_all_counts_as_asked_and_not_as_held(
+    connected: Session, controller: Controller
+) -> None:
+    controller.held.add(RING)
+    collective = issued(connected, "all_gather", "ring", RING)
+    assert connected.try_hold(collective)
+    assert (connected.statistics.held, connected.statistics.requests) == (1, 0)
+    for _ in range(2):
+        connected._granted_late("ring", collective.sequence, Grant(0, 9, 3, 5, 1, False))
+    seen = connected.statistics
+    assert (seen.held, seen.requests, seen.reconfigurations) == (0, 1, 1)
+    assert (seen.wait_ns, seen.stall_ns) == (3, 5)
+
+
+def test_stalls_are_in_the_trace_up_to_the_grant(controller: Controller) -> None:
+    session = Session(BackendOptions("gloo", None, "electrical", 1), Recorder(0))
+    session.client = controller  # type: ignore[assignment]
+    for stall_ns in (0, 5):
+        operation = issued(session, "all_gather", "ring", RING)
+        session.ask_ahead(operation)
+        controller.grant = Grant(0, 1_000, 3, stall_ns, 1, False)
+        controller.answers["ring"].set()
+        with session.circuits(operation):
+            pass
+    rows = [row for row in session.recorder.table().to_pylist() if row["kind"] == RECONFIGURATION]
+    assert [(row["start_ns"], row["end_ns"]) for row in rows] == [(995, 1_000)]

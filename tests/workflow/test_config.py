@@ -162,6 +162,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ("seed=2147483648", "seed: got 2147483648; allowed: from 0 to 2147483647"),
         ("name=a/b", "name: got 'a/b'; allowed: letters, digits and underscores"),
         ("figures.cost.dpi=10", "figures.cost.dpi: got 10; allowed: from 50 to 600"),
+        ("~topologies.nope", "topologies: got 'nope'; allowed: railx_hyperx, "),
     ],
 )
 def test_a_mistake_is_named_in_one_line(override: str, expected: str) -> None:

@@ -68,6 +68,19 @@ MISFITS = {
         "figures.pipeline_schedule: nothing to show, as the experiment has no plan of its kind;"
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
     ),
+    "plans.pipeline_stdlib.cluster.devices=8": "plans.pipeline_stdlib.planner: got stages",
+    "plans.flexsp_stdlib.cluster.devices=16": (
+        "plans.flexsp_stdlib.cluster.all_to_all_gb_s: got bandwidths of degrees up to "
+    ),
+    "economics.price_set=nope": "economics.price_set: got 'nope'; allowed: ",
+    "mapping.price_set=nope": "mapping.price_set: got 'nope'; allowed: ",
+    "underlay.price_set=nope": "underlay.price_set: got 'nope'; allowed: ",
+    "corpora.wikipedia.quantiles=nowhere.csv": (
+        "corpora.wikipedia.quantiles: got 'nowhere.csv', which is not there; allowed: a CSV table"
+    ),
+    # What takes no time takes memory; the repeats of a study count.
+    "corpora.wikipedia.sequences=2e9": "corpora.wikipedia.sequences: got 2,000,000,000; allowed: ",
+    "tenancy.stream.samples=100000000": "tenancy.stream.arrivals: got ",
     "sweeps.railx_hyperx_min.topology=railx_hyperx_full"
     " sweeps.railx_hyperx_min.network.routing=adaptive": (
         "sweeps.railx_hyperx_min.topology: got railx_hyperx of 200,704 chips and switches; allowed:"

@@ -141,6 +141,11 @@ def test_results_that_cannot_be_written_are_refused(
     (tmp_path / "results").write_text("in the way")
     with pytest.raises(SettingsError, match=r"results: is a file; allowed: a folder"):
         check_folder(tmp_path / "results" / "quick")
+    for target in ("linked", "not mounted"):  # to itself, and to nowhere
+        (tmp_path / "linked").unlink(missing_ok=True)
+        (tmp_path / "linked").symlink_to(target)
+        with pytest.raises(SettingsError, match=rf"linked: leads to {target}, which is not there"):
+            check_folder(tmp_path / "linked" / "quick")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SettingsError, match=r"cannot be written; allowed: a folder of your own"):
         check_folder(tmp_path / "other")
@@ -194,6 +199,10 @@ def _nothing(folder: Path) -> None:
     pass
 
 
+def _link_to_itself(folder: Path) -> None:
+    (folder / "results").symlink_to("results")
+
+
 SNAKEMAKE = ("-m", "snakemake", "--cores", "1")
 QUICK = ("--config", "experiment=quick")
 
@@ -223,6 +232,12 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
     (run(), _write("conf/config.yaml", b"\xff\xfe\x00"), "conf/config.yaml: no YAML: byte 0"),
     (run(dry=False), _write("conf/economics/full_scale.yaml", b"a: ["), "conf/economics/full_scal"),
     (run(dry=False), _write("results", b""), "results: is a file; allowed: a folder"),
+    (run(), _link_to_itself, "results: leads to results, which is not there; allowed: a folder"),
+    (
+        railx("topology", "topology=mine"),
+        _write("conf/topology/mine.yaml", b"defaults: [mine]\n"),
+        "defaults: conf/topology/mine.yaml inherits itself",
+    ),
     (run(config=("--config", "experiment=")), _nothing, "experiment: got ''; allowed: "),
     (run(config=("--config", "experiment=7")), _nothing, "experiment: got '7'; allowed: "),
     (run(config=("--config", "experiment=a b")), _nothing, "experiment: got 'a b'; allowed: "),

@@ -125,6 +125,14 @@ def test_what_only_hydra_says_is_left_to_it(
         composed_plainly(tmp_path, {"defaults": [{"/a": "f"}]}, overrides)
 
 
+def test_files_that_inherit_each_other_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for one, other in (("f", "g"), ("g", "f")):
+        (tmp_path / "a" / f"{one}.yaml").write_text(f"defaults: [{other}]\n")
+    with pytest.raises(SettingsError, match=r"^defaults: conf/a/[fg]\.yaml inherits itself$"):
+        composed_plainly(tmp_path, {"defaults": [{"/a": "f"}]}, [])
+
+
 @pytest.mark.parametrize("value", ["7", "null", "true", "0.5"])
 def test_a_choice_that_is_no_word_is_refused(value: str) -> None:
     with pytest.raises(SettingsError, match=r"^traffic: got .*; allowed: a file of conf/traffic$"):
