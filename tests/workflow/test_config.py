@@ -140,7 +140,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ),
         (
             "experiment=fast",
-            "experiment: got 'fast'; allowed: convergence, end_to_end, gpu, live, paper,",
+            "experiment: got 'fast'; allowed: convergence, end_to_end, gpu, large_network, live,",
         ),
         ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
         (
@@ -418,7 +418,7 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
         ),
         (
             "defaults: [slow]",
-            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, live, mine, paper,",
+            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, large_network, live, mine,",
         ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),
