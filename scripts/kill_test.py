@@ -134,6 +134,8 @@ def _targets(options: argparse.Namespace, folder: Path) -> list[str]:
     script = (
         "import sys; from workflow.experiment import checked_experiment, overrides_from;"
         " from workflow.stages import STAGES, files_of;"
+        " wrong = [name for name in sys.argv[3:] if name not in STAGES];"
+        " wrong and sys.exit(f'error: --stages: got {wrong[0]!r}; allowed: ' + ', '.join(STAGES));"
         " own = checked_experiment(overrides_from({'experiment': sys.argv[1], 'hydra':"
         " sys.argv[2]}));"
         " print(*(path for name in sys.argv[3:] for path in files_of(own, name + '.' +"
