@@ -418,6 +418,9 @@ def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> tuple[O
     if done.returncode not in (0, 1, 2):
         raise MutantError(f"pytest ended with {done.returncode}: {' '.join(tests)}")
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if failed and all("Timeout (>" in line for line in failed):
+        # By the suite's own limit for a test: a mutant that hangs, or a busy machine.
+        return "timed out", "; ".join(failed)
     return ("killed" if done.returncode else "survived"), "; ".join(failed)
 
 

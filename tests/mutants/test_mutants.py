@@ -29,7 +29,10 @@ def mutants() -> ModuleType:
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
     (tmp_path / "add.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
-    test = "from add import add\n\n\ndef test_add():\n    assert add(2, 2) == 4\n"
+    test = (
+        "import pytest\nfrom add import add\n\n\n"
+        "@pytest.mark.timeout(2)\ndef test_add():\n    assert add(2, 2) == 4\n"
+    )
     (tmp_path / TEST).write_text(test, encoding="utf-8")
     return tmp_path
 
@@ -89,6 +92,7 @@ def test_a_patch_that_no_longer_applies_is_an_error(mutants: ModuleType, tree: P
         ("a * b", False, 1, "survived   m: the sum  (unexpected)"),
         ("a * b", True, 0, "survived   m: the sum  (known)"),
         ("a - b", True, 1, "(now killed: write `expect: killed` into the patch)"),
+        ("next(n for n in iter(int, 1) if n)", False, 0, "timed out  m: the sum\n"),
     ],
 )
 def test_a_mutant_is_killed_or_survives(

@@ -418,7 +418,7 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
         ),
         (
             "defaults: [slow]",
-            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, large_network, live, mine,",
+            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, large_network, live, ",
         ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),
