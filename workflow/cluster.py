@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import SHIPPED
-from workflow.stage import Needs
+from workflow.stage import Needs, Settings, Stage
 
 __all__ = [
     "AGENTS",
@@ -32,6 +32,7 @@ __all__ = [
     "PER_NODE",
     "PLUGINS",
     "asked",
+    "check_nodes",
     "check_plugin",
     "check_profile",
     "head_address",
@@ -113,6 +114,20 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
         "tasks": None if wanted else nodes,
         "cpus_per_task": own * needs.threads_per_rank,
     }
+
+
+def check_nodes(settings: Any, stages: Mapping[str, Stage], experiment: Settings) -> None:
+    """Refuse ranks of an experiment that do not spread over the nodes of the profile.
+
+    Snakemake asks for what a job wants only when the job is about to start.
+    """
+    for name, stage in stages.items():
+        profile = profile_resources(settings, name)
+        for item in stage.items(experiment) if profile else ():
+            try:
+                asked(stage.needs(experiment, item), profile)
+            except ValueError as error:
+                raise ValueError(f"{name} {item}: {error}") from None
 
 
 def _whole(profile: Mapping[str, Any], key: str) -> int | None:
