@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from railx.io import write_json, write_table
 from railx.network.packets import shard_of
 from railx.settings import SettingsError, to_dict
 from tests.builders import checked
 from workflow.config import compose_experiment
 from workflow.stages import STAGES, files_of, inputs_of
+from workflow.stages.packets import _read_sweeps
 
 SWEEP = "sweeps.railx_hyperx_min"
 
@@ -61,6 +63,14 @@ def test_any_number_of_shards_gives_the_same_bytes(
         made[shards] = make(plain, "packets", "railx_hyperx_min")
     for key in ("points", "summary"):
         assert made[1][key] == made[2][key] == made[4][key], key
+
+
+def test_seeds_that_are_alike_keep_their_rows_apart(tmp_path: Path) -> None:
+    write_table(tmp_path / "rows.parquet", [{"seed": 1, "load": load} for load in (0.5, 1.0, 2.0)])
+    ends = [{"summary": {"seed": 1, "runs": runs}, "speed": []} for runs in (2, 1)]
+    write_json(tmp_path / "ends.json", ends)
+    read = _read_sweeps(tmp_path / "rows.parquet", tmp_path / "ends.json")
+    assert [[row["load"] for row in one.rows] for one in read] == [[0.5, 1.0], [2.0]]
 
 
 def test_each_shard_is_a_job_and_a_sweep_in_one_piece_has_none() -> None:

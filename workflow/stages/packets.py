@@ -6,6 +6,7 @@ For one routing and traffic pattern, against the offered load.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,13 +99,9 @@ def _read_sweeps(rows: Path, ends: Path) -> list[Sweep]:
     from railx.io import read_json, read_rows
     from railx.network.packets import Sweep
 
-    table = read_rows(rows)
+    left = iter(read_rows(rows))
     return [
-        Sweep(
-            [row for row in table if row["seed"] == one["summary"]["seed"]],
-            one["summary"],
-            one["speed"],
-        )
+        Sweep(list(islice(left, one["summary"]["runs"])), one["summary"], one["speed"])
         for one in read_json(ends)
     ]
 
