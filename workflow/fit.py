@@ -390,11 +390,11 @@ def _check_routings(experiment: Experiment) -> None:
 def _check_traffic(experiment: Experiment) -> None:
     for name, sweep in experiment.sweeps.items():
         _check_pattern(experiment, sweep.topology, sweep.traffic, f"sweeps.{name}.traffic")
-        pattern = sweep.traffic.pattern
-        if pattern != "uniform" and _is_large(experiment.topologies[sweep.topology]):
+        drawn = sweep.traffic.pattern
+        if drawn != "uniform" and _is_large(experiment.topologies[sweep.topology]):
             raise SettingsError(
                 f"sweeps.{name}.traffic.pattern",
-                f"got {pattern!r} on {sweep.topology}; allowed: uniform, or a topology of at most"
+                f"got {drawn!r} on {sweep.topology}; allowed: uniform, or a topology of at most"
                 f" {MOST_EXPLICIT_CHIPS:,} chips",
             )
     for name in experiment.agreement.topologies:
