@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -25,6 +26,7 @@ from railx.fabric.core import (
     RefuseAction,
     SwitchAction,
 )
+from railx.fabric.decisions import state
 from railx.fabric.holdings import Presentation
 
 RING = Configuration("ring", (0, 1, 2, 3))
@@ -731,6 +733,23 @@ def test_who_goes_on_without_an_operation_is_not_waited_for() -> None:
     assert len(story.granted(("a", 2))) == 2
 
 
+def test_who_comes_to_a_failed_operation_will_not_come_to_one_before_it() -> None:
+    """A new process of rank 1 begins behind what its peer waits for."""
+    story = Story(ranks=3)
+    story.ask(("a", 0), LEFT, 0)
+    story.ask(("a", 1), LEFT, 0)
+    story.take(story.core.abandon(0, ("a", 1), 0))
+    story.ask(("b", 0), Configuration("ring", (0, 2)))
+    story.ask(("a", 1), LEFT, 1)
+    assert [(item.rank, item.reason) for item in story.refusals] == [
+        (0, "abandoned"),
+        (0, "ended"),
+        (1, "abandoned"),
+    ]
+    assert "rank 1 has gone on without ring 0,1 (operation 0 of a)" in story.refusals[1].message
+    assert story.core.statistics()["open"] == 1, "nothing but what ranks 0 and 2 wait for"
+
+
 def test_open_operations_listeners_and_tombstones_are_bounded() -> None:
     core = ControllerCore(Layout(1), 2)
     for number in range(OPEN_OPERATIONS):
@@ -747,6 +766,29 @@ def test_open_operations_listeners_and_tombstones_are_bounded() -> None:
         core.ask(1, number, ("t", number), LEFT, 0)
         core.abandon(1, ("t", number), 0)
     assert core.statistics()["tombstones"] == TOMBSTONES
+
+
+def test_what_is_remembered_of_a_rank_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest is kept, or the first of what the next report or recovery uses up."""
+    monkeypatch.setattr(state, "CHANNELS", 8)
+    core = ControllerCore(Layout(1), 2)
+    for number in range(LISTENERS + 10):
+        core.abandon(0, ("a", number), 0)
+        core.unlisten(0, number)
+    assert list(core._given_up[0]) == [("a", number) for number in range(10, LISTENERS + 10)]
+    assert list(core._heard[0]) == list(range(10, LISTENERS + 10))
+    for number in range(20):
+        core.ask(0, number, (f"c{number}", 0), LEFT, 0)
+    assert list(core._last[0]) == [f"c{number}" for number in range(12, 20)]
+    for rank in LEFT.members:
+        core.ask(rank, 50, ("a", LISTENERS + 20), LEFT, 0, can_hold=True)
+    core.switched(0, 0)
+    recovering = ControllerCore(Layout(1), 2, recovering=True)
+    for number in range(2 * OPEN_OPERATIONS + 10):
+        core.release(0, ("x", number), 0)
+        recovering.release(0, ("x", number), 0)
+    assert len(core.holds[LEFT].released) == OPEN_OPERATIONS
+    assert len(recovering._ended_early) == 2 * OPEN_OPERATIONS
 
 
 def test_an_event_costs_the_same_however_many_other_jobs_wait() -> None:
