@@ -21,6 +21,7 @@ from railx.fabric.core import (
     TOMBSTONES,
     Action,
     ControllerCore,
+    FoundAction,
     GrantAction,
     OperationKey,
     RefuseAction,
@@ -205,6 +206,19 @@ def test_a_hint_and_a_question_together_start_the_switch() -> None:
     story.until(60)
     story.ask(("a", 0), LEFT, 1)
     assert story.granted(("a", 0)) == [(0, 60, 0), (1, 0, 0)]
+
+
+def test_a_hint_ends_with_the_next_one_and_with_its_rank() -> None:
+    story = Story()
+    story.hint(LEFT, 0)
+    story.hint(RING, 0)
+    story.hint(LEFT, 1)
+    story.hint(RIGHT, 2)
+    story.take(story.core.leave(2, "lost its connection", 0))
+    story.hint(RIGHT, 3)
+    assert story.switches == []
+    story.hint(LEFT, 0)
+    assert len(story.switches) == 1
 
 
 def test_a_wrong_hint_is_counted_and_the_operation_served_on_demand() -> None:
@@ -602,6 +616,26 @@ def test_a_rank_that_came_back_is_not_answered_for_its_last_life() -> None:
     story.ask(("a", 0), LEFT, 0)
     assert len(story.grants) == grants
     assert story.refusals[-1].reason == "ended"
+
+
+def test_the_next_program_begins_anew() -> None:
+    """It may use the names of the last, whatever that asked for, gave up or heard."""
+    story = Story(ranks=2)
+    core, pair = story.core, Configuration("pair", (0, 1))
+    for life in (0, 10):
+        for rank in LEFT.members:
+            assert core.register(rank, life + rank) is None
+        story.ask(("a", 0), LEFT)
+        story.ask(("b", 0), LEFT)
+        story.until(story.now + 50)
+        story.release(("a", 0), 0, 1)
+        assert core.listen(0, 7, {"c": (1, 0)}, 50) == []
+        assert FoundAction(0, 7, 1, ("c", 0)) in core.ask(1, 300, ("c", 0), pair, 50)
+        story.ask(("d", 0), LEFT) if life else core.abandon(0, ("d", 0), 50)
+        for rank in LEFT.members:
+            core.leave(rank, "has left", 60)
+        assert len(story.granted(("a", 0))) == len(story.granted(("b", 0))) == 2 + 2 * (life > 0)
+    assert not story.refusals
 
 
 def test_a_lost_port_ends_its_leases_and_names_itself_until_it_is_back() -> None:
