@@ -28,7 +28,7 @@ from railx.fabric.core import (
     SwitchAction,
 )
 from railx.fabric.decisions import state
-from railx.fabric.holdings import Presentation
+from railx.fabric.holdings import Presentation, Report
 
 RING = Configuration("ring", (0, 1, 2, 3))
 LEFT = Configuration("ring", (0, 1))
@@ -666,6 +666,26 @@ def test_a_lost_port_ends_its_leases_and_names_itself_until_it_is_back() -> None
     assert story.core.statistics()["failures"] == {"switches": 0, "ports": 1, "ranks": 0}
 
 
+def test_a_port_that_is_lost_after_the_recall_is_told_to_those_under_way() -> None:
+    core = ControllerCore(Layout(1), 3)
+    for rank in LEFT.members:
+        core.ask(rank, rank, ("a", 0), LEFT, 0, can_hold=True)
+    core.switched(0, 0)
+    other = Configuration("ring", (1, 2))
+    recalls = core.ask(1, 5, ("b", 0), other, 0) + core.ask(2, 6, ("b", 0), other, 0)
+    assert len(recalls) == 2
+    core.ports_lost([Port(0, "left")], "dust", 0)
+    # Both have begun another one without asking.
+    report = Report(0, {"a": 1}, frozenset({("a", 1)}), 1)
+    assert core.recalled(0, LEFT, report, 0) == []
+    told = [item for item in core.recalled(1, LEFT, report, 0) if isinstance(item, RefuseAction)]
+    assert [(item.rank, item.request, item.reason) for item in told] == [
+        (0, None, "port"),
+        (1, None, "port"),
+    ]
+    assert all("the left port of GPU 0 on rail 0 is lost (dust)" in item.message for item in told)
+
+
 def test_a_failed_command_is_an_error_for_who_waits_and_tried_again_for_the_next() -> None:
     story = Story(ranks=2)
     story.ask(("a", 0), LEFT)
@@ -713,6 +733,23 @@ def test_who_does_not_present_in_time_is_dead() -> None:
     assert core.gone(1) is not None
     assert core.register(1, 6) is not None
     assert core.register(1, 7) is None
+
+
+@pytest.mark.parametrize("presented", [False, True])
+def test_who_dies_during_a_recovery_is_not_waited_for(presented: bool) -> None:
+    core = ControllerCore(Layout(1), 2, active=[Circuit(0, 1), Circuit(1, 0)], recovering=True)
+    for rank in LEFT.members:
+        core.register(rank, rank, returning=True)
+    begun = Presentation({"a": (LEFT, 0)}, frozenset({("a", 0)}))
+    if presented:
+        core.present(1, begun, 0)
+    assert core.leave(1, "lost its connection", 0) == []
+    (told,) = core.present(0, begun, 0)
+    assert isinstance(told, RefuseAction)
+    assert "rank 1 lost its connection during ring 0,1 (operation 0 of a)" in told.message
+    core.release(0, ("a", 0), 0)
+    assert not core.recovering
+    assert not core.leases
 
 
 def _recovering() -> ControllerCore:
