@@ -79,6 +79,20 @@ ROOMS = {
             "tests/replay/test_engine.py",
         ),
     ),
+    # What the invariants alone notice: no story, and no count of states.
+    "safety": Room(
+        (
+            *(
+                f"railx/fabric/decisions/{name}.py"
+                for name in (
+                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
+                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                )
+            ),
+            "railx/fabric/holdings.py",
+        ),
+        ("tests/fabric/test_safety.py",),
+    ),
     "network": Room(
         tuple(
             f"railx/network/{name}.py"
