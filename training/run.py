@@ -24,6 +24,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -201,6 +202,7 @@ def _check(
     _device_type(settings)
     _check_folder(out)
     _check_unfinished(Unfinished(out, run_identity(settings, resumed)), resumed, replace)
+    _check_hosts(settings)
     if int(os.environ.get("RANK", "0")) == 0:
         _check_address(settings)
 
@@ -232,6 +234,38 @@ def _place(device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: 
     return Place(
         rank, ranks, store, device, "nccl" if every and dist.is_nccl_available() else "gloo"
     )
+
+
+def _check_hosts(settings: RunSettings) -> None:
+    """Refuse addresses that lead another host of the launch back to itself.
+
+    Gloo tells the others the address that this host's name has here; on many systems
+    that is one of the loopback.
+    """
+    here, head = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("MASTER_ADDR", "")
+    if here in (None, os.environ.get("WORLD_SIZE")) or _loopback(head):
+        return
+    host, own = settings.fabric.host, socket.gethostname()
+    switched = any(setting.mode != "electrical" for setting in fabric_sweep(settings))
+    if switched and (host.startswith("unix:") or _loopback(host)):
+        raise SettingsError(
+            "fabric.host",
+            f"got {host}, which other hosts do not reach; allowed: an address of the first host",
+        )
+    if "GLOO_SOCKET_IFNAME" not in os.environ and _loopback(own):
+        raise ValueError(
+            f"GLOO_SOCKET_IFNAME: is missing, and {own} is a loopback address here, which other"
+            " hosts do not reach; allowed: the network interface to them, e.g. eth0"
+        )
+
+
+def _loopback(name: str) -> bool:
+    """Whether a name or an address leads back to this host; not where it is unknown."""
+    try:
+        found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
+    except OSError:
+        return False
+    return all(ip_address(str(place[0]).split("%")[0]).is_loopback for *_, place in found)
 
 
 def _check_address(settings: RunSettings) -> None:

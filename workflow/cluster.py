@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import SHIPPED
-from workflow.stage import Needs
+from workflow.stage import Needs, Settings, Stage
 
 __all__ = [
     "AGENTS",
@@ -31,6 +32,7 @@ __all__ = [
     "PER_NODE",
     "PLUGINS",
     "asked",
+    "check_nodes",
     "check_plugin",
     "check_profile",
     "head_address",
@@ -114,6 +116,20 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
     }
 
 
+def check_nodes(settings: Any, stages: Mapping[str, Stage], experiment: Settings) -> None:
+    """Refuse ranks of an experiment that do not spread over the nodes of the profile.
+
+    Snakemake asks for what a job wants only when the job is about to start.
+    """
+    for name, stage in stages.items():
+        profile = profile_resources(settings, name)
+        for item in stage.items(experiment) if profile else ():
+            try:
+                asked(stage.needs(experiment, item), profile)
+            except ValueError as error:
+                raise ValueError(f"{name} {item}: {error}") from None
+
+
 def _whole(profile: Mapping[str, Any], key: str) -> int | None:
     value = profile.get(key)
     if value is None:
@@ -144,8 +160,30 @@ def _slurm_nodes(job: str) -> int:
 
 
 def head_address(environment: Mapping[str, str] = os.environ) -> str:
-    """Where the other nodes reach the first one of a job, on which this code runs."""
-    return environment.get("RAILX_HEAD_ADDRESS") or socket.gethostname()
+    """Where the other nodes reach the first one of a job, on which this code runs.
+
+    An interface stands for its address: nobody knows before the job begins which node
+    is the first one.
+    """
+    named = environment.get("RAILX_HEAD_ADDRESS") or socket.gethostname()
+    return _address_of(named) if named in (name for _, name in socket.if_nameindex()) else named
+
+
+def _address_of(interface: str) -> str:
+    """The IPv4 address of an interface of this machine; ValueError without one."""
+    import fcntl
+
+    asked = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            # SIOCGIFADDR of Linux; the address stands behind the name and its family.
+            told = fcntl.ioctl(any_socket.fileno(), 0x8915, asked)
+        except OSError as error:
+            raise ValueError(
+                f"RAILX_HEAD_ADDRESS: got {interface}, {error.strerror}; allowed: an interface"
+                " with an IPv4 address, a name or an address"
+            ) from None
+    return socket.inet_ntoa(told[20:24])
 
 
 def ranks_command(

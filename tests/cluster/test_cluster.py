@@ -163,6 +163,18 @@ def test_a_controller_is_where_other_nodes_reach_it(host: str) -> None:
     assert head_address({}) == socket.gethostname()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_an_interface_stands_for_its_address() -> None:
+    assert head_address({"RAILX_HEAD_ADDRESS": "lo"}) == "127.0.0.1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_an_interface_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "ib0")])
+    with pytest.raises(ValueError, match="RAILX_HEAD_ADDRESS: got ib0, No such device; allowed:"):
+        head_address({"RAILX_HEAD_ADDRESS": "ib0"})
+
+
 def test_a_profile_without_its_plugin_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

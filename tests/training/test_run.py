@@ -481,6 +481,59 @@ def test_more_ranks_than_the_plan_has_devices(
     )
 
 
+@pytest.fixture
+def two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two hosts, each of which has its own name on its loopback."""
+    launch = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.1"}
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+
+
+@pytest.mark.usefixtures("two_hosts")
+def test_addresses_that_other_hosts_do_not_reach(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for host in ("127.0.0.1", "unix:/tmp/controller"):
+        assert refused(
+            prepared(tmp_path, sequence_parallel(), **{"fabric.host": host}), tmp_path, capfd
+        ) == (
+            f"training.run: error: fabric.host: got {host}, which other hosts do not reach;"
+            " allowed: an address of the first host\n"
+        )
+    settings = prepared(tmp_path, sequence_parallel(), **{"fabric.host": "10.0.0.1"})
+    missing = (
+        "training.run: error: GLOO_SOCKET_IFNAME: is missing, and localhost is a loopback"
+        " address here, which other hosts do not reach; allowed: the network interface to them,"
+        " e.g. eth0\n"
+    )
+    assert refused(settings, tmp_path, capfd) == missing
+    # Without switches there is no controller to reach.
+    apart = {"training.on_demand_latencies_ms": [], "training.provisioned_latencies_ms": []}
+    electrical = prepared(tmp_path, sequence_parallel(), **apart)
+    assert refused(electrical, tmp_path, capfd) == missing
+
+
+@pytest.mark.usefixtures("two_hosts")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0"),
+        # Agents on one machine.
+        ("MASTER_ADDR", "localhost"),
+        ("LOCAL_WORLD_SIZE", "2"),
+    ],
+)
+def test_addresses_that_all_ranks_reach(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(command, "run_rank", lambda *run: None)
+    settings = prepared(tmp_path, sequence_parallel(), **{"fabric.host": "10.0.0.1"})
+    assert command.main(written(tmp_path, settings)) == 0
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = prepared(tmp_path, sequence_parallel())
     (tmp_path / "out").write_text("a file")

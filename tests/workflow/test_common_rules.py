@@ -136,19 +136,30 @@ def test_rules_take_what_their_stage_declares(read: Read) -> None:
     assert "{wildcards.corpus}" in rules.words("corpus")
 
 
-def test_nodes_are_asked_for_as_the_profile_says(
-    read: Read, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_are_asked_for_as_the_profile_says(read: Read) -> None:
     run = ["static_stdlib"]
     wanted = read().cluster_resources("training")
     assert {key: value(run) for key, value in wanted.items()} == dict.fromkeys(wanted)
     profile = {"training": {"ranks_per_node": 2, "gpus_per_rank": 1}}
     wanted = read(profile=profile).cluster_resources("training")
     assert {key: wanted[key](run) for key in ("nodes", "gres")} == {"nodes": 2, "gres": "gpu:2"}
-    broken = read(profile={"training": {"ranks_per_node": 0}}).cluster_resources("training")
-    with pytest.raises(SystemExit):
-        broken["nodes"](run)
-    assert capsys.readouterr().err.startswith("error: training: ranks_per_node: got 0; allowed")
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ({"training": {"ranks_per_node": 0}}, "training static_stdlib: ranks_per_node: got 0"),
+        ({"training": {"ranks_per_node": "x"}}, "training static_stdlib: ranks_per_node: got 'x'"),
+    ],
+)
+def test_ranks_that_fit_no_nodes_are_refused_before_any_job(
+    read: Read, capsys: pytest.CaptureFixture[str], profile: Any, said: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        read(profile=profile)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}; allowed")
+    assert read(profile={"training": {"ranks_per_node": 4}, "live": {"runtime": 60}})
 
 
 def test_checks_are_those_of_the_package() -> None:
@@ -156,7 +167,7 @@ def test_checks_are_those_of_the_package() -> None:
     text = (ROOT / "workflow/rules/common.smk").read_text()
     for name in places.__all__:
         assert re.search(rf"^ {{8}}{name}\(", text, re.MULTILINE), name
-    assert "asked" in cluster.__all__
+    assert {"asked", "check_nodes"} <= set(cluster.__all__)
 
 
 # what a job does around its stage

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir)))
 
-from workflow.cluster import asked, profile_resources
+from workflow.cluster import asked, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.locking import hold_folder
 from workflow.places import check_cores, check_folder, check_sources, check_targets
@@ -31,6 +31,7 @@ def composed():
         check_folder(results_folder(experiment))
         check_sources(experiment)
         check_targets(experiment, sys.argv[1:])
+        check_nodes(workflow.resource_settings, STAGES, experiment)
         return experiment
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -90,11 +91,7 @@ def cluster_resources(name):
     def found(key):
         def value(wildcards):
             needs = STAGES[name].needs(EXPERIMENT, item_of(wildcards))
-            try:
-                return asked(needs, profile_resources(workflow.resource_settings, name))[key]
-            except ValueError as error:
-                print(f"error: {name}: {error}", file=sys.stderr)
-                sys.exit(2)
+            return asked(needs, profile_resources(workflow.resource_settings, name))[key]
 
         return value
 
