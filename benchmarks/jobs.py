@@ -34,6 +34,9 @@ ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "benchmarks/jobs.csv"
 FIGURE = ROOT / "docs/images/jobs.svg"
 COLUMNS = ("points", "jobs", "graph_cpu_s", "run_cpu_s", "job_cpu_s")
+#: The columns that count; the others are seconds. And all of them as they are printed.
+_COUNTS = ("points", "jobs")
+_SHOWN = ("points", "graph_cpu_s", "jobs", "run_cpu_s", "job_cpu_s")
 #: Networks that parts of every experiment are about.
 _OTHERS = ("railx_hyperx", "railx_hyperx_m4n2", "torus_2d")
 _FIGURES = ("all_claims", "topology_metrics", "all_to_all_bandwidth", "ring_all_reduce")
@@ -119,13 +122,10 @@ def measured(points: list[int], run: list[int], *, kept: bool) -> list[dict[str,
     return rows
 
 
-_SHOWN = ("points", "graph_cpu_s", "jobs", "run_cpu_s", "job_cpu_s")
-
-
 def _cell(row: dict[str, float], column: str) -> str:
     if column not in row:
         return "-"
-    return f"{row[column]:,}" if column in ("points", "jobs") else f"{row[column]:.2f}"
+    return f"{row[column]:,}" if column in _COUNTS else f"{row[column]:.2f}"
 
 
 def read_stored() -> list[dict[str, float]]:
@@ -134,11 +134,7 @@ def read_stored() -> list[dict[str, float]]:
         return []
     with STORE.open(encoding="utf-8", newline="") as file:
         return [
-            {
-                key: int(text) if key in ("points", "jobs") else float(text)
-                for key, text in row.items()
-                if text
-            }
+            {key: int(text) if key in _COUNTS else float(text) for key, text in row.items() if text}
             for row in csv.DictReader(file)
         ]
 
@@ -153,9 +149,6 @@ def store(rows: list[dict[str, float]]) -> None:
             writer.writerow(
                 {key: value if key in _COUNTS else f"{value:.3f}" for key, value in row.items()}
             )
-
-
-_COUNTS = ("points", "jobs")
 
 
 def figure() -> None:

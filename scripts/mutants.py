@@ -79,6 +79,20 @@ ROOMS = {
             "tests/replay/test_engine.py",
         ),
     ),
+    # What the invariants alone notice: no story, and no count of states.
+    "safety": Room(
+        (
+            *(
+                f"railx/fabric/decisions/{name}.py"
+                for name in (
+                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
+                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                )
+            ),
+            "railx/fabric/holdings.py",
+        ),
+        ("tests/fabric/test_safety.py",),
+    ),
     "network": Room(
         tuple(
             f"railx/network/{name}.py"
@@ -401,8 +415,10 @@ def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> tuple[O
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     # What only slow tests notice is noticed by nobody who runs `make test`.
     command += ["-m", "not slow"]
-    # Compiled files of a mutant must not outlive it.
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Compiled files of a mutant must not outlive it, and pytest cuts what it says of a
+    # failure at the width of a terminal.
+    own = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"}
+    environment = {**os.environ, **own}
     try:
         done = subprocess.run(
             [*command, *tests],

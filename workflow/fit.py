@@ -106,7 +106,7 @@ def check_choices(chosen: Mapping[str, Any]) -> None:
         network = chosen["network"]
         if network.model == "packet":
             check_topology(chosen["topology"])
-            _check_table("topology", chosen["topology"], network.routing)
+            _check_table("topology", chosen["topology"].family, chosen["topology"], network.routing)
             vertices = _vertices(chosen["topology"])
             check_packets("", network, vertices, (chosen["traffic"].load,), 1)
 
@@ -264,7 +264,10 @@ def _check_packets(experiment: Experiment) -> None:
                 f"got {sweep.precision:g}; allowed: at least {_FINEST:g}, as windows are so noisy",
             )
         _check_table(
-            f"sweeps.{name}.topology", experiment.topologies[sweep.topology], sweep.network.routing
+            f"sweeps.{name}.topology",
+            sweep.topology,
+            experiment.topologies[sweep.topology],
+            sweep.network.routing,
         )
         check_packets(
             f"sweeps.{name}",
@@ -281,19 +284,18 @@ def _check_packets(experiment: Experiment) -> None:
         check_packets("agreement", agreement.network, chips, loads, pairs * len(loads))
 
 
-def _check_table(key: str, settings: FamilySettings, routing: str) -> None:
+def _check_table(key: str, name: str, settings: FamilySettings, routing: str) -> None:
     """Refuse routing tables that no memory holds, with what stands beside them."""
-    vertices, grouped = _vertices(settings), family_of(settings).grouped_routings
-    ports = family_of(settings).ports_per_chip(settings)
-    table = Cost(
-        bytes=_GROUPED_BYTES * vertices * ports if routing in grouped else 4.0 * vertices**2
-    )
+    family, vertices = family_of(settings), _vertices(settings)
+    grouped = Cost(bytes=_GROUPED_BYTES * vertices * family.ports_per_chip(settings))
+    pairs = Cost(bytes=4.0 * vertices**2)
+    table = grouped if routing in family.grouped_routings else pairs
     if table.over > 1:
-        others = "" if routing in grouped or not grouped else f", or routing {' or '.join(grouped)}"
+        smaller = " or ".join(family.grouped_routings) if grouped.over <= 1 else ""
         raise SettingsError(
             key,
-            f"got {settings.family} of {vertices:,} chips and switches; allowed: fewer, as the"
-            f" routing table of {routing} would take {in_words(table)}{others}",
+            f"got {name} of {vertices:,} chips and switches; allowed: fewer, as the routing table"
+            f" of {routing} would take {in_words(table)}{smaller and f', or routing {smaller}'}",
         )
 
 
@@ -388,11 +390,15 @@ def _check_routings(experiment: Experiment) -> None:
 def _check_traffic(experiment: Experiment) -> None:
     for name, sweep in experiment.sweeps.items():
         _check_pattern(experiment, sweep.topology, sweep.traffic, f"sweeps.{name}.traffic")
+        drawn = sweep.traffic.pattern
+        if drawn != "uniform" and _is_large(experiment.topologies[sweep.topology]):
+            raise SettingsError(
+                f"sweeps.{name}.traffic.pattern",
+                f"got {drawn!r} on {sweep.topology}; allowed: uniform, or a topology of at most"
+                f" {MOST_EXPLICIT_CHIPS:,} chips",
+            )
     for name in experiment.agreement.topologies:
-        chips = _vertices(experiment.topologies[name])
-        if chips > _MOST_VERTICES or _graph(experiment.topologies[name]).chips > (
-            MOST_EXPLICIT_CHIPS
-        ):
+        if _is_large(experiment.topologies[name]):
             raise SettingsError(
                 "agreement.topologies",
                 f"got {name!r}, which is too large; allowed: topologies of at most"
@@ -502,6 +508,12 @@ def _check_names(key: str, wanted: Iterable[str], known: Iterable[str]) -> None:
     for name in wanted:
         if name not in names:
             raise SettingsError(key, f"got {name!r}; allowed: {', '.join(names)}")
+
+
+def _is_large(settings: FamilySettings) -> bool:
+    """Whether there are too many chips for a matrix of what each sends to each."""
+    graph = _small_graph(settings)
+    return graph is None or graph.chips > MOST_EXPLICIT_CHIPS
 
 
 def _small_graph(settings: FamilySettings) -> Topology | None:

@@ -29,8 +29,8 @@ def make(job: Any) -> None:
 
     Beside the results stands the record of what they were made of.
     """
-    arrow_alone(job.params.code["packages"])
     with logged(job.log[0]) as log:
+        arrow_alone(job.params.code["packages"])
         started_utc, load_before = now_utc(), load_average()
         written = dict(job.output.items())
         record = written.pop("record")

@@ -71,5 +71,7 @@ def check_targets(experiment: Settings, targets: Iterable[str]) -> None:
         }
         if str(path) not in written:
             named = path.relative_to(folder / stage).parts[0].partition(".")[0]
-            allowed = dict.fromkeys(written.values()) if STAGES[stage].item else written
-            raise SettingsError(stage, f"got {named!r}; allowed: {', '.join(allowed)}")
+            files = [file for file, item in written.items() if item in ("", named)]
+            allowed = files or dict.fromkeys(written.values())
+            got = target if files else named
+            raise SettingsError(stage, f"got {got!r}; allowed: {', '.join(allowed)}")

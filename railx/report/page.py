@@ -166,11 +166,10 @@ def _first_alike(
 def _in_words(jobs: Sequence[Mapping[str, Any]]) -> str:
     """What jobs that are left out have in common, and in how many ways they differ."""
     parts = []
-    for key in ("commit", "code", "lock", "machine"):
+    # Digests are as short as in the rows.
+    for key, most in (("commit", 12), ("code", 12), ("lock", 12), ("machine", None)):
         found = {str(job[key] or "not known") for job in jobs}
-        parts.append(
-            f"{key} {next(iter(found))[:40]}" if len(found) == 1 else f"{len(found):,} {key}s"
-        )
+        parts.append(f"{key} {found.pop()[:most]}" if len(found) == 1 else f"{len(found):,} {key}s")
     changed = sum(bool(job["dirty"]) for job in jobs)
     return ", ".join([*parts, f"{changed:,} with changes that are not committed"])
 

@@ -63,6 +63,8 @@ LEAST_POINTS = 5
 PUBLISHED_ERROR = 0.06
 #: How far InfiniPipe's cost model is typically off, in time and in memory.
 PUBLISHED_PIPELINE_ERROR = 0.05
+#: Relative errors below this are of the arithmetic.
+_ROUNDING = 1e-9
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -585,8 +587,9 @@ def _per_token(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
 def _solved(terms: FloatArray, measured: FloatArray, relative: bool = True) -> FloatArray:
     """The coefficients of zero or more whose relative errors have the least squares.
 
-    There are three at most, so that every choice of those above zero is tried.
-    ``relative`` false takes the errors as they are.
+    There are three at most, so that every choice of those above zero is tried, fewer
+    first: one more has to explain more than rounding. ``relative`` false takes the
+    errors as they are.
     """
     scale = np.where((measured > 0) & relative, measured, 1.0)
     weighed, wanted = terms / scale[:, None], measured / scale
@@ -595,10 +598,11 @@ def _solved(terms: FloatArray, measured: FloatArray, relative: bool = True) -> F
     count = terms.shape[1]
     there = np.flatnonzero(size).tolist()
     best, least = np.zeros(count), float(wanted @ wanted)
+    rounding = _ROUNDING**2 * least
     for chosen in (list(s) for n in range(1, count + 1) for s in combinations(there, n)):
         found = np.linalg.lstsq(weighed[:, chosen] / size[chosen], wanted, rcond=None)[0]
         rest = weighed[:, chosen] / size[chosen] @ found - wanted
-        if (found >= 0).all() and float(rest @ rest) < least:
+        if (found >= 0).all() and float(rest @ rest) < least - rounding:
             least = float(rest @ rest)
             best = np.zeros(count)
             best[chosen] = found / size[chosen]

@@ -196,17 +196,20 @@ def _hears_nothing(world: World, number: int, rank: Rank) -> bool:
     )
 
 
-def wander(scenario: Scenario, draw: Random, chance: float = 0.05) -> int:
+def wander(scenario: Scenario, draw: Random, chance: float = 0.05, *, late: float = 1.0) -> int:
     """One random run of a job of any size to its end; returns how many events it had.
 
-    ``chance``: how often a fault happens, as long as some are left. Raises Violation
-    as ``explore``.
+    ``chance``: how often a fault happens, as long as some are left. ``late``: how often
+    a message that was doubled or delayed may come at all, while others go on. Raises
+    Violation as ``explore``.
     """
     world, found, path = World(scenario), Exploration(scenario), list[Event]()
     try:
         while True:
             faults = world.fault_events() if draw.random() < chance else []
             events = faults or _all_events(world, found, faults=False)
+            if draw.random() >= late:
+                events = [event for event in events if event[0] != "stray"] or events
             if not events:
                 return len(path)
             path.append(draw.choice(events))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,12 +21,14 @@ from railx.fabric.core import (
     TOMBSTONES,
     Action,
     ControllerCore,
+    FoundAction,
     GrantAction,
     OperationKey,
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.holdings import Presentation
+from railx.fabric.decisions import state
+from railx.fabric.holdings import Presentation, Report
 
 RING = Configuration("ring", (0, 1, 2, 3))
 LEFT = Configuration("ring", (0, 1))
@@ -203,6 +206,19 @@ def test_a_hint_and_a_question_together_start_the_switch() -> None:
     story.until(60)
     story.ask(("a", 0), LEFT, 1)
     assert story.granted(("a", 0)) == [(0, 60, 0), (1, 0, 0)]
+
+
+def test_a_hint_ends_with_the_next_one_and_with_its_rank() -> None:
+    story = Story()
+    story.hint(LEFT, 0)
+    story.hint(RING, 0)
+    story.hint(LEFT, 1)
+    story.hint(RIGHT, 2)
+    story.take(story.core.leave(2, "lost its connection", 0))
+    story.hint(RIGHT, 3)
+    assert story.switches == []
+    story.hint(LEFT, 0)
+    assert len(story.switches) == 1
 
 
 def test_a_wrong_hint_is_counted_and_the_operation_served_on_demand() -> None:
@@ -602,6 +618,26 @@ def test_a_rank_that_came_back_is_not_answered_for_its_last_life() -> None:
     assert story.refusals[-1].reason == "ended"
 
 
+def test_the_next_program_begins_anew() -> None:
+    """It may use the names of the last, whatever that asked for, gave up or heard."""
+    story = Story(ranks=2)
+    core, pair = story.core, Configuration("pair", (0, 1))
+    for life in (0, 10):
+        for rank in LEFT.members:
+            assert core.register(rank, life + rank) is None
+        story.ask(("a", 0), LEFT)
+        story.ask(("b", 0), LEFT)
+        story.until(story.now + 50)
+        story.release(("a", 0), 0, 1)
+        assert core.listen(0, 7, {"c": (1, 0)}, 50) == []
+        assert FoundAction(0, 7, 1, ("c", 0)) in core.ask(1, 300, ("c", 0), pair, 50)
+        story.ask(("d", 0), LEFT) if life else core.abandon(0, ("d", 0), 50)
+        for rank in LEFT.members:
+            core.leave(rank, "has left", 60)
+        assert len(story.granted(("a", 0))) == len(story.granted(("b", 0))) == 2 + 2 * (life > 0)
+    assert not story.refusals
+
+
 def test_a_lost_port_ends_its_leases_and_names_itself_until_it_is_back() -> None:
     story = Story()
     story.ask(("a", 0), LEFT)
@@ -628,6 +664,26 @@ def test_a_lost_port_ends_its_leases_and_names_itself_until_it_is_back() -> None
     story.until(150)
     assert story.granted(("a", 2)) == [(0, 0, 50), (1, 0, 50)]
     assert story.core.statistics()["failures"] == {"switches": 0, "ports": 1, "ranks": 0}
+
+
+def test_a_port_that_is_lost_after_the_recall_is_told_to_those_under_way() -> None:
+    core = ControllerCore(Layout(1), 3)
+    for rank in LEFT.members:
+        core.ask(rank, rank, ("a", 0), LEFT, 0, can_hold=True)
+    core.switched(0, 0)
+    other = Configuration("ring", (1, 2))
+    recalls = core.ask(1, 5, ("b", 0), other, 0) + core.ask(2, 6, ("b", 0), other, 0)
+    assert len(recalls) == 2
+    core.ports_lost([Port(0, "left")], "dust", 0)
+    # Both have begun another one without asking.
+    report = Report(0, {"a": 1}, frozenset({("a", 1)}), 1)
+    assert core.recalled(0, LEFT, report, 0) == []
+    told = [item for item in core.recalled(1, LEFT, report, 0) if isinstance(item, RefuseAction)]
+    assert [(item.rank, item.request, item.reason) for item in told] == [
+        (0, None, "port"),
+        (1, None, "port"),
+    ]
+    assert all("the left port of GPU 0 on rail 0 is lost (dust)" in item.message for item in told)
 
 
 def test_a_failed_command_is_an_error_for_who_waits_and_tried_again_for_the_next() -> None:
@@ -677,6 +733,23 @@ def test_who_does_not_present_in_time_is_dead() -> None:
     assert core.gone(1) is not None
     assert core.register(1, 6) is not None
     assert core.register(1, 7) is None
+
+
+@pytest.mark.parametrize("presented", [False, True])
+def test_who_dies_during_a_recovery_is_not_waited_for(presented: bool) -> None:
+    core = ControllerCore(Layout(1), 2, active=[Circuit(0, 1), Circuit(1, 0)], recovering=True)
+    for rank in LEFT.members:
+        core.register(rank, rank, returning=True)
+    begun = Presentation({"a": (LEFT, 0)}, frozenset({("a", 0)}))
+    if presented:
+        core.present(1, begun, 0)
+    assert core.leave(1, "lost its connection", 0) == []
+    (told,) = core.present(0, begun, 0)
+    assert isinstance(told, RefuseAction)
+    assert "rank 1 lost its connection during ring 0,1 (operation 0 of a)" in told.message
+    core.release(0, ("a", 0), 0)
+    assert not core.recovering
+    assert not core.leases
 
 
 def _recovering() -> ControllerCore:
@@ -731,6 +804,23 @@ def test_who_goes_on_without_an_operation_is_not_waited_for() -> None:
     assert len(story.granted(("a", 2))) == 2
 
 
+def test_who_comes_to_a_failed_operation_will_not_come_to_one_before_it() -> None:
+    """A new process of rank 1 begins behind what its peer waits for."""
+    story = Story(ranks=3)
+    story.ask(("a", 0), LEFT, 0)
+    story.ask(("a", 1), LEFT, 0)
+    story.take(story.core.abandon(0, ("a", 1), 0))
+    story.ask(("b", 0), Configuration("ring", (0, 2)))
+    story.ask(("a", 1), LEFT, 1)
+    assert [(item.rank, item.reason) for item in story.refusals] == [
+        (0, "abandoned"),
+        (0, "ended"),
+        (1, "abandoned"),
+    ]
+    assert "rank 1 has gone on without ring 0,1 (operation 0 of a)" in story.refusals[1].message
+    assert story.core.statistics()["open"] == 1, "nothing but what ranks 0 and 2 wait for"
+
+
 def test_open_operations_listeners_and_tombstones_are_bounded() -> None:
     core = ControllerCore(Layout(1), 2)
     for number in range(OPEN_OPERATIONS):
@@ -747,6 +837,29 @@ def test_open_operations_listeners_and_tombstones_are_bounded() -> None:
         core.ask(1, number, ("t", number), LEFT, 0)
         core.abandon(1, ("t", number), 0)
     assert core.statistics()["tombstones"] == TOMBSTONES
+
+
+def test_what_is_remembered_of_a_rank_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest is kept, or the first of what the next report or recovery uses up."""
+    monkeypatch.setattr(state, "CHANNELS", 8)
+    core = ControllerCore(Layout(1), 2)
+    for number in range(LISTENERS + 10):
+        core.abandon(0, ("a", number), 0)
+        core.unlisten(0, number)
+    assert list(core._given_up[0]) == [("a", number) for number in range(10, LISTENERS + 10)]
+    assert list(core._heard[0]) == list(range(10, LISTENERS + 10))
+    for number in range(20):
+        core.ask(0, number, (f"c{number}", 0), LEFT, 0)
+    assert list(core._last[0]) == [f"c{number}" for number in range(12, 20)]
+    for rank in LEFT.members:
+        core.ask(rank, 50, ("a", LISTENERS + 20), LEFT, 0, can_hold=True)
+    core.switched(0, 0)
+    recovering = ControllerCore(Layout(1), 2, recovering=True)
+    for number in range(2 * OPEN_OPERATIONS + 10):
+        core.release(0, ("x", number), 0)
+        recovering.release(0, ("x", number), 0)
+    assert len(core.holds[LEFT].released) == OPEN_OPERATIONS
+    assert len(recovering._ended_early) == 2 * OPEN_OPERATIONS
 
 
 def test_an_event_costs_the_same_however_many_other_jobs_wait() -> None:

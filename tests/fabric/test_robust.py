@@ -28,6 +28,7 @@ from railx.fabric.circuits import Port
 from railx.fabric.controller import serve
 from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN, MessageDecoder, encode
+from railx.fabric.serving.state import OBSERVERS
 from railx.fabric.switches import EmulatedSwitchSettings
 from railx.settings import SettingsError, to_dict
 from tests.commands import environment
@@ -126,11 +127,13 @@ def test_more_connections_than_it_can_hold_are_survived(taken: int, reason: str)
     process = start(SETTINGS, f"{limits}\n{files}")
     with contextlib.ExitStack() as crowd:
         place = address(process)
-        for _ in range(40):
-            crowd.enter_context(socket.create_connection(place))
+        crowded = [crowd.enter_context(socket.create_connection(place)) for _ in range(40)]
         host, port = place
         with FabricClient(f"{host}:{port}", 0, gpus_per_server=1, token="t") as client:
             assert client.statistics()["refusals"][reason] > 0
+            # The oldest made place, not the newest.
+            crowded[0].settimeout(5)
+            assert MessageDecoder().feed(crowded[0].recv(4096))[0]["reason"] == reason
             client.shut_down_controller()
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 0
@@ -271,6 +274,30 @@ def test_bad_input_is_refused_with_a_reason_and_touches_nobody_else() -> None:
         for client in (zero, one):
             assert client.begin("g", 1, PAIR)
             client.release("g", 1)
+
+
+def test_observers_and_the_patience_with_a_rank_are_bounded() -> None:
+    with launch_controller(SETTINGS, 2) as controller, contextlib.ExitStack() as stack:
+        assert controller.address is not None
+        for _ in range(OBSERVERS):
+            observer = stack.enter_context(Observer(controller.address))
+        with pytest.raises(ObserverError, match=f"{OBSERVERS} observers are here; allowed: no"):
+            Observer(controller.address)
+        # A process that the controller has declared dead does not know it yet.
+        dead = stranger(controller)
+        fields = {"rank": 0, "gpus_per_server": 1, "token": controller.token, "incarnation": 5}
+        known = observer.status()["controller"]["incarnation"]
+        dead.sendall(encode("REGISTER", **fields, controller=known))
+        (told,) = answers(dead)
+        assert (told["reason"], told["message"][-22:]) == (
+            "declared_dead",
+            "allowed: a new process",
+        )
+        # What a rank may not say is told it a hundred times.
+        rank, wrong = register(controller, 1), encode("STATUS", request=1)
+        rank.sendall(wrong * 99 + encode("STATS", request=2) + wrong + encode("STATS", request=3))
+        heard = [answer["type"] for answer in answers(rank) if answer["type"] != "PING"]
+        assert heard == ["ERROR"] * 99 + ["STATS", "ERROR"]
 
 
 def test_what_a_former_process_was_part_of_is_over_after_a_restart_too(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ What holds (:func:`World.check`, :func:`World.check_end`):
   when it began, and carry it as long as all members have begun and one has not ended;
 * no grant while the switch moves: what is granted or held is lit on the switch itself;
 * no tear-down in flight: no command drops a circuit in use;
-* no starvation: nobody in the queue is overtaken where ports overlap;
+* no starvation: nobody in the queue is overtaken where ports overlap, by another
+  operation or by the circuits of a hint;
 * bounded waiting: no event leads back to an earlier state, so every run ends; and where
   nothing but giving up is left to do, nothing waits in the queue that all members asked
-  for, nobody waits for what has failed, and no lease is left over. Without faults
-  everything has been granted.
+  for, nobody waits for what has failed, and no lease is left over. Without faults that
+  cost an operation everything has been granted. At the very end no operation is open.
 
 A message that is lost ends its connection some time later, as a heartbeat or TCP would.
 Circuits count as held or used until the core has been told that they are not: so what
@@ -78,6 +79,11 @@ class Scenario:
     gpus_per_server: int = 1
     ports: tuple[Port, ...] = ()
     listens: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def refuses_nobody(self) -> bool:
+        """Whether nothing happens that may cost an operation; doubles do not."""
+        return {name for name, _ in self.faults} <= {"double"}
 
     def program(self, rank: int) -> tuple[tuple[OperationKey, Configuration], ...]:
         """What a rank does, in order."""
@@ -322,8 +328,11 @@ class World:
         """One event."""
         queue = [operation.key for operation in self.core._queue.values()]
         held = frozenset(self.core.holds)
+        under_way = {key for key, item in self.core._operations.items() if item.granted}
         self.granted = set()
         self._take(event)
+        # Who asks again for what is under way is answered again, and overtakes nobody.
+        self.granted -= under_way
         if self.granted and queue:
             self._check_order(queue, held)
 
@@ -582,7 +591,7 @@ class World:
             ):
                 holdings.refused(action.request)
                 rank.over.add(self.program(number)[action.request][0])
-                if not any(self.scenario.faults):
+                if self.scenario.refuses_nobody:
                     raise Violation(f"refused without a fault: {action.message}")
             elif action.request is not None:
                 holdings.refused(action.request)
@@ -618,6 +627,7 @@ class World:
                     self.light.remove(circuit)
                 self.commands[action.command] = action
                 self._check_matching()
+                self._check_turn(action)
                 continue
             if isinstance(action, FoundAction) and action.rank not in self.listens:
                 raise Violation(f"nobody listens: {action}")
@@ -646,6 +656,17 @@ class World:
                 if operation is None or operation.granted or ports.isdisjoint(operation.ports):
                     continue
                 raise Violation(f"{earlier} was overtaken by {key}")
+
+    def _check_turn(self, action: SwitchAction) -> None:
+        """What comes up at a port is for who waits there first, if anybody does.
+
+        So no hint takes a port from an operation that all have asked for.
+        """
+        for circuit in action.connect:
+            for port in circuit.ports:
+                first = next(iter(self.core._waiting.get(port, {}).values()), None)
+                if first is not None and circuit not in first.circuits:
+                    raise Violation(f"{circuit} takes {port}, for which {first.key} waits")
 
     def _check_grant(self, action: GrantAction) -> None:
         dark = set(self.layout.circuits(action.configuration)) - self.light
@@ -725,7 +746,7 @@ class World:
                 raise Violation(f"{configuration.name} was recalled and never given back")
         if not {"delay", "restart", "return"} & self.faults.keys():
             self._check_told()
-        if not any(self.scenario.faults):
+        if self.scenario.refuses_nobody:
             for number, rank in enumerate(self.ranks):
                 if self._is_unfinished(number, rank):
                     raise Violation(f"rank {number} waits for ever")
@@ -759,6 +780,11 @@ class World:
         for number, rank in enumerate(self.ranks):
             if rank.alive and self._is_unfinished(number, rank):
                 raise Violation(f"rank {number} never ends its program")
+        # A receiver from any source that is through knows of no operation, and where a
+        # presentation comes behind its rank's questions, nobody knows of those.
+        untold = bool(self.listens) or {"delay", "restart"} <= self.faults.keys()
+        if self.core._operations and not untold:
+            raise Violation(f"operations are left over: {sorted(self.core._operations)}")
 
     # States that are one
 

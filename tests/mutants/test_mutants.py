@@ -31,7 +31,9 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "add.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
     test = (
         "import pytest\nfrom add import add\n\n\n"
-        "@pytest.mark.timeout(2)\ndef test_add():\n    assert add(2, 2) == 4\n"
+        "@pytest.mark.timeout(2)\n"
+        "def test_the_sum_of_two_and_two_is_neither_three_nor_five_but_the_four_between():\n"
+        "    assert add(2, 2) == 4\n"
     )
     (tmp_path / TEST).write_text(test, encoding="utf-8")
     return tmp_path

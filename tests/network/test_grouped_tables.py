@@ -4,12 +4,14 @@ and to the last bit, as over all pairs.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
 from railx.families import build_routing, family_of, registry
+from railx.network.flows import route_flows
 from railx.network.packets import (
     engine,
     simulate_packets,
@@ -108,6 +110,36 @@ def test_what_is_read_from_a_table_is_the_same_to_the_last_bit(
         lambda table: table.over_pairs().entry,
     ):
         assert np.array_equal(read(grouped), read(pairs))
+
+
+@pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d"])
+def test_tables_lie_in_memory_as_loops_are_compiled_for(name: str) -> None:
+    _, grouped, pairs = both(name, "balanced")
+    for _, entry in grouped.blocks():
+        assert entry.flags.c_contiguous
+    assert pairs.entry.flags.c_contiguous
+
+
+def test_a_table_may_lead_nowhere() -> None:
+    topology = build("torus_2d")
+    table = build_routing(topology, "min", np.zeros(0, dtype=np.int32))
+    assert table.entry.shape == (table.states, topology.vertices, 0)
+    assert len(route_flows(topology, "min", [], []).link) == 0
+
+
+def test_mistakes_are_found_in_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Towards one chip no circle closes, and only packets for the last one stop."""
+    monkeypatch.setattr(tables, "_BLOCK", 1)
+    topology, grouped, _ = both("torus_2d", "min")
+    one_class = dataclasses.replace(grouped, pool_class=np.zeros_like(grouped.pool_class))
+    with pytest.raises(ValueError, match="wait for each other in a circle"):
+        check_deadlock_free(topology, one_class)
+    assert grouped.groups is not None
+    entry = grouped.entry.copy()
+    # The chip before chip 19 in its column of nodes, for the row of chip 19.
+    entry[:, topology.chips - 6, grouped.groups.columns - 1] = -1
+    with pytest.raises(ValueError, match="for chip 19 "):
+        check_delivery(topology, dataclasses.replace(grouped, entry=entry))
 
 
 def test_destinations_in_any_order_are_found() -> None:

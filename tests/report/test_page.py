@@ -297,7 +297,8 @@ def test_a_thousand_points_are_a_page_that_opens(made: Made, report: Path, tmp_p
     ]
     words = read_json(made.folder / "figure/all.json")
     image = tmp_path / "all.svg"
-    marks = f'<rect width="1" height="1"/>{"<!-- a mark -->" * 40_000}'
+    # Marks, not comments, which no page keeps.
+    marks = '<rect width="1" height="1"/>' * 20_000
     for path in (image, tmp_path / "all.dark.svg"):
         path.write_text(f'<svg width="9pt" height="9pt">{marks}</svg>')
     image.with_suffix(".png").write_bytes(b"a picture")
@@ -321,7 +322,7 @@ def test_a_thousand_points_are_a_page_that_opens(made: Made, report: Path, tmp_p
     assert (
         "Traffic on each: 960 tables more, <code>network/point_0040/bounds.parquet</code>" in html
     )
-    assert "1,962 jobs more: commit 0123456789abcdef, code c0dec0" in html
+    assert "1,962 jobs more: commit 0123456789ab, code c0dec0" in html
     assert "1,962 with changes that are not committed" in html
     assert "and 980 tables more" in html
     assert "characters more are left out here" in html
@@ -330,7 +331,7 @@ def test_a_thousand_points_are_a_page_that_opens(made: Made, report: Path, tmp_p
     # 40 jobs, the line of the others and the heading.
     assert len(shown["jobs"]) == 42
     assert base64.b64encode(b"a picture").decode() in html
-    assert html.count("a mark") == 0
+    assert html.count("rect") < 100
 
 
 def test_every_job_shows_where_it_comes_from(report: Path) -> None:

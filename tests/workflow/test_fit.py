@@ -83,14 +83,19 @@ MISFITS = {
     "tenancy.stream.samples=100000000": "tenancy.stream.arrivals: got ",
     "sweeps.railx_hyperx_min.topology=railx_hyperx_full"
     " sweeps.railx_hyperx_min.network.routing=adaptive": (
-        "sweeps.railx_hyperx_min.topology: got railx_hyperx of 200,704 chips and switches; allowed:"
-        " fewer, as the routing table of adaptive would take about 150 GiB of memory, or routing"
-        " min or balanced"
+        "sweeps.railx_hyperx_min.topology: got railx_hyperx_full of 200,704 chips and switches;"
+        " allowed: fewer, as the routing table of adaptive would take about 150 GiB of memory, or"
+        " routing min or balanced"
     ),
     "sweeps.railx_hyperx_min.topology=railx_hyperx_full topologies.railx_hyperx_full.n=16"
     " topologies.railx_hyperx_full.ocs_radix=null": (
-        "sweeps.railx_hyperx_min.topology: got railx_hyperx of 625,681 chips and switches; allowed:"
-        " fewer, as the routing table of min would take about 74.6 GiB of memory"
+        "sweeps.railx_hyperx_min.topology: got railx_hyperx_full of 625,681 chips and switches;"
+        " allowed: fewer, as the routing table of min would take about 74.6 GiB of memory"
+    ),
+    "traffic@sweeps.railx_hyperx_min.traffic=neighbour"
+    " sweeps.railx_hyperx_min.topology=railx_hyperx_full": (
+        "sweeps.railx_hyperx_min.traffic.pattern: got 'neighbour' on railx_hyperx_full; allowed:"
+        " uniform, or a topology of at most 4,096 chips"
     ),
     "figures=[latency_load] sweeps=[]": (
         "figures.latency_load: nothing to show, as the experiment has no packets of its kind"
@@ -100,6 +105,19 @@ MISFITS = {
 
 def test_packets_on_200_704_chips_are_not_refused_for_their_routing_table() -> None:
     compose_experiment(["experiment=quick", "sweeps.railx_hyperx_min.topology=railx_hyperx_full"])
+
+
+def test_no_other_routing_is_named_where_none_fits() -> None:
+    full = "topologies.railx_hyperx_full"
+    with pytest.raises(SettingsError, match=r"adaptive would take [^,]* GiB of memory$"):
+        compose_experiment(
+            [
+                "experiment=quick",
+                "sweeps.railx_hyperx_min.topology=railx_hyperx_full",
+                "sweeps.railx_hyperx_min.network.routing=adaptive",
+                *(f"{full}.n=16", f"{full}.ocs_radix=null"),
+            ]
+        )
 
 
 @pytest.mark.parametrize("overrides", MISFITS)

@@ -158,6 +158,9 @@ def test_a_target_that_no_stage_writes_is_refused() -> None:
     check_targets(experiment, ["results/quick/figure/cost.svg", "all", "results/quick/report.html"])
     with pytest.raises(SettingsError, match=r"^figure: got 'costs'; allowed: .*cost"):
         check_targets(experiment, ["results/quick/figure/costs.svg"])
+    said = r"^figure: got 'results/quick/figure/cost.gif'; allowed: results/quick/figure/"
+    with pytest.raises(SettingsError, match=said):
+        check_targets(experiment, ["results/quick/figure/cost.gif"])
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from railx.io import read_json, write_json, write_table
 from railx.network.packets import shard_of
 from railx.settings import SettingsError, to_dict
 from tests.builders import checked
 from workflow.config import compose_experiment
 from workflow.stages import STAGES, files_of, inputs_of
+from workflow.stages.packets import _read_sweeps
 
 SWEEP = "sweeps.railx_hyperx_min"
 
@@ -61,6 +64,17 @@ def test_any_number_of_shards_gives_the_same_bytes(
         made[shards] = make(plain, "packets", "railx_hyperx_min")
     for key in ("points", "summary"):
         assert made[1][key] == made[2][key] == made[4][key], key
+    # What a machine took stands where it was taken.
+    taken = [read_json(path)["runs"] for path in sorted(Path().rglob("seeds/*-*/speed.json"))]
+    assert [len(runs) > 0 for runs in taken] == [True] * 4
+    assert json.loads(made[4]["speed"])["runs"] == []
+
+
+def test_seeds_that_are_alike_keep_their_rows_apart(tmp_path: Path) -> None:
+    write_table(tmp_path / "rows.parquet", [{"seed": 1, "load": load} for load in (0.5, 1.0, 2.0)])
+    write_json(tmp_path / "summaries.json", [{"seed": 1, "runs": runs} for runs in (2, 1)])
+    read = _read_sweeps(tmp_path / "rows.parquet", tmp_path / "summaries.json")
+    assert [[row["load"] for row in one.rows] for one in read] == [[0.5, 1.0], [2.0]]
 
 
 def test_each_shard_is_a_job_and_a_sweep_in_one_piece_has_none() -> None:
@@ -68,7 +82,10 @@ def test_each_shard_is_a_job_and_a_sweep_in_one_piece_has_none() -> None:
     shards = ("railx_hyperx_min-1", "railx_hyperx_min-2")
     assert STAGES["seeds"].items(plain) == shards
     files = files_of(plain, "seeds.rows", shards)
-    assert inputs_of(STAGES["packets"], plain, "railx_hyperx_min")["rows"] == list(files.values())
+    inputs = inputs_of(STAGES["packets"], plain, "railx_hyperx_min")
+    assert inputs["rows"] == list(files.values())
+    # Nothing that depends on a machine.
+    assert set(inputs) == {"topology", "rows", "summaries"}
     assert STAGES["seeds"].items(experiment(1)) == ()
     assert "rows" not in inputs_of(STAGES["packets"], experiment(1), "railx_hyperx_min")
 

@@ -121,7 +121,8 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         *(("figure", key) for key in STAGES["figure"].outputs),
         ("report", "report"), ("report", "config"), ("report", "provenance"),
         ("crate", "crate"), ("crate", "workflow"),
-        ("tracking", "tracking"), ("packets", "speed"), ("seeds", "rows"), ("seeds", "ends"),
+        ("tracking", "tracking"), ("packets", "speed"), ("seeds", "rows"),
+        ("seeds", "summaries"), ("seeds", "speed"),
     }  # fmt: skip
     named = {
         (name, key)

@@ -181,6 +181,16 @@ def test_exchanges_that_were_measured_take_the_place_of_the_clusters() -> None:
     assert fit.held_out_all_to_all_error == pytest.approx(0.5)
 
 
+def test_rounding_is_no_bandwidth() -> None:
+    settings = replace(SETTINGS, exchange_degrees=(2,))
+    given = [profile_row(point, COEFFICIENTS) for point in layer_points(settings)]
+    for equal_ms in np.random.default_rng(1).random(50).tolist():
+        for one in given:
+            if one["part"] == "all_to_all":
+                one["forward_ms"] = one["backward_ms"] = equal_ms
+        assert fit_profile(given, 1).all_to_all_gb_s == {}, equal_ms
+
+
 def test_recomputed_layers_have_no_part_in_the_fit_of_the_others() -> None:
     without = fit_profile([one for one in rows() if not one["checkpointed"]], 1)
     assert without == replace(

@@ -6,6 +6,7 @@ For one routing and traffic pattern, against the offered load.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def run(job: Job) -> Summary:
 
     The rows carry the sweep's name beside the topology's. How fast the simulator was
     depends on the machine and stands apart, for nobody to judge by. Seeds that had jobs
-    of their own (stage seeds) are only put together.
+    of their own (stage seeds) are only put together; their speed stands with them.
     """
     from railx.network.packets import merged
     from railx.network.seeds import repeat_seeds
@@ -55,8 +56,9 @@ def run(job: Job) -> Summary:
     if sweep.shards == 1:
         seeds = repeat_seeds(seed, sweep.repeats)
         sweeps = sweep_seeds(job.file("topology"), sweep, seed, seeds)
-    for rows, ends in zip(job.inputs.get("rows", ()), job.inputs.get("ends", ()), strict=True):
-        sweeps += _read_sweeps(rows, ends)
+    else:
+        for rows, summaries in zip(job.inputs["rows"], job.inputs["summaries"], strict=True):
+            sweeps += _read_sweeps(rows, summaries)
     swept = merged(sweeps)
     job.write_table("points", ({"sweep": job.item, **row} for row in swept.rows))
     summary = {"sweep": job.item, **swept.summary}
@@ -93,20 +95,13 @@ def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[in
     )
 
 
-def _read_sweeps(rows: Path, ends: Path) -> list[Sweep]:
+def _read_sweeps(rows: Path, summaries: Path) -> list[Sweep]:
     """The sweeps of a shard, seed by seed, as stage seeds wrote them."""
     from railx.io import read_json, read_rows
     from railx.network.packets import Sweep
 
-    table = read_rows(rows)
-    return [
-        Sweep(
-            [row for row in table if row["seed"] == one["summary"]["seed"]],
-            one["summary"],
-            one["speed"],
-        )
-        for one in read_json(ends)
-    ]
+    left = iter(read_rows(rows))
+    return [Sweep(list(islice(left, one["runs"])), one, []) for one in read_json(summaries)]
 
 
 def run_one_load(job: Job) -> Summary:
@@ -158,7 +153,7 @@ def _inputs(experiment: Settings, sweep: str) -> Inputs:
     inputs: dict[str, Made] = {"topology": Made("topology.graph", own["topology"])}
     if own["shards"] > 1:
         shards = tuple(f"{sweep}-{place + 1}" for place in range(own["shards"]))
-        inputs |= {key: Made(f"seeds.{key}", shards) for key in ("rows", "ends")}
+        inputs |= {key: Made(f"seeds.{key}", shards) for key in ("rows", "summaries")}
     return inputs
 
 

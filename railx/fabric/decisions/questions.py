@@ -65,9 +65,12 @@ class Questions(Granting):
             return [self._grant_action(operation, rank, now_ns)] if operation.granted else []
         tombstone = self._tombstones.get(key)
         if tombstone is not None and rank in tombstone.untold:
+            # What its peers began of the channel before that, it will not come to.
+            passed = self._pass(rank, key)
             self._told(key, rank)
             self._note_last(rank, *key)
-            return [self._refuse(rank, request, tombstone.message, tombstone.reason)]
+            refusal = self._refuse(rank, request, tombstone.message, tombstone.reason)
+            return [*passed, refusal, *self._advance(now_ns)]
         hold = self.holds.get(configuration)
         if hold is not None and rank in hold.holders and not hold.recalled:
             return self._grant_to_holder(rank, request, key, configuration, hold, now_ns)

@@ -271,7 +271,7 @@ def _entry(table: RoutingTable) -> NDArray[np.int32]:
 def _columns(
     topology: Topology, table: RoutingTable
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where ``entry`` has the column of a destination.
+    """Where ``entry`` has the column of a destination: ``own`` and ``goal`` of the Net.
 
     A table over all pairs is one of a single level.
     """

@@ -211,7 +211,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
     orders = walk_orders(phases, routing)
     flows, _ = uniform_flow(phases, topology.nodes, routing)
     ports = rail_ports(topology).link
-    onward = _onward(builder.virtual_channels, routing)
+    onward = _onward(phases, routing)
     assert builder.groups is not None
     for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
         rows = np.repeat(phase.rail_rows(ports)[node], onward, axis=1)
@@ -253,7 +253,7 @@ def ordered_groups(
     chips = np.arange(topology.chips)
     to = chips if destinations is None else destinations.astype(np.int64)
     goal = [phase.coordinate(to // chips_per_node) for phase in phases]
-    onward = _onward(len(phases) + 1, routing)
+    onward = _onward(phases, routing)
     after = [*goal[1:], to % chips_per_node]
     return groups_by_coordinates(
         topology.chips,
@@ -267,9 +267,9 @@ def ordered_groups(
     )
 
 
-def _onward(virtual_channels: int, routing: LineRouting) -> int:
+def _onward(phases: Sequence[Phase], routing: LineRouting) -> int:
     """How many channels of a rail a packet may take, by where it goes next."""
-    return virtual_channels if routing == "balanced" else 1
+    return len(phases) + 1 if routing == "balanced" else 1
 
 
 def fill_final(builder: TableBuilder, walk: IntArray) -> None:

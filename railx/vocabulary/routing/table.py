@@ -103,13 +103,17 @@ class RoutingTable:
         vertex = np.arange(self.entry.shape[1])[:, None]
         for begin in range(0, len(self.destinations), _BLOCK):
             end = min(begin + _BLOCK, len(self.destinations))
-            yield slice(begin, end), self.entry[:, vertex, seen.seen(begin, end)]
+            found = self.entry[:, vertex, seen.seen(begin, end)]
+            # numpy leaves it in another order, for which loops would be compiled again.
+            yield slice(begin, end), np.ascontiguousarray(found)
 
     def over_pairs(self) -> RoutingTable:
         """The same routing with a column for each destination."""
         if self.groups is None:
             return self
-        whole = np.concatenate([entry for _, entry in self.blocks()], axis=2)
+        whole = np.empty((*self.entry.shape[:2], len(self.destinations)), dtype=np.int32)
+        for block, entry in self.blocks():
+            whole[:, :, block] = entry
         return dataclasses.replace(self, entry=whole, groups=None)
 
     def spread_pools(self, width: IntArray) -> tuple[IntArray, IntArray, IntArray]:
