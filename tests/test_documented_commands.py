@@ -180,7 +180,7 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
 #: What takes more than some ten seconds.
 SLOW = (
     *("make reproduce EXPERIMENT=gpu", "make reproduce EXPERIMENT=quick PROFILE"),
-    *("make reproduce PROFILE", "railx mapping"),
+    *("make reproduce PROFILE", "railx mapping", "snakemake --workflow-profile"),
 )
 
 
