@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     completion.complete(parser)
     try:
-        options = parser.parse_args(arguments)
+        options = _parsed(parser, arguments)
         _check_results(options)
         return int(options.action(options))
     except KeyboardInterrupt:
@@ -81,6 +81,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; overrides may stand behind them too.
+
+    argparse takes all words of a list from one place, and leaves the others over.
+    """
+    options, others = parser.parse_known_args(arguments)
+    unknown = [word for word in others if word.startswith("-") or not hasattr(options, "overrides")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if others:
+        options.overrides = [*options.overrides, *others]
+    return options
 
 
 def _one_line(error: ValueError | OSError) -> str:

@@ -50,6 +50,29 @@ def test_topology(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert {row["element"] for row in read_rows(out)} == {"link", "circuit"}
 
 
+def test_overrides_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("topology=railx_hyperx", "topology.m=2", "topology.n=2")
+    together = printed(capsys, "topology", *words)
+    assert main(["topology", *words[:2], "--json", words[2]]) == 0
+    assert json.loads(capsys.readouterr().out) == together
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("topology", "topology.m=2", "--json", "--nope=3"), "--nope=3"),
+        (("list", "topologies", "more"), "more"),
+    ],
+)
+def test_words_that_nothing_takes_are_named(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err == f"error: {said}: is not known; allowed: what --help lists\n"
+
+
 def test_network_gives_the_published_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     summary = printed(
         capsys,
