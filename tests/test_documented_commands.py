@@ -153,6 +153,7 @@ NOT_RUN = {
     "eval": "for a shell that stays; tests/package/test_commands.py asks what it would",
     "podman run": "needs the image; `make container` builds and runs it",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
+    "make reproduce EXPERIMENT=quick OVERRIDES='topologies.petersen": "needs a file moved",
     # tests/families/test_documented_family.py writes it.
     "railx topology topology=ladder": "needs the family that its page writes",
     "railx network topology=ladder": "needs the family that its page writes",
@@ -179,7 +180,7 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
 #: What takes more than some ten seconds.
 SLOW = (
     *("make reproduce EXPERIMENT=gpu", "make reproduce EXPERIMENT=quick PROFILE"),
-    *("make reproduce PROFILE", "railx mapping"),
+    *("make reproduce PROFILE", "railx mapping", "snakemake --workflow-profile"),
 )
 
 
