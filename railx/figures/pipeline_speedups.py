@@ -58,6 +58,9 @@ class PipelineSpeedupsSettings(CanvasSettings):
     rows: dict[str, str]
     """Published rows to show by id, in that order, and the words for each."""
 
+    only: tuple[str, ...]
+    """Plans to set side by side, of one model; empty: all."""
+
 
 def draw(settings: PipelineSpeedupsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """A row per published headline and per pair of our plans, and the bubbles below.
@@ -70,8 +73,8 @@ def draw(settings: PipelineSpeedupsSettings, inputs: FigureFiles, output: Path) 
     unknown = [name for name in settings.rows if name not in published.index]
     if unknown:
         raise ValueError(f"rows: got {', '.join(unknown)}; allowed: {', '.join(published.index)}")
-    groups = read_frames(inputs, "groups", (*_GROUPS, "planner"))
-    schedule = read_frames(inputs, "schedule", _SCHEDULE)
+    groups = read_frames(inputs, "groups", (*_GROUPS, "planner"), "plan", settings.only)
+    schedule = read_frames(inputs, "schedule", _SCHEDULE, "plan", settings.only)
     points = _points(settings.rows, published, groups, schedule)
     subtitle = (
         "Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost model"

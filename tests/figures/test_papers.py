@@ -172,6 +172,17 @@ def test_pipelines_are_held_against_plans_of_the_same_batches(data_of: DataOf) -
     assert published["Case study, 13B, with transfers between stages"] == 0.2
 
 
+def test_pipelines_are_held_against_the_plans_that_are_named(
+    inputs: FigureFiles, settings_of: SettingsOf, tmp_path: Path
+) -> None:
+    given = inputs["pipeline_speedups"]
+    none = write_result(tmp_path, "plan.schedule", [], "flexsp_wikipedia")
+    settings = settings_of("pipeline_speedups", only=["pipeline_wikipedia", "flexsp_wikipedia"])
+    draw_figure(settings, given | {"schedule": [*given["schedule"], none]}, tmp_path / "drawn")
+    data = pd.read_csv(tmp_path / "drawn.csv")
+    assert set(data[data["source"] == "ours"]["baseline"].dropna()) == {"flexsp"}
+
+
 def test_prices_are_over_the_fat_tree_of_the_same_size(data_of: DataOf) -> None:
     data, _ = data_of("network_prices")
     own = data.set_index(["source", "size", "network"])["ratio"]

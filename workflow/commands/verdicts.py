@@ -87,7 +87,7 @@ def _compare(rows: list[dict[str, Any]], path: Path) -> int:
     from railx.evidence import flipped, read_expected
 
     if not path.is_file():
-        raise ValueError(f"{path}: is not there; make it with --write")
+        raise ValueError(f"{path}: is not there; make it with --write in place of --expected")
     expected = read_expected(path)
     lines = flipped(rows, expected)
     for line in lines:
