@@ -7,6 +7,7 @@ numpy and pyarrow are needed, so that a bare GPU node can write its results.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import tempfile
@@ -24,6 +25,7 @@ __all__ = [
     "FIDELITIES",
     "Fidelity",
     "atomic_path",
+    "clear_beside",
     "in_repository",
     "leaves",
     "read_json",
@@ -51,6 +53,8 @@ FIDELITIES: tuple[Fidelity, ...] = (
 )
 
 _METADATA_KEY = b"railx"
+#: How files end that are not whole yet.
+_BESIDE = ".part"
 
 
 @contextmanager
@@ -61,7 +65,7 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_BESIDE)
     os.close(handle)
     beside = Path(name)
     try:
@@ -74,6 +78,16 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def clear_beside(target: str | Path) -> None:
+    """Remove what killed writers of ``target`` left beside it.
+
+    Only for who alone may write it: a file that is being written goes too.
+    """
+    target = Path(target)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{_BESIDE}"):
+        left.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from railx.io import write_json
+from railx.io import clear_beside, write_json
 from railx.progress import told
 from railx.provenance.intact import check_intact
 from railx.provenance.jobs import job_record, load_average, now_utc
@@ -40,6 +40,8 @@ def make(job: Any) -> None:
             for name, files in job.input.items()
         }
         log.begins(job.rule, item, job.params.settings, inputs)
+        for path in (*written.values(), record):
+            clear_beside(path)
         check_intact(job.input, Path(record.split("/provenance/")[0]))
         with told(" ".join(filter(None, [job.rule, item])), log.progress):
             STAGES[job.rule].make(job.params.settings, item=item, inputs=inputs, outputs=written)

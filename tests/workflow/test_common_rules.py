@@ -214,8 +214,12 @@ def test_a_job_says_what_it_does_and_writes_its_record(tmp_path: Path) -> None:
     read.write_bytes(b"made")
     made = {"outputs": {"results/quick/corpus/a": digest_of(read)}}
     (results / "provenance/corpus/a.json").write_text(json.dumps(made))
+    # A killed job left two files that are not whole; one beside them is another job's.
+    for name in ("metrics/.a.x1.part", "metrics/.ab.x2.part", "provenance/metrics/.a.json.x3.part"):
+        (results / name).touch()
     done = python("-c", _JOB, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [path.name for path in results.rglob("*.part")] == [".ab.x2.part"]
     record = read_json(results / "provenance/metrics/a.json")
     assert (record["stage"], record["item"], record["code"]) == ("metrics", "a", "d")
     assert record["packages"] == {"x": "1"}
