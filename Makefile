@@ -83,7 +83,7 @@ mistakes: $(READY) ## every setting of every experiment with values that nobody 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)
 	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.fabric.explore --states $(STATES)
 
-kill-test: $(READY) ## kill RUNS=5 quick runs KILLS=10 times each (SEED=1): what is not measured comes out byte for byte the same (hours; STAGES="metrics corpus" for these alone)
+kill-test: $(READY) ## kill RUNS=5 quick runs KILLS=10 times each (SEED=1): what is not measured comes out byte for byte the same (40 minutes; STAGES="metrics corpus" for these alone)
 	@$(BIN)/python scripts/kill_test.py --runs $(RUNS) --kills $(KILLS) --seed $(SEED) $(if $(STAGES),--stages $(STAGES))
 
 test-kubernetes: $(READY) ## the Kubernetes profile with pods that are processes here, training on two network namespaces (root, iproute2)
