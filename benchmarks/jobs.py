@@ -173,9 +173,13 @@ def figure() -> None:
             left.set(xlabel="Points", title="Making the graph of jobs", ylim=(0, 22))
             right.plot(*_columns(ran, "jobs", "job_cpu_s"), "o-", color=PALETTE[2])
             right.set(xlabel="Jobs run", title="One job", ylim=(0, 1.1))
-            for axes, goal_s in ((left, 20), (right, 1)):
+            marks = ((left, 20, rows, "points"), (right, 1, ran, "jobs"))
+            for axes, goal_s, shown, name in marks:
                 axes.axhline(goal_s, color=GREY, linestyle="--")
                 axes.set(xscale="log", ylabel="Processor seconds")
+                (places,) = _columns(shown, name)
+                axes.set_xticks(places, [f"{place:,}" for place in places])
+                axes.minorticks_off()
         FIGURE.write_bytes(drawn.read_bytes())
     print(f"drawn: {FIGURE.relative_to(ROOT)}")
 
