@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -163,27 +162,21 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
     """Where the other nodes reach the first one of a job, on which this code runs.
 
     An interface stands for its address: nobody knows before the job begins which node
-    is the first one.
+    is the first one. ValueError for an interface without an IPv4 address.
     """
+    import psutil
+
     named = environment.get("RAILX_HEAD_ADDRESS") or socket.gethostname()
-    return _address_of(named) if named in (name for _, name in socket.if_nameindex()) else named
-
-
-def _address_of(interface: str) -> str:
-    """The IPv4 address of an interface of this machine; ValueError without one."""
-    import fcntl
-
-    asked = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            # SIOCGIFADDR of Linux; the address stands behind the name and its family.
-            told = fcntl.ioctl(any_socket.fileno(), 0x8915, asked)
-        except OSError as error:
-            raise ValueError(
-                f"RAILX_HEAD_ADDRESS: got {interface}, {error.strerror}; allowed: an interface"
-                " with an IPv4 address, a name or an address"
-            ) from None
-    return socket.inet_ntoa(told[20:24])
+    interfaces = psutil.net_if_addrs()
+    if named not in interfaces:
+        return named
+    found = [one.address for one in interfaces[named] if one.family == socket.AF_INET]
+    if not found:
+        raise ValueError(
+            f"RAILX_HEAD_ADDRESS: got {named}, an interface without an IPv4 address; allowed: an"
+            " interface with one, a name or an address"
+        )
+    return str(found[0])
 
 
 def ranks_command(
