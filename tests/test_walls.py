@@ -29,7 +29,7 @@ def family_questions(source: str) -> Iterator[str]:
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and any(
-            _is_family(side) and not _is_family(other)
+            _is_family(side) and not (_is_family(other) or _is_address_family(other))
             for side in (node.left, *node.comparators)
             for other in (node.left, *node.comparators)
         ):
@@ -70,6 +70,11 @@ def _is_family(node: ast.expr) -> bool:
     )
 
 
+def _is_address_family(node: ast.expr) -> bool:
+    """``socket.AF_INET`` and its like: the word means something else there."""
+    return isinstance(node, ast.Attribute) and node.attr.startswith("AF_")
+
+
 def test_no_module_outside_the_families_asks_for_a_family() -> None:
     rooms = ROOT / "railx" / "families"
     asked = {
@@ -98,6 +103,10 @@ def test_no_module_outside_the_families_asks_for_a_family() -> None:
 )
 def test_questions_are_noticed(source: str) -> None:
     assert len(list(family_questions(source))) == 1
+
+
+def test_a_family_of_addresses_is_another_matter() -> None:
+    assert list(family_questions("address.family == socket.AF_INET")) == []
 
 
 def test_only_tests_import_tests() -> None:
