@@ -285,10 +285,14 @@ def check_packets(
 def in_words(cost: Cost) -> str:
     """An estimate as a reader takes it in."""
     if cost.bytes / MOST_BYTES >= cost.seconds / MOST_S:
-        return f"about {cost.bytes / 2**30:,.3g} GiB of memory"
+        return f"about {_rough(cost.bytes / 2**30)} GiB of memory"
     days = cost.seconds / 86_400
-    length = f"{days / 365:,.3g} years" if days > 730 else f"{days:,.3g} days"
+    length = f"{_rough(days / 365)} years" if days > 730 else f"{_rough(days)} days"
     return f"about {length} on one core"
+
+
+def _rough(value: float) -> str:
+    return f"{value:,.0f}" if 1e3 <= value < 1e9 else f"{value:.3g}"
 
 
 def _refuse(key: str, got: float, cost: Cost) -> None:

@@ -57,7 +57,9 @@ _MOST_PLACED = 4_000
 _FINEST = 1e-4
 #: Bytes of a packet simulation for each port of each chip where the routing table grows
 #: with groups of destinations: about what 10,000 chips of 24 ports take.
-_GROUPED_BYTES = 2e3
+_PORT_BYTES = 2e3
+#: Bytes for each group and vertex while such a table is made: what thin tori take.
+_GROUP_BYTES = 115.0
 
 
 def check_fit(experiment: Experiment) -> None:
@@ -287,11 +289,16 @@ def _check_packets(experiment: Experiment) -> None:
 def _check_table(key: str, name: str, settings: FamilySettings, routing: str) -> None:
     """Refuse routing tables that no memory holds, with what stands beside them."""
     family, vertices = family_of(settings), _vertices(settings)
-    grouped = Cost(bytes=_GROUPED_BYTES * vertices * family.ports_per_chip(settings))
+    ports = family.ports_per_chip(settings)
     pairs = Cost(bytes=4.0 * vertices**2)
-    table = grouped if routing in family.grouped_routings else pairs
+    grouped = {
+        each: Cost(bytes=vertices * max(_PORT_BYTES * ports, _GROUP_BYTES * columns))
+        for each in family.grouped_routings
+        for columns in [family.groups(settings, each) if family.groups else 0]
+    }
+    table = grouped.get(routing, pairs)
     if table.over > 1:
-        smaller = " or ".join(family.grouped_routings) if grouped.over <= 1 else ""
+        smaller = " or ".join(each for each, cost in grouped.items() if cost.over <= 1)
         raise SettingsError(
             key,
             f"got {name} of {vertices:,} chips and switches; allowed: fewer, as the routing table"

@@ -73,6 +73,9 @@ class Family(Generic[S]):
     each destination, so that networks of any size can be simulated packet by packet.
     """
 
+    groups: Callable[[S, str], int] | None = None
+    """Columns of the table of one of those routings, without building it."""
+
     switched: bool = False
     """Whether links run through optical circuit switches, so that there are
     cross-connects.

@@ -177,9 +177,12 @@ def test_families_say_which_of_their_tables_have_groups() -> None:
     networks = [build(conf, **changes) for conf, changes in NETWORKS.values()]
     for topology in networks:
         family = family_of(topology)
+        assert family.groups is not None
         for routing in family.routings:
             table = build_routing(topology, routing, grouped=True)
             assert (table.groups is not None) == (routing in family.grouped_routings)
+            if table.groups is not None:
+                assert family.groups(topology.settings, routing) == table.groups.columns
     named = {topology.family for topology in networks}
     assert {family.name for family in registry.FAMILIES if family.grouped_routings} == named
 

@@ -19,6 +19,7 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     grouped_routings=("min", "balanced"),
+    groups=routing.groups,
     switched=True,
     line_graphs=circuit_line_graphs,
     check_circuits=checks.check_circuits,

@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.railx_hyperx.settings import RailXHyperXSettings
+from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
 from railx.vocabulary.grid import line_wiring
 from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
 from railx.vocabulary.routing.line_phases import LineRouting, Phase
-from railx.vocabulary.routing.node_walks import fill_ordered, ordered_groups
+from railx.vocabulary.routing.node_walks import fill_ordered, ordered_columns, ordered_groups
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "phases_of", "route"]
+__all__ = ["ROUTINGS", "groups", "phases_of", "route"]
 
 ROUTINGS = ("min", "balanced", "adaptive")
 
@@ -82,3 +82,9 @@ def phases_of(topology: Topology) -> list[Phase]:
         )
         for dimension, stride in ((0, 1), (1, side))
     ]
+
+
+def groups(settings: RailXHyperXSettings, routing: str) -> int:
+    """By row, column and chip of the node."""
+    grid = grid_of(settings)
+    return ordered_columns((grid.columns, grid.rows), settings.m**2, routing)

@@ -13,11 +13,11 @@ from railx.families.railx_split.settings import RailXSplitSettings
 from railx.vocabulary.line_parts import part_wiring
 from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
 from railx.vocabulary.routing.line_phases import LineRouting, Phase
-from railx.vocabulary.routing.node_walks import fill_ordered, ordered_groups
+from railx.vocabulary.routing.node_walks import fill_ordered, ordered_columns, ordered_groups
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "phases_of", "route"]
+__all__ = ["ROUTINGS", "groups", "phases_of", "route"]
 
 ROUTINGS = ("min", "balanced", "adaptive")
 
@@ -81,3 +81,8 @@ def phases_of(topology: Topology) -> list[Phase]:
         for dimension, parts in enumerate(parts_of(settings))
         for part in parts
     ]
+
+
+def groups(settings: RailXSplitSettings, routing: str) -> int:
+    """By logical coordinate and chip of the node."""
+    return ordered_columns((*settings.sizes_x, *settings.sizes_y), settings.m**2, routing)

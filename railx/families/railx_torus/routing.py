@@ -13,7 +13,7 @@ from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "chip_grid", "route"]
+__all__ = ["ROUTINGS", "chip_grid", "groups", "route"]
 
 ROUTINGS = ("min", "balanced")
 
@@ -49,3 +49,8 @@ def chip_grid(m: int, columns: int, rows: int) -> IntArray:
     y, x = np.indices((m * rows, m * columns))
     chip: IntArray = (y // m * columns + x // m) * m * m + y % m * m + x % m
     return chip
+
+
+def groups(settings: RailXTorusSettings, routing: str) -> int:
+    """A place of each ring of chips."""
+    return settings.m * (settings.x_scale + settings.y_scale)

@@ -18,6 +18,7 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     grouped_routings=("min", "balanced"),
+    groups=routing.groups,
     line_graphs=graph.line_graphs,
     loads=loads.uniform_loads,
     longest_path_ns=loads.longest_path_ns,

@@ -10,7 +10,7 @@ from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "route"]
+__all__ = ["ROUTINGS", "groups", "route"]
 
 ROUTINGS = ("min", "balanced")
 
@@ -27,3 +27,8 @@ def route(
     settings = topology.settings
     assert isinstance(settings, Torus2DSettings)
     return route_rings(topology, routing, (settings.x_scale, settings.y_scale), destinations)
+
+
+def groups(settings: Torus2DSettings, routing: str) -> int:
+    """A place of each ring."""
+    return settings.x_scale + settings.y_scale

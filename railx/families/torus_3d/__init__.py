@@ -18,6 +18,7 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     grouped_routings=("min", "balanced"),
+    groups=routing.groups,
     node_hop_counts=graph.node_hop_counts,
     chip_rings=rings.chip_rings,
     place=placement.place,

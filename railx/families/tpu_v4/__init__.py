@@ -18,6 +18,7 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     grouped_routings=("min", "balanced"),
+    groups=routing.groups,
     switched=True,
     chip_rings=rings.chip_rings,
     bill=BILL,

@@ -14,7 +14,7 @@ from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "route"]
+__all__ = ["ROUTINGS", "groups", "route"]
 
 ROUTINGS = ("min", "balanced")
 
@@ -35,3 +35,8 @@ def route(
     return route_rings(
         topology, routing, settings.lengths, destinations, (z * rows + y) * columns + x
     )
+
+
+def groups(settings: TpuV4Settings, routing: str) -> int:
+    """A place of each ring."""
+    return sum(settings.lengths)

@@ -36,6 +36,7 @@ __all__ = [
     "exits",
     "fill_final",
     "fill_ordered",
+    "ordered_columns",
     "ordered_groups",
     "split_sets",
     "walk_pools",
@@ -211,7 +212,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
     orders = walk_orders(phases, routing)
     flows, _ = uniform_flow(phases, topology.nodes, routing)
     ports = rail_ports(topology).link
-    onward = _onward(phases, routing)
+    onward = _onward(len(phases), routing)
     assert builder.groups is not None
     for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
         rows = np.repeat(phase.rail_rows(ports)[node], onward, axis=1)
@@ -253,7 +254,7 @@ def ordered_groups(
     chips = np.arange(topology.chips)
     to = chips if destinations is None else destinations.astype(np.int64)
     goal = [phase.coordinate(to // chips_per_node) for phase in phases]
-    onward = _onward(phases, routing)
+    onward = _onward(len(phases), routing)
     after = [*goal[1:], to % chips_per_node]
     return groups_by_coordinates(
         topology.chips,
@@ -267,9 +268,14 @@ def ordered_groups(
     )
 
 
-def _onward(phases: Sequence[Phase], routing: LineRouting) -> int:
+def ordered_columns(lengths: Sequence[int], chips_per_node: int, routing: str) -> int:
+    """How many groups :func:`ordered_groups` makes of phases of these ``lengths``."""
+    return sum(lengths) * _onward(len(lengths), routing) + chips_per_node
+
+
+def _onward(phases: int, routing: str) -> int:
     """How many channels of a rail a packet may take, by where it goes next."""
-    return len(phases) + 1 if routing == "balanced" else 1
+    return phases + 1 if routing == "balanced" else 1
 
 
 def fill_final(builder: TableBuilder, walk: IntArray) -> None:
