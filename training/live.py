@@ -113,13 +113,15 @@ def _rank(plain: dict[str, Any], out: str) -> None:
             ) as (control, controller),
         ):
             own, span = _block(settings, block, place, control, schedule, controller)
+            priority = None if controller is None else controller.priority
             schedule = schedule or backend.recorded_schedule()
             gathered = gather_all(place, control, (own, recorder.table(), span))
         if gathered is not None:
             spans = [item[2] for item in gathered]
             share = None if None in spans else others_share(spans)
             told = _told(block)
-            rows += [told | row | {"load_share": share} for item in gathered for row in item[0]]
+            beside = {"load_share": share, "controller_priority": priority}
+            rows += [told | row | beside for item in gathered for row in item[0]]
             traces += [_labelled(item[1], told) for item in gathered]
             _progress(rows, number + 1, len(blocks), block)
     if rank == 0:

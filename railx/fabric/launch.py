@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from railx.fabric.protocol import TOKEN, UNIX, address_of
-from railx.fabric.settings import FabricSettings
+from railx.fabric.settings import FabricSettings, Priority
 from railx.settings import SettingsError, to_dict
 
 __all__ = ["Controller", "launch_controller"]
@@ -48,6 +48,19 @@ class Controller:
     def processes(self) -> tuple[int, ...]:
         """The ids of the processes that it runs as; none where it is not needed."""
         return () if self.process is None else (self.process.pid,)
+
+    @property
+    def priority(self) -> Priority | None:
+        """How the system schedules the process, whatever the settings ask for.
+
+        None where there is no process.
+        """
+        if self.process is None:
+            return None
+        if not hasattr(os, "sched_getscheduler"):
+            return "normal"
+        real_time = os.sched_getscheduler(self.process.pid) == os.SCHED_RR
+        return "real_time" if real_time else "normal"
 
     def restart(self) -> None:
         """Kill the process and start another one at the same address.

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 from railx.fabric.switches.settings import EmulatedSwitchSettings, SwitchSettings
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
-__all__ = ["FabricSettings", "JournalSettings", "Mode", "RailSettings"]
+__all__ = ["FabricSettings", "JournalSettings", "Mode", "Priority", "RailSettings"]
 
 Mode = Literal["electrical", "on_demand", "provisioned"]
+Priority = Literal["normal", "real_time"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ class RailSettings:
 
     switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
     """Driver of the switches."""
+
+    controller_priority: Priority = field(default="normal", kw_only=True)
+    """How the system schedules the controller beside the ranks.
+
+    ``real_time``: before them (SCHED_RR), as if it had a machine of its own. That takes
+    CAP_SYS_NICE; without it the controller is scheduled as the ranks are.
+    """
 
     journal: JournalSettings | None = field(default=None, kw_only=True)
     """Where every event is kept, for `railx fabric replay-log`. None: nowhere."""

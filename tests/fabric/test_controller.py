@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +28,8 @@ from railx.fabric import (
     launch_controller,
 )
 from railx.fabric.protocol import MessageDecoder, encode
-from railx.settings import SettingsError, load
-from tests.builders import choice
+from railx.settings import SettingsError, load, to_dict
+from tests.builders import ROOT, choice
 from tests.commands import loaded, python
 
 SETTINGS = FabricSettings(
@@ -334,3 +338,56 @@ def test_the_file_of_conf_lists_the_settings_that_no_sweep_makes() -> None:
     assert load(RailSettings, plain, "fabric") == RailSettings(1, "127.0.0.1", 0, 120)
     with pytest.raises(SettingsError, match=r"fabric\.mode: unknown key; allowed: gpus_per_server"):
         load(RailSettings, plain | {"mode": "on_demand"}, "fabric")
+
+
+def _may_go_first() -> bool:
+    """Whether the system lets a process of this user run before others."""
+    code = "import os; os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))"
+    return python("-c", code).returncode == 0
+
+
+def _schedulers(process: int) -> set[int]:
+    """How the system schedules the threads of a process."""
+    return {os.sched_getscheduler(int(one.name)) for one in Path(f"/proc/{process}/task").iterdir()}
+
+
+def test_a_controller_runs_before_others_where_it_shall_and_may() -> None:
+    first = dataclasses.replace(
+        SETTINGS, controller_priority="real_time", reconfiguration_latency_ms=1
+    )
+    with launch_controller(first, 2) as running:
+        with connect(running, 0) as zero, connect(running, 1) as one:
+            grants(together(*(lambda c=c: c.acquire("g", 0, PAIR) for c in (zero, one))))
+            assert running.process is not None
+            # Those of the switch, too.
+            wanted = os.SCHED_RR if _may_go_first() else os.SCHED_OTHER
+            assert _schedulers(running.process.pid) == {wanted}
+        assert running.priority == ("real_time" if wanted == os.SCHED_RR else "normal")
+
+
+def test_a_controller_is_as_any_process_by_default(controller: Controller) -> None:
+    assert controller.priority == "normal"
+
+
+@pytest.mark.skipif(not _may_go_first(), reason="nothing to take away: the test before is this")
+def test_a_controller_without_the_capability_serves_as_any_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAILX_TOKEN", "sesame")
+    settings = {**to_dict(SETTINGS), "controller_priority": "real_time"}
+    command = ["setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice", sys.executable]
+    command += ["-m", "railx.fabric.controller", "--until-stdin-closes", "--ranks", "2"]
+    with subprocess.Popen(
+        [*command, "--settings", json.dumps(settings)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        with FabricClient(f"{told['host']}:{told['port']}", 0, gpus_per_server=1):
+            assert _schedulers(process.pid) == {os.SCHED_OTHER}
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 0

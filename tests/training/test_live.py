@@ -55,6 +55,7 @@ def test_blocks_are_every_mode_at_every_latency_and_the_restart_last() -> None:
         ("provisioned", 5, True),
     ]
     assert len(live_blocks(_settings(latencies_ms=[0], restart_latency_ms=None))) == 3
+    assert {block.fabric.controller_priority for block in blocks} == {"real_time"}
 
 
 @pytest.mark.slow
@@ -89,6 +90,10 @@ def test_every_block_trains_alike_and_switches_six_times(tmp_path: Path) -> None
         if row["mode"] == "on_demand" and row["reconfiguration_latency_ms"] == 30
     ]
     assert all(row["stall_ms"] >= 6 * 30 for row in on_demand)
+    priorities = {(row["mode"], row["controller_priority"]) for row in rows}
+    assert ("electrical", None) in priorities
+    # As the system permits, and alike for all controllers of a run.
+    assert len({priority for mode, priority in priorities if mode != "electrical"} - {None}) == 1
     # The last iterations ran under the second controller.
     again = [row for row in rows if row["controller_restarted"]]
     assert {row["iteration"] for row in again} == {1, 2, 3}

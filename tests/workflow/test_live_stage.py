@@ -53,6 +53,7 @@ def _rows() -> list[Row]:
             "mispredictions": 1,
             "loss": 2.0,
             "load_share": 0.25,
+            "controller_priority": None if block[0] == "electrical" else "real_time",
         }
         for block in BLOCKS
         for iteration in (1, 2)
@@ -158,6 +159,8 @@ def test_blocks_are_medians_of_the_slowest_rank(made: dict[str, list[Row]]) -> N
     assert switched["reconfigurations"] == 2
     assert switched["mispredictions"] == 4
     assert switched["load_share"] == 0.25
+    assert electrical["controller_priority"] is None
+    assert switched["controller_priority"] == "real_time"
     own = [row for row in made["changes"] if row["reconfiguration_latency_ms"] == LATENCY_MS]
     assert switched["changes"] == len(own) / 2
     total = sum(row["predicted_stall_ms"] for row in own) / 2

@@ -170,6 +170,7 @@ def _settings(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]
                 / len(each),
                 "last_loss": measured[-1]["loss"],
                 "load_share": measured[0]["load_share"],
+                "controller_priority": measured[0]["controller_priority"],
                 "fidelity": measured[0]["fidelity"],
             }
         )
@@ -231,7 +232,7 @@ _SETTINGS = (
     | real("iteration_ms", "predicted_iteration_ms", "stall_ms", "wait_ms")
     | whole("reconfigurations", "mispredictions")
     | real("changes", "all_stalls_ms", "all_predicted_stalls_ms", "last_loss", "load_share")
-    | text("fidelity")
+    | text("controller_priority", "fidelity")
 )
 
 STAGE = Stage(
