@@ -175,6 +175,14 @@ SEVERAL = "allowed: 1 to 1000 values, as a,b, range(a,b) or choice(a,b)\n"
         (["reproduce", "nope"], "experiment: got 'nope'"),
         (["reproduce", "quick", "--until", "nope"], "--until: got 'nope'"),
         (["reproduce", "quick", "--profile", "nope"], "--profile: got nope"),
+        (
+            ["reproduce", "quick", "--profile", "conf"],
+            (
+                "--profile: got conf, whose config.yaml has experiment, traffic, collective,"
+                " economics, no options of Snakemake; allowed: a Snakemake profile, e.g."
+                " profiles/slurm\n"
+            ),
+        ),
         (["reproduce", "quick", "--cores", "0"], "--cores: got '0'"),
         (["sweep", "quick", "seed=1"], "OVERRIDE: got no values in seed=1"),
         (["sweep", "quick", "seed=range(1,5000)"], "seed: got 'range(1,5000)'; allowed: 1 to 1000"),
@@ -191,14 +199,16 @@ SEVERAL = "allowed: 1 to 1000 values, as a,b, range(a,b) or choice(a,b)\n"
         (
             ["sweep", "quick", "seed=choice()"],
             (
-                "seed: got 'choice()', empty choice is not legal; allowed: a value, or several as a,b,"
-                " range(a,b) or choice(a,b)\n"
+                "seed: got 'choice()', empty choice is not legal; allowed: a value, or several as"
+                " a,b, range(a,b) or choice(a,b)\n"
             ),
         ),
         (["sweep", "quick", "seed=1,2,"], "seed: got '1,2,', mismatched input"),
         (["sweep", "quick", "seed=1,2", "seed=3,4"], "seed: got '3,4' after other values"),
         (["sweep", "quick", "name=a,b", "seed=1,2"], "name: got 'a,b', several values; allowed: o"),
         (["sweep", "quick", "seed=1,1"], "seed: got 1 and 1, which are one run; allowed: "),
+        # Equal once they are composed.
+        (["sweep", "quick", "seed=1,1.0"], "seed: got 1 and 1.0, which are one run; allowed: "),
         (
             ["sweep", "quick", "topologies.torus_2d.n=2,3", "--sql", "select 1"],
             "--sql: got 'select 1', which reads no table; allowed: ",

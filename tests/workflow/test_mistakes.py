@@ -166,6 +166,24 @@ def test_a_target_that_no_stage_writes_is_refused() -> None:
         check_targets(experiment, ["results/quick/figure/cost.gif"])
 
 
+def test_a_target_of_another_run_is_refused() -> None:
+    """Snakemake would name no more than the file that no rule makes."""
+    from railx.settings import to_dict
+
+    experiment = to_dict(compose_experiment(["experiment=quick", "name=mine"]))
+    check_targets(experiment, ["-n", "results/mine/figure/cost.svg", "results.txt", "conf/x"])
+    check_targets(experiment, ["--report", "results/quick/snakemake-report.html", "-n"])
+    for other in (
+        "results/quick/figure/cost.svg",
+        "results/mine",
+        "results/recorded/gpu",
+        "results",
+    ):
+        said = rf"^targets: got '{other}'; allowed: files of this run, below results/mine$"
+        with pytest.raises(SettingsError, match=said):
+            check_targets(experiment, ["-n", other])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
