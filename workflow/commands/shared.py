@@ -84,11 +84,11 @@ def running(options: argparse.Namespace) -> list[str]:
             f"--profile: got {options.profile}; allowed: a folder with a config.yaml,"
             " e.g. profiles/slurm"
         )
-    _check_profile_keys(options.profile, found)
     # A profile of a cluster needs its plugin, which Snakemake names less plainly.
     from workflow.cluster import check_plugin
 
     check_plugin(found.resolve().name)
+    _check_profile_keys(options.profile, found)
     wide = [] if cores is None else ["--cores", cores]
     return [*wide, "--workflow-profile", str(found)]
 
