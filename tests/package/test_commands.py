@@ -1,5 +1,6 @@
 """The commands of an installed package: init, list, completion, reproduce and sweep."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -129,6 +130,26 @@ def test_each_shell_gets_its_lines(shell: str, capsys: pytest.CaptureFixture[str
     assert "railx" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("keys", "refused"),
+    [
+        ("cores: 1\nset-threads: {}\n", False),
+        ("cares: 1\n", True),
+        ("__use_yte__: true\n?if True:\n  cores: 1\n", False),
+    ],
+)
+def test_a_profile_holds_options_of_snakemake_or_a_template(
+    tmp_path: Path, keys: str, refused: bool
+) -> None:
+    (tmp_path / "config.v8+.yaml").write_text(keys)
+    options = argparse.Namespace(cores=None, profile=tmp_path)
+    if not refused:
+        assert shared.running(options) == ["--workflow-profile", str(tmp_path)]
+        return
+    with pytest.raises(ValueError, match=r"whose config\.v8\+\.yaml has cares, no options"):
+        shared.running(options)
+
+
 class Called:
     """Snakemake's calls, in the place of Snakemake."""
 
@@ -214,6 +235,10 @@ SEVERAL = "allowed: 1 to 1000 values, as a,b, range(a,b) or choice(a,b)\n"
             "--sql: got 'select 1', which reads no table; allowed: ",
         ),
         (["sweep", "quick", "seed=x,1"], "seed"),
+        (
+            ["sweep", "quick", "seed=1,2", "--claim", "railx_simulated_comparison"],
+            "claim railx_simulated_comparison: has no query; allowed: ",
+        ),
         (["sweep", "quick", "seed=1,2", "--claim", "nope"], "--claim: got 'nope'"),
     ],
 )
