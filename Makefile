@@ -19,6 +19,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
+# The folder of the run: overrides may name it anew.
+NAMED = $(or $(lastword $(patsubst name=%,%,$(filter name=%,$(OVERRIDES)))),$(EXPERIMENT))
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
 .PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
@@ -45,7 +47,7 @@ pdf: $(READY) ## the page of a finished run as PDF, by an installed Chromium: re
 
 figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
-	@$(BIN)/snakemake --cores "$(CORES)" "results/$(EXPERIMENT)/figure/$(FIGURE).svg" $(CONFIG)
+	@$(BIN)/snakemake --cores "$(CORES)" "results/$(NAMED)/figure/$(FIGURE).svg" $(CONFIG)
 
 claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=railx_absolute_cost
 	@test -n "$(CLAIM)" || { echo "error: CLAIM: is missing; allowed: the id of a claim in resources/claims" >&2; exit 2; }

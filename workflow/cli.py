@@ -36,7 +36,7 @@ from workflow.commands import (
     train,
     verdicts,
 )
-from workflow.commands.shared import command, words
+from workflow.commands.shared import RESULTS, command, words
 from workflow.stage import ByHand, Settings, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
@@ -105,10 +105,19 @@ def _one_line(error: ValueError | OSError) -> str:
 
 
 def _check_results(options: argparse.Namespace) -> None:
-    """Refuse a results folder that is a file."""
+    """Refuse a results folder that is a file, or not there.
+
+    Where nothing was run yet each command itself says what makes the usual one.
+    """
     folder = getattr(options, "results", None)
-    if isinstance(folder, Path) and folder.exists() and not folder.is_dir():
+    if not isinstance(folder, Path) or folder.is_dir():
+        return
+    if folder.exists():
         raise ValueError(f"--results: got {folder}, a file; allowed: a folder")
+    if folder != RESULTS:
+        raise ValueError(
+            f"--results: got {folder}, which is not there; allowed: a folder that holds results"
+        )
 
 
 #: What argparse says, and the same as all other mistakes are said.

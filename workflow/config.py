@@ -49,11 +49,13 @@ from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow import composed
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
+from workflow.overrides import check_single
 from workflow.trees import Unplain, composed_plainly
 
 __all__ = [
     "CHOSEN",
     "CONF",
+    "RESERVED",
     "Experiment",
     "PlanSettings",
     "RunChoice",
@@ -67,7 +69,8 @@ __all__ = [
 _HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
 _COMPOSERS = tuple(
-    _HERE / f"{name}.py" for name in ("config", "mounts", "composed", "trees", "yaml_files")
+    _HERE / f"{name}.py"
+    for name in ("config", "mounts", "composed", "overrides", "trees", "yaml_files")
 )
 #: Where composed configs are kept.
 KEPT = places.cache("composed")
@@ -75,6 +78,8 @@ KEPT = places.cache("composed")
 Seed: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
 #: Lists whose entries have a seed of their own.
 _SEEDED = ("plans", "runs", "live")
+#: Folders below results/ that hold something else than a run.
+RESERVED = ("gpu_folder", "gpu_steps", "gpu_steps_dry", "mlflow_artifacts", "recorded", "wandb")
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,12 @@ class Experiment:
             raise SettingsError(
                 "name",
                 f"got {self.name!r}; allowed: letters, digits and underscores, a letter first",
+            )
+        if self.name in RESERVED:
+            raise SettingsError(
+                "name",
+                f"got {self.name!r}; allowed: any name but {', '.join(RESERVED)}, folders of"
+                " results/ that hold something else",
             )
         for name, topology in self.topologies.items():
             check_topology(topology, f"topologies.{name}")
@@ -409,6 +420,7 @@ def _anew(primary: str | None, schema: type, overrides: list[str]) -> dict[str, 
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    check_single(overrides)
     try:
         group, _, name = (primary or "").rpartition("/")
         mounted: str | dict[str, Any] = primary or ""
@@ -501,10 +513,4 @@ def _one_line(error: Exception, schema: type) -> SettingsError:
         if top_level not in known:
             return SettingsError(key, f"unknown key; allowed: {_listed(known)}")
         return SettingsError(key, lines[-1])
-    if type(error).__name__ == "OverrideParseException":
-        override = str(getattr(error, "override", "")).lstrip("+")
-        key, _, value = override.partition("=")
-        return SettingsError(
-            key or override, f"got {value!r}, {lines[0]}; allowed: a value in Hydra's syntax"
-        )
     return SettingsError("config", " ".join(lines[:3]))

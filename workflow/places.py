@@ -15,6 +15,9 @@ from workflow.stages import STAGES, files_of, results_folder, shipped
 
 __all__ = ["check_cores", "check_folder", "check_sources", "check_targets"]
 
+#: Options of Snakemake whose word may be a file or folder below results/, no target.
+_TAKE_A_PATH = ("--report", "--archive", "--directory", "-d", "--configfile", "--configfiles")
+
 
 def check_cores(cores: int | None) -> None:
     """Refuse a run on no core, which would wait for ever; None is a cluster's own."""
@@ -57,11 +60,17 @@ def check_sources(experiment: Settings) -> None:
 
 
 def check_targets(experiment: Settings, targets: Iterable[str]) -> None:
-    """Refuse a target below results/ that no stage writes, naming those beside it."""
+    """Refuse a target below results/ that is not of this run, or that no stage writes.
+
+    ``targets`` are all words of Snakemake's command line.
+    """
     folder = results_folder(experiment)
-    for target in map(str, targets):
+    words = list(map(str, targets))
+    for before, target in zip(["", *words], words, strict=False):
         path = Path(target)
-        stage = path.relative_to(folder).parts[0] if path.is_relative_to(folder) else ""
+        if path.is_relative_to(folder.parent) and before not in _TAKE_A_PATH:
+            _check_run(folder, path)
+        stage = "".join(path.relative_to(folder).parts[:1]) if path.is_relative_to(folder) else ""
         if stage not in STAGES or len(path.relative_to(folder).parts) < 2:
             continue
         written = {
@@ -75,3 +84,11 @@ def check_targets(experiment: Settings, targets: Iterable[str]) -> None:
             allowed = files or dict.fromkeys(written.values())
             got = target if files else named
             raise SettingsError(stage, f"got {got!r}; allowed: {', '.join(allowed)}")
+
+
+def _check_run(folder: Path, target: Path) -> None:
+    """Refuse a target that lies in the folder of another run, or is a folder itself."""
+    if folder not in target.parents:
+        raise SettingsError(
+            "targets", f"got {str(target)!r}; allowed: files of this run, below {folder}"
+        )

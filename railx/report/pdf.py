@@ -65,7 +65,7 @@ def print_pdf(page: str | Path, pdf: str | Path) -> None:
     """
     page = Path(page).resolve()
     if not page.is_file():
-        raise ValueError(f"{page}: no such page; make it first: make reproduce")
+        raise ValueError(f"{page}: no such page; make it first: railx reproduce")
     chromium = find_chromium()
     # Chromium refuses its sandbox to root.
     extra = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()

@@ -164,6 +164,10 @@ def test_a_profile_without_its_plugin_names_the_extra(
     assert not called.calls
 
 
+#: What a setting of a sweep may be.
+SEVERAL = "allowed: 1 to 1000 values, as a,b, range(a,b) or choice(a,b)\n"
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -171,10 +175,44 @@ def test_a_profile_without_its_plugin_names_the_extra(
         (["reproduce", "nope"], "experiment: got 'nope'"),
         (["reproduce", "quick", "--until", "nope"], "--until: got 'nope'"),
         (["reproduce", "quick", "--profile", "nope"], "--profile: got nope"),
+        (
+            ["reproduce", "quick", "--profile", "conf"],
+            (
+                "--profile: got conf, whose config.yaml has experiment, traffic, collective,"
+                " economics, no options of Snakemake; allowed: a Snakemake profile, e.g."
+                " profiles/slurm\n"
+            ),
+        ),
         (["reproduce", "quick", "--cores", "0"], "--cores: got '0'"),
         (["sweep", "quick", "seed=1"], "OVERRIDE: got no values in seed=1"),
-        (["sweep", "quick", "seed=range(1,5000)"], "OVERRIDE: got 4999 values"),
-        (["sweep", "quick", "seed=1,2,"], "OVERRIDE: "),
+        (["sweep", "quick", "seed=range(1,5000)"], "seed: got 'range(1,5000)'; allowed: 1 to 1000"),
+        (["sweep", "quick", "seed=range(5,1)"], "seed: got 'range(5,1)'; allowed: 1 to 1000"),
+        (
+            ["sweep", "quick", "seed=range(1,41)", "topologies.torus_2d.n=range(1,41)"],
+            "OVERRIDE: got 1600 values",
+        ),
+        (["sweep", "quick", "seed=interval(1,2)"], f"seed: got 'interval(1,2)'; {SEVERAL}"),
+        (["sweep", "quick", "seed=glob(*)"], f"seed: got 'glob(*)'; {SEVERAL}"),
+        (["sweep", "quick", "seed=range(1,2,0)"], f"seed: got 'range(1,2,0)'; {SEVERAL}"),
+        # Hydra counts up by 0.0 for ever.
+        (["sweep", "quick", "seed=range(1,2,0.0)"], f"seed: got 'range(1,2,0.0)'; {SEVERAL}"),
+        (
+            ["sweep", "quick", "seed=choice()"],
+            (
+                "seed: got 'choice()', empty choice is not legal; allowed: a value, or several as"
+                " a,b, range(a,b) or choice(a,b)\n"
+            ),
+        ),
+        (["sweep", "quick", "seed=1,2,"], "seed: got '1,2,', mismatched input"),
+        (["sweep", "quick", "seed=1,2", "seed=3,4"], "seed: got '3,4' after other values"),
+        (["sweep", "quick", "name=a,b", "seed=1,2"], "name: got 'a,b', several values; allowed: o"),
+        (["sweep", "quick", "seed=1,1"], "seed: got 1 and 1, which are one run; allowed: "),
+        # Equal once they are composed.
+        (["sweep", "quick", "seed=1,1.0"], "seed: got 1 and 1.0, which are one run; allowed: "),
+        (
+            ["sweep", "quick", "topologies.torus_2d.n=2,3", "--sql", "select 1"],
+            "--sql: got 'select 1', which reads no table; allowed: ",
+        ),
         (["sweep", "quick", "seed=x,1"], "seed"),
         (["sweep", "quick", "seed=1,2", "--claim", "nope"], "--claim: got 'nope'"),
     ],
@@ -222,6 +260,7 @@ def test_points_are_every_combination_under_names_of_their_own() -> None:
     ]
     names = [point.name for point in found]
     assert len(set(names)) == len(found)
+    assert len(sweep.points("quick", ["seed=range(0,1000)"])) == sweep.LIMIT
     assert names[0] == "mine_n_2_seed_1"
     assert found[0].overrides == (
         *("tracking=off", "topologies.torus_2d.n=2", "seed=1", "name=mine_n_2_seed_1"),

@@ -189,7 +189,8 @@ def test_verdicts_are_listed(results: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (("--paper", "no"), "--paper: got 'no'; allowed: railx, opus"),
         (("--paper", "opus", "--expected"), "--paper: allowed: alone or with --json"),
-        (("--experiment", "paper"), "is not there; make it with: make reproduce EXPERIMENT=paper"),
+        (("--experiment", "paper"), "is not there; make it with: railx reproduce paper\n"),
+        (("--experiment", "nope"), "--experiment: got 'nope'; allowed: "),
     ],
 )
 def test_verdicts_refuse_in_one_line(

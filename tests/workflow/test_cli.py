@@ -312,6 +312,35 @@ def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path)
         assert message == "QUERY: allowed: either one SELECT or --claim ID"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sql", "select 1", "--experiment", "quick"),
+        ("sync", "--dry-run"),
+        ("verdicts",),
+        ("summary",),
+        ("compare",),
+    ],
+)
+def test_results_that_are_not_there_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert refused(capsys, *command, "--results", str(nowhere)) == (
+        f"--results: got {nowhere}, which is not there; allowed: a folder that holds results"
+    )
+
+
+def test_before_the_first_run_sql_says_what_makes_results(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "sql", "select 1", "--experiment", "quick") == (
+        "--results: got results, which is not there; make it: railx reproduce quick"
+    )
+    assert main(["sync", "--dry-run"]) == 0
+
+
 def test_sql_names_an_unknown_experiment(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

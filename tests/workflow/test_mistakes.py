@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Annotated, Literal
 import pytest
 
 from railx.settings import AtLeast, SettingsError, load
+from railx.tracking import store
 from tests.builders import ROOT
 from tests.commands import environment
 from tests.workflow.mistakes import ALLOWED, Checker, experiment_mistakes, mistakes_of, settings_of
@@ -22,6 +24,7 @@ from workflow import config, mounts
 from workflow.config import CONF, Experiment, choices, compose_experiment
 from workflow.experiment import overrides_from
 from workflow.places import check_cores, check_folder, check_targets
+from workflow.stages.recorded import RECORDINGS
 
 #: How many of the generated mistakes are drawn here; `make mistakes` takes all.
 DRAWN = 120
@@ -163,6 +166,24 @@ def test_a_target_that_no_stage_writes_is_refused() -> None:
         check_targets(experiment, ["results/quick/figure/cost.gif"])
 
 
+def test_a_target_of_another_run_is_refused() -> None:
+    """Snakemake would name no more than the file that no rule makes."""
+    from railx.settings import to_dict
+
+    experiment = to_dict(compose_experiment(["experiment=quick", "name=mine"]))
+    check_targets(experiment, ["-n", "results/mine/figure/cost.svg", "results.txt", "conf/x"])
+    check_targets(experiment, ["--report", "results/quick/snakemake-report.html", "-n"])
+    for other in (
+        "results/quick/figure/cost.svg",
+        "results/mine",
+        "results/recorded/gpu",
+        "results",
+    ):
+        said = rf"^targets: got '{other}'; allowed: files of this run, below results/mine$"
+        with pytest.raises(SettingsError, match=said):
+            check_targets(experiment, ["-n", other])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -182,6 +203,70 @@ def test_a_mistake_on_snakemakes_command_line_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         compose_experiment(overrides_from(given))
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        (
+            "topologies.torus_2d.n=3,4",
+            (
+                "topologies.torus_2d.n: got '3,4', several values; allowed: one value,"
+                " topologies.torus_2d.n=[3,4] for a list, or `railx sweep` for a run with each"
+            ),
+        ),
+        (
+            "++seed=range(1,3)",
+            (
+                "seed: got 'range(1,3)', several values; allowed: one value, or `railx sweep` for a"
+                " run with each"
+            ),
+        ),
+        (
+            "topologies.a b=torus_2d",
+            (
+                "topologies.a b: cannot be read as a key; allowed: letters, digits and underscores,"
+                " dots between, e.g. topologies.torus_2d.n"
+            ),
+        ),
+        (
+            "topologies.torus_2d.n=[1",
+            (
+                "topologies.torus_2d.n: got '[1', no viable alternative at input '[1'; allowed: a"
+                " value in Hydra's syntax"
+            ),
+        ),
+        (
+            "seed=choice()",
+            "seed: got 'choice()', empty choice is not legal; allowed: a value in Hydra's syntax",
+        ),
+    ],
+)
+def test_an_override_that_cannot_be_is_named(override: str, line: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        compose_experiment(["experiment=quick", override])
+    assert str(refused.value) == line
+
+
+# names
+
+
+@pytest.mark.parametrize("name", config.RESERVED)
+def test_a_name_of_another_folder_in_results_is_refused(name: str) -> None:
+    said = rf"^name: got '{name}'; allowed: any name but gpu_folder, .*recorded, wandb, folders of"
+    with pytest.raises(SettingsError, match=said):
+        compose_experiment(["experiment=quick", f"name={name}"])
+
+
+def test_the_other_folders_in_results_are_all_reserved() -> None:
+    """Those that the code and the Makefile write or read there beside runs."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"results/(\w+)", makefile))
+    named |= {f"{name}_dry" for name in re.findall(r"results/(\w+)\$\(if \$\(DRY\)", makefile)}
+    tracking = ROOT / "railx" / "tracking"
+    assert 'folder / "wandb"' in (tracking / "wandb_runs.py").read_text(encoding="utf-8")
+    named |= {RECORDINGS.parts[1], "wandb", store._ARTIFACTS}
+    assert named - {"EXPERIMENT"} == set(config.RESERVED)
 
 
 # real commands

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +82,50 @@ def test_what_is_not_made_yet_is_said_in_one_line(
 ) -> None:
     assert main(["summary", "--experiment", "quick", "--results", str(results)]) == 0
     assert capsys.readouterr().out.endswith("report.html is not made yet\n")
-    assert main(["summary", "--experiment", "none", "--results", str(results)]) == 2
-    assert "no verdicts yet; make them: make reproduce EXPERIMENT=none" in capsys.readouterr().err
     assert main(["pdf", "--experiment", "quick", "--results", str(results)]) == 2
-    assert "report.html: no such page" in capsys.readouterr().err
+    said = "report.html: no such page; make it first: railx reproduce quick\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["quick"], "no verdicts yet; make them: railx reproduce quick\n"),
+        (
+            ["quick", "--overrides", "name=other seed=3"],
+            "no verdicts yet; make them: railx reproduce quick name=other seed=3\n",
+        ),
+        (["mine"], "no verdicts yet; make them: railx reproduce EXPERIMENT name=mine\n"),
+        (["none"], ""),
+    ],
+)
+def test_what_makes_the_verdicts_is_said_where_there_are_none(
+    results: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    if given != ["none"]:
+        shutil.rmtree(results / given[0] / "evidence")
+    command = ["summary", "--experiment", *given, "--results", str(results)]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    if given == ["none"]:
+        assert error.startswith("error: --experiment: got 'none'; allowed: ")
+        assert {"paper", "quick", "mine"} <= set(error.strip().split("allowed: ")[1].split(", "))
+    else:
+        assert error.endswith(said)
+
+
+def test_make_draws_a_figure_of_the_name_that_overrides_set() -> None:
+    given = ["FIGURE=cost", "EXPERIMENT=quick", "OVERRIDES=seed=3 name=mine"]
+    for arguments, name in ((given, "mine"), (given[:2], "quick")):
+        done = subprocess.run(
+            ["make", "-n", "-o", ".venv/.ready", "figure", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f'"results/{name}/figure/cost.svg"' in done.stdout
 
 
 def test_make_reproduce_ends_with_the_summary() -> None:

@@ -15,15 +15,21 @@ from railx.places import SHIPPED, WORK, is_checkout, is_work
 from workflow.stage import Settings
 
 __all__ = [
+    "RESULTS",
     "add_results",
     "add_running",
+    "check_experiment",
     "command",
     "experiment_of",
+    "how_to_make",
     "print_table",
     "running",
     "snakemake",
     "words",
 ]
+
+#: The usual results folder.
+RESULTS = Path("results")
 
 
 def command(
@@ -45,8 +51,8 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results",
         type=Path,
-        default=Path("results"),
-        help="the results folder (default: results)",
+        default=RESULTS,
+        help=f"the results folder (default: {RESULTS})",
     )
 
 
@@ -82,8 +88,49 @@ def running(options: argparse.Namespace) -> list[str]:
     from workflow.cluster import check_plugin
 
     check_plugin(found.resolve().name)
+    _check_profile_keys(options.profile, found)
     wide = [] if cores is None else ["--cores", cores]
     return [*wide, "--workflow-profile", str(found)]
+
+
+def _check_profile_keys(given: Path, folder: Path) -> None:
+    """Refuse a profile with keys that Snakemake would answer with all its usage."""
+    from snakemake.cli import get_argument_parser
+
+    from workflow.yaml_files import read_yaml_mapping
+
+    parser = get_argument_parser()
+    known = {key for action in parser._actions for key in parser.get_possible_config_keys(action)}
+    for path in sorted(folder.glob("config*.yaml")):
+        content = read_yaml_mapping(path, WORK)
+        unknown = [key for key in content if key not in known]
+        # A template's keys are its own.
+        if unknown and "__use_yte__" not in content:
+            raise ValueError(
+                f"--profile: got {given}, whose {path.name} has {', '.join(unknown)}, no options"
+                " of Snakemake; allowed: a Snakemake profile, e.g. profiles/slurm"
+            )
+
+
+def check_experiment(results: Path, name: str) -> None:
+    """Refuse a name that no experiment of conf/ has, and no run in ``results``."""
+    from workflow.mounts import choices
+
+    known = choices("experiment")
+    if name not in known and not (results / name).is_dir():
+        made = sorted(path.parts[-3] for path in results.glob("*/evidence/claims.parquet"))
+        raise ValueError(
+            f"--experiment: got {name!r}; allowed: {', '.join(dict.fromkeys([*known, *made]))}"
+        )
+
+
+def how_to_make(name: str) -> str:
+    """The command that makes the results of a name, in a checkout and elsewhere."""
+    from workflow.mounts import choices
+
+    if name in choices("experiment"):
+        return f"railx reproduce {name}"
+    return f"railx reproduce EXPERIMENT name={name}"
 
 
 def experiment_of(results: Path, name: str) -> Settings:

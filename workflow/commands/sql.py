@@ -6,7 +6,13 @@ import argparse
 from typing import Any
 
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.commands.shared import add_results, command, experiment_of, print_table
+from workflow.commands.shared import (
+    add_results,
+    command,
+    experiment_of,
+    how_to_make,
+    print_table,
+)
 from workflow.stages import claim_files, results_folder
 
 __all__ = ["add"]
@@ -42,6 +48,11 @@ def _sql(options: argparse.Namespace) -> int:
     from railx.evidence import NotAvailable, open_database
 
     experiment = experiment_of(options.results, options.experiment)
+    if not options.results.is_dir():
+        raise ValueError(
+            f"--results: got {options.results}, which is not there; make it:"
+            f" {how_to_make(options.experiment)}"
+        )
     # The declarations name files below results/NAME, which may stand elsewhere.
     named, folder = results_folder(experiment), options.results / options.experiment
     files = [str(file.relative_to(named)) for file in claim_files(experiment)]

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflow.commands.shared import add_results, command
+from workflow.commands.shared import add_results, check_experiment, command, how_to_make
 
 if TYPE_CHECKING:
     from railx.evidence import Paper
@@ -56,7 +57,7 @@ def _add_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    return _say(_name(options), options.results)
+    return _say(_name(options), options.results, _made_by(options))
 
 
 def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
@@ -64,10 +65,11 @@ def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
     from workflow.experiment import checked_experiment
 
     chosen = checked_experiment([f"experiment={experiment}", *overrides])
-    return _say(str(chosen["name"]), results)
+    made_by = f"railx reproduce {shlex.join([experiment, *overrides])}"
+    return _say(str(chosen["name"]), results, made_by)
 
 
-def _say(name: str, results: Path) -> int:
+def _say(name: str, results: Path, made_by: str) -> int:
     from railx.evidence import read_papers
     from railx.io import in_repository
     from railx.report import read_claims
@@ -75,7 +77,7 @@ def _say(name: str, results: Path) -> int:
     folder = results / name
     claims = folder / _CLAIMS
     if not claims.is_file():
-        raise ValueError(f"{claims}: no verdicts yet; make them: make reproduce EXPERIMENT={name}")
+        raise ValueError(f"{claims}: no verdicts yet; make them: {made_by}")
     papers = read_papers(in_repository(_PAPERS))
     rows = read_claims(claims, papers)
     print("\n".join(_lines(name, rows, papers)))
@@ -88,6 +90,8 @@ def _pdf(options: argparse.Namespace) -> int:
     from railx.report import print_pdf
 
     folder = options.results / _name(options)
+    if not (folder / _PAGE).is_file():
+        raise ValueError(f"{folder / _PAGE}: no such page; make it first: {_made_by(options)}")
     print_pdf(folder / _PAGE, folder / _PDF)
     print(f"written: {folder / _PDF}")
     return 0
@@ -96,11 +100,20 @@ def _pdf(options: argparse.Namespace) -> int:
 def _name(options: argparse.Namespace) -> str:
     """The name under which the results stand: overrides may set another."""
     if not options.overrides.strip():
+        check_experiment(options.results, options.experiment)
         return str(options.experiment)
     from workflow.experiment import checked_experiment, overrides_from
 
     chosen = {"experiment": options.experiment, "hydra": options.overrides}
     return str(checked_experiment(overrides_from(chosen))["name"])
+
+
+def _made_by(options: argparse.Namespace) -> str:
+    """The command that makes these results."""
+    overrides = options.overrides.strip()
+    if overrides:
+        return f"railx reproduce {options.experiment} {overrides}"
+    return how_to_make(options.experiment)
 
 
 def _lines(name: str, rows: Sequence[Mapping[str, Any]], papers: Mapping[str, Paper]) -> list[str]:

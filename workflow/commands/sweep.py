@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from railx.places import WORK
 from workflow.commands.claim import query_files
 from workflow.commands.judged import claim_by_id, judged
 from workflow.commands.shared import add_running, command, print_table, running, snakemake
+from workflow.overrides import parse_overrides, parted
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
 
@@ -35,6 +37,7 @@ __all__ = ["LIMIT", "Point", "add", "points"]
 
 #: Points of one sweep; more is rather a mistake in a range.
 LIMIT = 1000
+_VALUES = "a,b, range(a,b) or choice(a,b)"
 #: A longer name of a point is cut, and told from others by digits of its digest.
 _LETTERS = 80
 #: What is shown where nothing is asked: the verdicts of each point.
@@ -85,24 +88,26 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
 
     Raises ValueError where nothing is swept, or too much.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        raise ValueError(f"OVERRIDE: {' '.join(str(error).split())}") from None
+    parsed = parse_overrides(overrides, f"a value, or several as {_VALUES}")
     fixed = [
         text
         for text, one in zip(overrides, parsed, strict=True)
         if not one.is_sweep_override() and one.key_or_group != "name"
     ]
     names = [str(one.value()) for one in parsed if one.key_or_group == "name"]
-    swept = {
-        one.get_key_element(): list(one.sweep_string_iterator())
-        for one in parsed
-        if one.is_sweep_override() and one.key_or_group != "name"
-    }
+    swept: dict[str, list[str]] = {}
+    for text, one in zip(overrides, parsed, strict=True):
+        if not one.is_sweep_override():
+            continue
+        key, value = parted(text)
+        if one.key_or_group == "name":
+            raise ValueError(
+                f"name: got {value!r}, several values; allowed: one, which the name of every"
+                " point begins with"
+            )
+        if one.get_key_element() in swept:
+            raise ValueError(f"{key}: got {value!r} after other values; allowed: all in one list")
+        swept[one.get_key_element()] = _values(key, value, one)
     count = 1
     for values in swept.values():
         count *= len(values)
@@ -121,6 +126,22 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
             name += "_"
         own = tuple(f"{key}={value}" for key, value in chosen.items())
         found.append(Point(name, (*fixed, *own, f"name={name}"), chosen))
+    return found
+
+
+def _values(key: str, value: str, override: Any) -> list[str]:
+    """The values that one setting takes, in their order.
+
+    Raises ValueError where they cannot be counted, or are none or too many.
+    """
+    from hydra.errors import HydraException
+
+    try:
+        found = list(islice(override.sweep_string_iterator(), LIMIT + 1))
+    except (HydraException, ValueError):
+        found = []
+    if not 1 <= len(found) <= LIMIT:
+        raise ValueError(f"{key}: got {value!r}; allowed: 1 to {LIMIT} values, as {_VALUES}")
     return found
 
 
@@ -144,6 +165,7 @@ def _sweep(options: argparse.Namespace) -> int:
         checked_experiment([f"experiment={options.experiment}", *point.overrides])
         for point in wanted
     ]
+    _check_apart(wanted, experiments)
     files = [_files(options, claim, experiment) for experiment in experiments]
     for number, (point, needed) in enumerate(zip(wanted, files, strict=True), start=1):
         values = ", ".join(f"{key}={value}" for key, value in point.values.items())
@@ -163,13 +185,32 @@ def _sweep(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_apart(wanted: Sequence[Point], experiments: Sequence[Settings]) -> None:
+    """Refuse two points that are the same run but for the name."""
+    seen: dict[str, Point] = {}
+    for point, experiment in zip(wanted, experiments, strict=True):
+        own = json.dumps({**experiment, "name": None}, sort_keys=True)
+        other = seen.setdefault(own, point)
+        if other is not point:
+            first, second = (", ".join(one.values.values()) for one in (other, point))
+            raise ValueError(
+                f"{', '.join(point.values)}: got {first} and {second}, which are one run; allowed:"
+                " values that differ"
+            )
+
+
 def _files(options: argparse.Namespace, claim: Claim | None, experiment: Settings) -> list[str]:
     """What is to be made of a point: what the question reads, or all of it."""
-    query = options.sql if claim is None else claim.settings.query
-    if query is None:
+    if claim is None and options.sql is None:
         return []
+    query = options.sql if claim is None else claim.settings.query
     what = "--sql" if claim is None else f"claim {claim.id}"
-    return [str(path) for path in query_files(query, what, experiment)]
+    files = [] if query is None else query_files(query, what, experiment)
+    if not files:
+        # Snakemake without a target would make all of it.
+        reads = "has no query" if query is None else f"got {query!r}, which reads no table"
+        raise ValueError(f"{what}: {reads}; allowed: a query that reads a table of the run")
+    return [str(path) for path in files]
 
 
 def _found(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
-from workflow.commands.shared import add_results, command
+from workflow.commands.shared import add_results, check_experiment, command, how_to_make
 
 __all__ = ["add"]
 
@@ -72,11 +72,10 @@ def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
         raise ValueError("--paper: allowed: alone or with --json, as all claims have a verdict")
     if options.paper is not None and options.paper not in papers:
         raise ValueError(f"--paper: got {options.paper!r}; allowed: {', '.join(papers)}")
+    check_experiment(options.results, options.experiment)
     path = options.results / options.experiment / "evidence" / "claims.parquet"
     if not path.is_file():
-        raise ValueError(
-            f"{path}: is not there; make it with: make reproduce EXPERIMENT={options.experiment}"
-        )
+        raise ValueError(f"{path}: is not there; make it with: {how_to_make(options.experiment)}")
     rows = read_rows(path)
     if rows and set(rows[0]) != set(CLAIM_COLUMNS):
         raise ValueError(f"{path}: has other columns than today; make it again")
