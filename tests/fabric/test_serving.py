@@ -42,11 +42,9 @@ class Wire(asyncio.Transport):
         return "a socket file"
 
     def pause_reading(self) -> None:
-        assert self.reads
         self.reads = False
 
     def resume_reading(self) -> None:
-        assert not self.reads
         self.reads = True
 
     def write(self, data: Any) -> None:
@@ -131,11 +129,11 @@ def test_the_state_grows_with_the_ranks_and_not_with_their_square() -> None:
         assert f"railx_circuits_leased {server.ranks}\n" in metrics_text(status)
         sizes.append(len(encode("STATUS", request=1, status=status)))
 
-    for ranks in (512, 1024, 2048):
+    for ranks in (1024, 2048):
         served(ranks, story)
     # Numbers have more digits, nothing more.
     assert sizes[1] < 2.1 * sizes[0]
-    assert sizes[2] < 2.1 * sizes[1] < 0.5 * MAXIMUM_BYTES
+    assert sizes[1] < 0.5 * MAXIMUM_BYTES
 
 
 def test_a_state_that_no_message_holds_is_cut_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,24 +150,21 @@ def test_a_state_that_no_message_holds_is_cut_with_a_word(monkeypatch: pytest.Mo
         await turns()
         _, answer, metrics = observer.wire.heard()
         status = answer["status"]
-        assert (answer["type"], status["ranks"].keys()) == ("STATUS", set(map(str, range(16))))
-        missing = {"missing": 128 - 50 - 16, "asked": 50 - 16, "holders": 256 - 16}
-        every = dict.fromkeys(("circuits", "leases", "ranks"), 256 - 16)
-        assert status["left_out"] == every | missing
-        assert status["statistics"]["left_out"] == {"circuits": 240, "ranks": 240}
+        assert (answer["type"], status["ranks"].keys()) == ("STATUS", set(map(str, range(32))))
+        every = dict.fromkeys(("circuits", "leases", "ranks"), 256 - 32)
+        some = {"holders": 256 - 32, "asked": 50 - 32, "missing": 128 - 50 - 32}
+        assert status["left_out"] == every | some
+        assert status["statistics"]["left_out"] == {"circuits": 224, "ranks": 224}
         (waiting,) = status["waiting"]
-        assert (
-            waiting["configuration"]
-            == f"ring {','.join(map(str, range(0, 32, 2)))},... (128 ranks)"
-        )
+        shown = ",".join(map(str, range(0, 64, 2)))
+        assert waiting["configuration"] == f"ring {shown},... (128 ranks)"
         lines = status_text(status).splitlines()
-        assert (
-            "  15>16    -           ring 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,... (256 ranks)"
-            in lines
-        )
+        users = f"{','.join(map(str, range(32)))},... (256 ranks)"
+        (row,) = [line for line in lines if line.startswith("  31>32 ")]
+        assert row.split(maxsplit=2) == ["31>32", "-", f"ring {users}"]
         (said,) = [line for line in lines if line.startswith("left out")]
         assert "more than a message holds" in said
-        assert "240 of leases" in said
+        assert "224 of leases" in said
         # Counts are those of all.
         assert "railx_circuits_leased 256\n" in metrics["text"]
 
@@ -202,24 +197,23 @@ def test_a_burst_of_long_questions_lets_others_come_in_between() -> None:
         await turns()
         assert greedy.heard() == other.heard() == [("OBSERVING", None)]
         questions = [encode(kind, request=n) for n, kind in enumerate(("STATUS", "METRICS") * 2)]
-        greedy.say(b"".join(questions) + encode("PING") + encode("STATS", request=9)[:7])
-        heard = []
-        for number in range(4):
-            assert not greedy.wire.reads or number == 3
+        greedy.say(b"".join(questions) + encode("PING") + encode("PING")[:7])
+        pong, heard = ("PONG", None), []
+        for _ in range(8):
             other.say(encode("PING"))
-            await turns(2)
-            heard.append((greedy.heard(), other.heard()))
-        answered = [[("STATUS", 0)], [("METRICS", 1)], [("STATUS", 2)]]
-        pong = ("PONG", None)
-        assert heard[:3] == [(answer, [pong]) for answer in answered]
-        await turns()
-        # What follows the last long answer waits too.
-        assert heard[3][0] + greedy.heard() == [("METRICS", 3), pong]
+            await turns(1)
+            heard.append(greedy.heard())
+            assert other.heard() == [pong]
+        answers = [("STATUS", 0), ("METRICS", 1), ("STATUS", 2), ("METRICS", 3), pong]
+        assert [answer for turn in heard for answer in turn] == answers
+        assert max(map(len, heard)) == 1
         assert greedy.wire.reads
         # The half of a message that came with them is not lost, and one question at a
         # time is never kept waiting.
-        greedy.say(encode("STATUS", request=9)[7:7] + encode("STATS", request=9)[7:])
+        greedy.say(encode("PING")[7:] + encode("STATUS", request=9))
         assert greedy.wire.reads
+        await turns(1)
+        assert greedy.heard() == [pong, ("STATUS", 9)]
 
     served(2, story)
 
@@ -278,8 +272,8 @@ def test_a_real_controller_shows_a_ring_of_many() -> None:
         assert [hold["configuration"] for hold in status["holds"]] == [name]
         assert json.dumps(status).count(name) == 1
         lines = status_text(status).splitlines()
-        assert f"  0>1      g #0        {name}" in lines
-        assert f"  39>40    g #0        {name}" in lines
+        assert f"  0>1      {'-':<10}  {name}" in lines
+        assert f"  39>40    {'-':<10}  {name}" in lines
         assert "  ... and 8 more (--json has them)" in lines
         for peer in peers:
             peer.close()
