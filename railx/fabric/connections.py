@@ -154,7 +154,6 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the loop."""
         self.closing = True
         self._frames.clear()
-        self._later.clear()
         try:
             self._owner.disconnected(self, "lost its connection to the controller")
         except Exception as error:

@@ -198,6 +198,7 @@ def test_a_burst_of_long_questions_lets_others_come_in_between() -> None:
         assert greedy.heard() == other.heard() == [("OBSERVING", None)]
         questions = [encode(kind, request=n) for n, kind in enumerate(("STATUS", "METRICS") * 2)]
         greedy.say(b"".join(questions) + encode("PING") + encode("PING")[:7])
+        assert not greedy.wire.reads
         pong, heard = ("PONG", None), []
         for _ in range(8):
             other.say(encode("PING"))
