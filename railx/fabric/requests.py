@@ -277,8 +277,8 @@ def _configuration(message: Message, ranks: int) -> Configuration:
     count = len(members)
     if count > ranks:
         # Before anything of it is kept.
-        message = f"a group of {count} ranks; allowed: at most {ranks}, the ranks of this job"
-        raise ProtocolError(message, "configuration")
+        said = f"a group of {count} ranks; allowed: at most {ranks}, the ranks of this job"
+        raise ProtocolError(said, "configuration")
     configured = _configured if count <= _MANY else _configured_large
     try:
         return configured(kind, tuple(members))

@@ -101,7 +101,9 @@ def _leases(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         operations = ", ".join(_operation(key) for key in lease["operations"]) or "-"
         holds = "; ".join(sorted(names.get(hold, f"lease {hold}") for hold in lease["holds"]))
         rows += [(circuit, operations, holds or "-") for circuit in lease["circuits"]]
-    return [(_circuits([circuit]), *users) for circuit, *users in sorted(rows)]
+    return [
+        (_circuits([circuit]), operations, holds) for circuit, operations, holds in sorted(rows)
+    ]
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
