@@ -48,6 +48,9 @@ BENCHMARKS: dict[str, tuple[tuple[str, ...], bool]] = {
     "pipelines_baselines": (("pipelines.py", "baselines"), True),
     "solvers": (("solvers.py",), True),
 }
+#: The load a core beside a benchmark up to which its numbers are stored: a band as wide
+#: as a busy machine makes it would find nothing.
+_BUSIEST = 1.0
 _MARKS = {"worse": "!! worse", "better": "better", "same": "", "new": "new", "gone": "gone"}
 
 
@@ -93,9 +96,18 @@ def read_baseline(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
 
 
+def fit_to_store(taken: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The benchmarks of a run that may be held against later ones."""
+    return {
+        name: one
+        for name, one in taken["benchmarks"].items()
+        if not one["exit_code"] and load_a_core(one) <= _BUSIEST
+    }
+
+
 def store(path: Path, kept: dict[str, Any], taken: dict[str, Any]) -> None:
     """Put the benchmarks of this run in the place of the stored ones; others stay."""
-    good = {name: one for name, one in taken["benchmarks"].items() if not one["exit_code"]}
+    good = fit_to_store(taken)
     whole = {"machine": taken["machine"], "benchmarks": {**kept["benchmarks"], **good}}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".tmp")
@@ -186,8 +198,16 @@ def report(
     if absent:
         print(f"not run: {', '.join(absent)}")
     if options.store:
-        store(path, kept, taken)
-        print(f"stored: {path.relative_to(HERE.parent)}")
+        good = fit_to_store(taken)
+        if good:
+            store(path, kept, taken)
+            print(f"stored: {path.relative_to(HERE.parent)}: {', '.join(good)}")
+        for name in ran:
+            if name not in good and name not in failed:
+                print(
+                    f"not stored: {name}, as the load was {ran[name]['load_before']} when it"
+                    f" began; allowed: at most {_BUSIEST * cores():g}"
+                )
     elif not kept["benchmarks"]:
         print(f"no baseline of this kind of machine ({options.kind}): --store makes one")
     print(f"written: {options.out}")

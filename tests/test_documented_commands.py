@@ -143,6 +143,7 @@ NOT_RUN = {
     "railx fabric": "needs a running controller; tests/workflow/test_fabric_command.py has one",
     "railx train": "takes minutes; tests/workflow has its own test",
     "apt-get install": "installs",
+    "source .venv/bin/activate": "for a shell that stays",
     "squeue": "asks a Slurm; tests/cluster/test_slurm.py has one",
     "scancel": "the same",
     "tail": "shows a log until it is stopped",

@@ -18,11 +18,24 @@ from railx.settings import SettingsError
 if TYPE_CHECKING:
     from railx.network.settings import PacketNetworkSettings
 
-__all__ = ["COSTS", "PRODUCTS", "Cost", "check_effort", "check_packets", "in_words"]
+__all__ = [
+    "COSTS",
+    "PRODUCTS",
+    "Cost",
+    "check_effort",
+    "check_latencies",
+    "check_packets",
+    "in_words",
+]
 
 #: Two days on one core: more than any experiment of conf/ takes, on a whole machine.
 MOST_S = 2 * 86_400.0
 MOST_BYTES = 64 * 2.0**30
+#: Repeats that nobody needs to see a spread.
+_MANY = 100
+#: Bytes of a packet simulation for each cycle of its slowest link: three words in lists
+#: of events as long as the next power of two.
+_CYCLE_BYTES = 24.0
 
 
 @dataclass(frozen=True)
@@ -261,25 +274,36 @@ def check_packets(
     chips: int,
     loads: tuple[float, ...],
     runs: int,
+    repeats: int = 1,
 ) -> None:
     """Refuse packet simulations that would never end.
 
-    ``runs`` is how many are made besides those of ``loads``. SettingsError names the
-    greatest load that would do.
+    ``runs`` is how many are made besides those of ``loads`` in each of ``repeats``.
+    SettingsError names the greatest number of them that would do.
     """
     cycles = network.warmup_cycles + network.measured_cycles
     once = Cost(5e-9, 0).times(float(chips) * cycles)
     packets = float(chips) * cycles / network.packet_flits
     # Nobody knows where it saturates; one flit per chip and cycle is of the order.
-    total = Cost(once.seconds + 2e-6 * packets).times(runs + len(loads))
-    if key and runs > cycles:
-        _refuse(f"{key}.repeats", runs, total)
+    total = Cost(once.seconds + 2e-6 * packets).times((runs + len(loads)) * repeats)
+    # So many are what makes it long; with a few it is each of them.
+    if key and repeats >= _MANY:
+        _refuse(f"{key}.repeats", repeats, total)
     _refuse(_below(key, "network.measured_cycles"), network.measured_cycles, total)
     for load in loads:
         # A chip that offers more than it can send keeps its packets, cycle by cycle.
         _refuse(
             f"{key}.loads" if key else "traffic.load", load, Cost(2e-6, 16).times(packets * load)
         )
+
+
+def check_latencies(key: str, settings: Any, network: PacketNetworkSettings) -> None:
+    """Refuse links on which more cycles of packets are under way than memory holds."""
+    for field in dataclasses.fields(settings):
+        if field.name.endswith("latency_ns"):
+            latency_ns = float(getattr(settings, field.name))
+            cycles = latency_ns / network.cycle_ns
+            _refuse(_below(key, field.name), latency_ns, Cost(bytes=_CYCLE_BYTES * cycles))
 
 
 def in_words(cost: Cost) -> str:

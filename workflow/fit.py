@@ -23,7 +23,7 @@ from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.reconfiguration import check_same_hardware
 from training.settings import check_model
-from workflow.effort import Cost, check_effort, check_packets, in_words
+from workflow.effort import Cost, check_effort, check_latencies, check_packets, in_words
 from workflow.stages import STAGES, inputs_of, stage_of
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def check_choices(chosen: Mapping[str, Any]) -> None:
             _check_table("topology", chosen["topology"].family, chosen["topology"], network.routing)
             vertices = _vertices(chosen["topology"])
             check_packets("", network, vertices, (chosen["traffic"].load,), 1)
+            check_latencies("topology", chosen["topology"], network)
 
 
 def check_plan(
@@ -276,14 +277,19 @@ def _check_packets(experiment: Experiment) -> None:
             sweep.network,
             chips,
             sweep.loads,
-            runs * sweep.repeats,
+            runs,
+            sweep.repeats,
+        )
+        check_latencies(
+            f"topologies.{sweep.topology}", experiment.topologies[sweep.topology], sweep.network
         )
     agreement = experiment.agreement
     for name in agreement.topologies:
         chips = _vertices(experiment.topologies[name])
-        pairs = len(agreement.routings) * len(agreement.traffics) * agreement.repeats
-        loads = agreement.loads_over_bound
-        check_packets("agreement", agreement.network, chips, loads, pairs * len(loads))
+        runs = len(agreement.routings) * len(agreement.traffics)
+        loads, repeats = agreement.loads_over_bound, agreement.repeats
+        check_packets("agreement", agreement.network, chips, loads, runs * len(loads), repeats)
+        check_latencies(f"topologies.{name}", experiment.topologies[name], agreement.network)
 
 
 def _check_table(key: str, name: str, settings: FamilySettings, routing: str) -> None:

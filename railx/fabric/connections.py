@@ -2,7 +2,9 @@
 
 A connection belongs to nobody at first, then to a rank or to an observer. What is sent
 in one turn of the loop goes out in one write. Nothing here grows without a bound: a
-peer that does not read is cut off, and so is one that says nothing at all.
+peer that does not read is cut off, and so is one that says nothing at all. Whoever
+sends several questions with large answers at once gets one answer in a turn, so that
+the others come in between.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from railx.fabric.protocol import MAXIMUM_BYTES, FrameDecoder, ProtocolError
@@ -33,7 +35,9 @@ _STARVED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Owner(Protocol):
-    """What connections tell the server."""
+    """What connections tell the server; it says how many ranks its job has."""
+
+    ranks: int
 
     def connected(self, connection: Connection) -> None:
         """It is there, and nobody's."""
@@ -72,6 +76,10 @@ class Connection(asyncio.BufferedProtocol):
         self.refused = 0
         self.closing = False
         self._owner = owner
+        self._ranks = owner.ranks
+        #: Messages of this turn that nobody has looked at, and those left for the next.
+        self._unheard: Iterator[bytes] = iter(())
+        self._later: list[bytes] = []
         self._decoder = FrameDecoder(_STRANGERS_BYTES)
         self._transport: asyncio.Transport | None = None
         self._frames: list[bytes] = []
@@ -100,22 +108,44 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the loop."""
-        self.data_received(bytes(self._into[:nbytes]))
-
-    def data_received(self, data: bytes) -> None:
-        """The peer sent something."""
         self.missed = 0
+        self._hear(self._decoder.feed(bytes(self._into[:nbytes])))
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits for the end of this turn."""
+        return sum(map(len, self._frames))
+
+    def rest(self) -> None:
+        """What its peer said behind the present message waits for the next turn."""
+        # The loop that goes through the messages finds none any more.
+        self._later = list(self._unheard)
+        if self._later and self._transport is not None and not self.closing:
+            # Nothing overtakes them, and no more than one read has to be kept.
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        bodies, self._later = self._later, []
+        # It was not listened to: its silence is not its own.
+        self.missed = 0
+        self._hear(bodies)
+        if not self._later and not self.closing and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _hear(self, bodies: list[bytes]) -> None:
         try:
-            for body in self._decoder.feed(data):
+            self._unheard = iter(bodies)
+            for body in self._unheard:
                 if self.closing:
                     return
                 try:
-                    request = read_request(body)
+                    request = read_request(body, self._ranks)
                 except ProtocolError as error:
                     self._owner.misunderstood(self, error)
                 else:
                     self._owner.received(self, request)
-            if self._decoder.too_large is not None and not self.closing:
+            if self._decoder.too_large is not None and not self._later and not self.closing:
                 self._owner.misunderstood(self, self._decoder.problem())
         except Exception as error:
             self._owner.broke(error)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.fabric.connections import Acceptor
+from railx.fabric.priority import go_first
 from railx.fabric.protocol import TOKEN, UNIX
 from railx.fabric.server import Server
 from railx.fabric.settings import FabricSettings
@@ -86,6 +87,8 @@ async def serve(
     here ended it.
     """
     loop = asyncio.get_running_loop()
+    if settings.controller_priority == "real_time":
+        go_first()
     listening = _listen(settings)
     try:
         host, port = _address(listening, settings)
@@ -228,16 +231,6 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
         stopped.set()
 
 
-def _go_first() -> None:
-    """Have the system run this process and its threads before others, where it may.
-
-    Threads that are started later inherit it.
-    """
-    if hasattr(os, "sched_setscheduler"):
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line.
 
@@ -278,8 +271,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings: FabricSettings = load(FabricSettings, json.loads(options.settings), "fabric")
         if options.ranks < 1:
             raise SettingsError("ranks", f"got {options.ranks}; allowed: at least 1")
-        if settings.controller_priority == "real_time":
-            _go_first()
         asyncio.run(
             serve(
                 settings,

@@ -13,6 +13,7 @@ it had seen; half a line at the end, should there be one, is left out.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import sys
@@ -76,9 +77,15 @@ class Journal:
         self.stopped: str | None = None
         self._limit_bytes = limit_bytes
         try:
+            if _is_held(self.path):
+                raise JournalError(
+                    f"a controller is writing the journal {self.path}; allowed: another path, or"
+                    " the end of that controller first"
+                )
             self._make_room()
             # Others on this host have no business with what ranks do.
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise JournalError(
                 f"cannot write the journal {self.path} ({error.strerror}); allowed: a path in a"
@@ -134,6 +141,21 @@ class Journal:
             older = self.path if number == 1 else _kept(self.path, number - 1)
             if older.exists():
                 older.replace(_kept(self.path, number))
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a living process holds the lock of a file; no file has none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def _kept(path: Path, number: int) -> Path:

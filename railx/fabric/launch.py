@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from railx.fabric.priority import priority_of
 from railx.fabric.protocol import TOKEN, UNIX, address_of
 from railx.fabric.settings import FabricSettings, Priority
 from railx.settings import SettingsError, to_dict
@@ -57,10 +58,7 @@ class Controller:
         """
         if self.process is None:
             return None
-        if not hasattr(os, "sched_getscheduler"):
-            return "normal"
-        real_time = os.sched_getscheduler(self.process.pid) == os.SCHED_RR
-        return "real_time" if real_time else "normal"
+        return priority_of(self.process.pid)
 
     def restart(self) -> None:
         """Kill the process and start another one at the same address.

@@ -74,7 +74,7 @@ def metrics_text(status: Mapping[str, Any]) -> str:
         ("waiting", "operations_waiting", "Operations that some members have not asked for."),
         ("lost_ports", "ports_lost", "Ports out of service."),
     ):
-        metric(name, "gauge", help_, one(len(status[key]) if key in status else None))
+        metric(name, "gauge", help_, one(_length(key, status[key]) if key in status else None))
     ranks = status.get("ranks", {})
     if ranks:
         present = sum(bool(state["present"]) for state in ranks.values())
@@ -103,6 +103,11 @@ def metrics_text(status: Mapping[str, Any]) -> str:
             one(int(status["recovering"])),
         )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _length(key: str, entries: Iterable[Any]) -> int:
+    # Circuits with the same users share an entry.
+    return sum(len(entry["circuits"]) if key == "leases" else 1 for entry in entries)
 
 
 def _labels(labels: Mapping[str, Any]) -> str:

@@ -31,7 +31,8 @@ From a rank to the controller:
   without an answer.
 * ``ABANDON``: channel, sequence. This rank gave up; every member gets an ERROR that
   names who was missing.
-* ``STATS``: request. The answer carries the controller's counters.
+* ``STATS``: request. The answer carries the controller's counters, as STATUS does the
+  state.
 * ``PING``, ``PONG``: a question for a sign of life, from either side, and its answer.
 * ``LEAVE``: an orderly end. A connection that closes without it is a dead rank.
 * ``SHUTDOWN``: the controller ends.
@@ -40,7 +41,7 @@ From a rank to the controller:
 answers it. It may send SHUTDOWN and LEAVE, and with ``request``:
 
 * ``STATUS``: the answer's ``status`` is the state, ``METRICS``: its ``text`` the
-  counters.
+  counters. What no message holds is left out, and counted in ``left_out``.
 * ``FAIL_PORTS``: ports (GPU and side), reason. ``RESTORE_PORTS``: ports.
   ``FAIL_COMMANDS``: count, reason. An emulated switch breaks on order; DONE or ERROR
   answers.

@@ -209,14 +209,17 @@ _WHOLE = {int}
 _DECODER = json.JSONDecoder(parse_float=_no_float, parse_constant=_no_float)
 
 
-def read_request(body: bytes) -> Request:
-    """A message's checked value; raises :class:`ProtocolError` where it has none."""
+def read_request(body: bytes, ranks: int = MAXIMUM_RANKS) -> Request:
+    """A message's checked value to a controller of so many ``ranks``.
+
+    Raises :class:`ProtocolError` where it has none.
+    """
     message = parse(body, _DECODER)
     read = _READ.get(message["type"])
     if read is None:
         raise ProtocolError(f"a message of type {message['type'][:40]!r}", "unknown_type")
     try:
-        return read(message)
+        return read(message, ranks)
     except KeyError as error:
         raise ProtocolError(f"the field {error} is missing", "missing_field") from None
     except ProtocolError as error:
@@ -264,26 +267,38 @@ def _key(message: Message) -> OperationKey:
     )
 
 
-def _configuration(message: Message) -> Configuration:
+def _configuration(message: Message, ranks: int) -> Configuration:
     kind, members = message["kind"], message["members"]
     if type(kind) is not str:
         raise _wrong("kind", kind, "pair, ring")
     # True is equal to 1, so that what follows would find it in its memory.
     if type(members) is not list or not _WHOLE.issuperset(map(type, members)):
         raise _wrong("members", members, "a list of ranks")
+    count = len(members)
+    if count > ranks:
+        # Before anything of it is kept.
+        said = f"a group of {count} ranks; allowed: at most {ranks}, the ranks of this job"
+        raise ProtocolError(said, "configuration")
+    configured = _configured if count <= _MANY else _configured_large
     try:
-        return _configured(kind, tuple(members))
+        return configured(kind, tuple(members))
     except ProtocolError:
         raise
     except ValueError as error:
         raise ProtocolError(str(error)[:200], "configuration") from None
 
 
-@lru_cache(maxsize=1024)
-def _configured(kind: Any, members: tuple[int, ...]) -> Configuration:
+def _configured_anew(kind: Any, members: tuple[int, ...]) -> Configuration:
     if max(members, default=0) >= MAXIMUM_RANKS:
         raise _wrong("members", list(members), f"ranks below {MAXIMUM_RANKS}")
     return Configuration(kind, members)
+
+
+#: Members of a group of which a thousand are remembered; of larger ones a few are, so
+#: that no rank fills the memory with groups that it makes up.
+_MANY = 1024
+_configured = lru_cache(maxsize=1024)(_configured_anew)
+_configured_large = lru_cache(maxsize=16)(_configured_anew)
 
 
 def _token(message: Message) -> str | None:
@@ -308,9 +323,9 @@ def _begun(message: Message) -> dict[str, int]:
     return {_name(name, "begun"): _whole(last, "begun") for name, last in begun.items()}
 
 
-def _presentation(message: Message) -> Presentation:
+def _presentation(message: Message, ranks: int) -> Presentation:
     configurations = [
-        _configuration({"kind": kind, "members": members})
+        _configuration({"kind": kind, "members": members}, ranks)
         for kind, members in (
             _pair(item, "configurations")
             for item in _entries(message["configurations"], "configurations", list)
@@ -376,37 +391,39 @@ def _ports(message: Message) -> frozenset[Port]:
     return frozenset(Port(_whole(gpu, "ports", MAXIMUM_RANKS), side) for gpu, side in ports)
 
 
-_READ: dict[str, Callable[[Message], Request]] = {
-    "REGISTER": lambda message: Register(
+_READ: dict[str, Callable[[Message, int], Request]] = {
+    "REGISTER": lambda message, ranks: Register(
         _whole(message["rank"], "rank", MAXIMUM_RANKS),
         _whole(message["gpus_per_server"], "gpus_per_server"),
         _token(message),
         _whole(message["incarnation"], "incarnation"),
         _incarnation(message.get("controller")),
     ),
-    "PRESENT": lambda message: Present(_presentation(message)),
-    "OBSERVE": lambda message: Observe(_token(message)),
-    "ACQUIRE": lambda message: Acquire(_number(message), _key(message), _configuration(message)),
-    "LISTEN": lambda message: Listen(_number(message), _channels(message)),
-    "UNLISTEN": lambda message: Unlisten(_number(message)),
-    "RELEASE": lambda message: Release(_key(message)),
-    "RECALLED": lambda message: Recalled(_configuration(message), _report(message)),
-    "PREPARE": lambda message: Prepare(_configuration(message)),
-    "ABANDON": lambda message: Abandon(_key(message)),
-    "STATS": lambda message: Stats(_number(message)),
-    "STATUS": lambda message: Status(_number(message)),
-    "METRICS": lambda message: Metrics(_number(message)),
-    "FAIL_PORTS": lambda message: FailPorts(
+    "PRESENT": lambda message, ranks: Present(_presentation(message, ranks)),
+    "OBSERVE": lambda message, ranks: Observe(_token(message)),
+    "ACQUIRE": lambda message, ranks: Acquire(
+        _number(message), _key(message), _configuration(message, ranks)
+    ),
+    "LISTEN": lambda message, ranks: Listen(_number(message), _channels(message)),
+    "UNLISTEN": lambda message, ranks: Unlisten(_number(message)),
+    "RELEASE": lambda message, ranks: Release(_key(message)),
+    "RECALLED": lambda message, ranks: Recalled(_configuration(message, ranks), _report(message)),
+    "PREPARE": lambda message, ranks: Prepare(_configuration(message, ranks)),
+    "ABANDON": lambda message, ranks: Abandon(_key(message)),
+    "STATS": lambda message, ranks: Stats(_number(message)),
+    "STATUS": lambda message, ranks: Status(_number(message)),
+    "METRICS": lambda message, ranks: Metrics(_number(message)),
+    "FAIL_PORTS": lambda message, ranks: FailPorts(
         _number(message), _ports(message), _name(message["reason"], "reason")
     ),
-    "RESTORE_PORTS": lambda message: RestorePorts(_number(message), _ports(message)),
-    "FAIL_COMMANDS": lambda message: FailCommands(
+    "RESTORE_PORTS": lambda message, ranks: RestorePorts(_number(message), _ports(message)),
+    "FAIL_COMMANDS": lambda message, ranks: FailCommands(
         _number(message),
         _whole(message["count"], "count", MAXIMUM_ENTRIES),
         _name(message["reason"], "reason"),
     ),
-    "PING": lambda message: Ping(),
-    "PONG": lambda message: Pong(),
-    "LEAVE": lambda message: Leave(),
-    "SHUTDOWN": lambda message: Shutdown(),
+    "PING": lambda message, ranks: Ping(),
+    "PONG": lambda message, ranks: Pong(),
+    "LEAVE": lambda message, ranks: Leave(),
+    "SHUTDOWN": lambda message, ranks: Shutdown(),
 }

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from railx.fabric.switches.settings import EmulatedSwitchSettings, SwitchSettings
-from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
+from railx.fabric.switches.settings import DAY_MS, EmulatedSwitchSettings, SwitchSettings
+from railx.settings import AtLeast, Between, NotEmpty, Positive, SettingsError
 
 __all__ = ["FabricSettings", "JournalSettings", "Mode", "Priority", "RailSettings"]
 
@@ -80,7 +80,7 @@ class FabricSettings(RailSettings):
     schedule.
     """
 
-    reconfiguration_latency_ms: Annotated[float, NonNegative()]
+    reconfiguration_latency_ms: Annotated[float, Between(0, DAY_MS)]
     """Milliseconds from a switch command to light. 0 where mode is electrical."""
 
     def __post_init__(self) -> None:

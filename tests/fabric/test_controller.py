@@ -27,6 +27,7 @@ from railx.fabric import (
     RailSettings,
     launch_controller,
 )
+from railx.fabric.priority import go_first, priority_of
 from railx.fabric.protocol import MessageDecoder, encode
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import ROOT, choice
@@ -363,6 +364,19 @@ def test_a_controller_runs_before_others_where_it_shall_and_may() -> None:
             wanted = os.SCHED_RR if _may_go_first() else os.SCHED_OTHER
             assert _schedulers(running.process.pid) == {wanted}
         assert running.priority == ("real_time" if wanted == os.SCHED_RR else "normal")
+
+
+@pytest.mark.parametrize("error", [PermissionError(1, ""), OSError(38, ""), AttributeError("")])
+def test_a_system_without_such_priorities_changes_nothing(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "sched_getscheduler", refuse)
+    go_first()
+    assert priority_of() == "normal"
 
 
 def test_a_controller_is_as_any_process_by_default(controller: Controller) -> None:

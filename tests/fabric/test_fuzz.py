@@ -148,6 +148,7 @@ def test_a_stranger_is_told_why_counted_and_not_heard_again(
         ({"members": "[true,2]"}, "wrong_field"),
         ({"members": "[2,2]"}, "configuration"),
         ({"members": "[2]"}, "configuration"),
+        ({"members": "[0,1,2,3,4]"}, "configuration"),
         ({"members": "[" * 500 + "]" * 500}, "wrong_field"),
         ({"members": "[" * 500_000}, "too_deep"),
         ({"kind": '"star"'}, "configuration"),

@@ -313,6 +313,17 @@ def test_what_is_no_journal_is_one_line(tmp_path: Path, content: str, problem: s
     assert "\n" not in str(error.value)
 
 
+def test_a_journal_has_one_controller_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    first = Journal(path)
+    with pytest.raises(JournalError, match=r"a controller is writing the journal .*; allowed: ano"):
+        Journal(path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    first.close()
+    Journal(path).close()
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, f"{path.name}.1"}
+
+
 def test_a_journal_that_cannot_be_written_or_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match="cannot write the journal"):

@@ -276,13 +276,32 @@ def test_bad_input_is_refused_with_a_reason_and_touches_nobody_else() -> None:
             client.release("g", 1)
 
 
-def test_observers_and_the_patience_with_a_rank_are_bounded() -> None:
+@pytest.mark.parametrize(("places", "reason"), [(44, "too_many_connections"), (4096, "")])
+def test_whoever_knows_the_token_gets_in_and_ends_it(places: int, reason: str) -> None:
+    """However many silent observers are there: the one silent for longest goes."""
+    process = start(SETTINGS, f"resource.setrlimit(resource.RLIMIT_NOFILE, ({places}, {places}))")
+    host, port = address(process)
+    # Of 44 descriptors it keeps 32 for itself.
+    count = min(OBSERVERS, places - 32)
+    with contextlib.ExitStack() as stack:
+        watching = [
+            stack.enter_context(Observer(f"{host}:{port}", "t", timeout_s=30)) for _ in range(count)
+        ]
+        watching[0].status()
+        last = stack.enter_context(Observer(f"{host}:{port}", "t", timeout_s=30))
+        with pytest.raises(ObserverError, match="this observer has asked nothing for longest"):
+            watching[1].status()
+        for stays in (watching[0], *watching[2:]):
+            assert stays.status()["refusals"] == {reason or "too_many_observers": 1}
+        last.shut_down()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_the_patience_with_a_rank_is_bounded() -> None:
     with launch_controller(SETTINGS, 2) as controller, contextlib.ExitStack() as stack:
         assert controller.address is not None
-        for _ in range(OBSERVERS):
-            observer = stack.enter_context(Observer(controller.address))
-        with pytest.raises(ObserverError, match=f"{OBSERVERS} observers are here; allowed: no"):
-            Observer(controller.address)
+        observer = stack.enter_context(Observer(controller.address))
         # A process that the controller has declared dead does not know it yet.
         dead = stranger(controller)
         fields = {"rank": 0, "gpus_per_server": 1, "token": controller.token, "incarnation": 5}

@@ -137,6 +137,7 @@ def _run(
     monkeypatch: pytest.MonkeyPatch,
     value: float,
     *options: str,
+    load_a_core: float = 0.1,
 ) -> int:
     """``make bench`` with one benchmark, a script that writes down ``value``."""
     script = folder / "one.py"
@@ -146,6 +147,7 @@ def _run(
         f"sys.exit({value} < 0)\n"
     )
     run = benchmarks.run
+    monkeypatch.setattr(run, "load_a_core", lambda _: load_a_core)
     monkeypatch.setattr(run, "HERE", folder)
     monkeypatch.setattr(run, "BASELINES", folder / "baselines")
     monkeypatch.setattr(run, "BENCHMARKS", {"one": (("one.py",), False), "long": (("x",), True)})
@@ -179,6 +181,20 @@ def test_a_regression_stands_out_and_fails_where_asked(
     assert [row["value"] for row in stored["benchmarks"]["one"]["rows"]] == [2.0]
     with pytest.raises(SystemExit):
         ran(1.0, "--only", "nope")
+
+
+def test_what_a_busy_machine_measured_is_not_stored(
+    benchmarks: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert _run(benchmarks, tmp_path, monkeypatch, 2.0, "--store", load_a_core=1.5) == 0
+    assert "not stored: one, as the load was" in capfd.readouterr().out
+    assert not (tmp_path / "baselines").exists()
+    assert _run(benchmarks, tmp_path, monkeypatch, 2.0, "--store", load_a_core=0.9) == 0
+    assert "stored: " in capfd.readouterr().out
+    assert (tmp_path / "baselines" / "test.json").is_file()
 
 
 def test_every_stored_run_is_of_a_known_benchmark(benchmarks: SimpleNamespace) -> None:

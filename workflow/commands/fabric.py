@@ -237,6 +237,7 @@ def _settings(options: argparse.Namespace) -> Any:
 
 def _serve(options: argparse.Namespace) -> int:
     from railx.fabric.controller import TOKEN, ControllerBroken, serve
+    from railx.fabric.priority import priority_of
     from railx.fabric.protocol import UNIX, address_of
 
     settings = _settings(options)
@@ -256,6 +257,8 @@ def _serve(options: argparse.Namespace) -> int:
             + (f", {latency_ms:g} ms from a command to light" if latency_ms else "")
             + "; every rank needs:"
         )
+        if settings.controller_priority != priority_of():
+            print("# runs as any process: the system grants no real-time priority (CAP_SYS_NICE)")
         for name, value in variables.items():
             print(f"export {name}={shlex.quote(value)}")
         print("# Ctrl-C ends it", flush=True)

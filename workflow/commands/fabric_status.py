@@ -41,14 +41,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     lines += _table(
         "leases",
         ("circuit", "operations", "held by"),
-        (
-            (
-                _circuits([lease["circuit"]]),
-                ", ".join(_operation(key) for key in lease["operations"]) or "-",
-                "; ".join(lease["holds"]) or "-",
-            )
-            for lease in status["leases"]
-        ),
+        _leases(status),
     )
     lines += _table(
         "queue",
@@ -89,11 +82,28 @@ def status_text(status: Mapping[str, Any]) -> str:
         ("port", "reason"),
         ((f"{port['gpu']}.{port['side']}", port["reason"]) for port in status["lost_ports"]),
     )
+    left_out = status.get("left_out")
+    if left_out:
+        counts = ", ".join(f"{count} of {table}" for table, count in left_out.items())
+        lines += ["", f"left out, as all of it is more than a message holds: {counts}"]
     journal = status.get("journal")
     if journal:
         ended = f", ended: {journal['stopped']}" if journal["stopped"] else ""
         lines += ["", f"journal {journal['path']}: {journal['events']} events{ended}"]
     return "\n".join(_printable(line) for line in lines)
+
+
+def _leases(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """A row of each circuit; held leases have their names in a table of their own."""
+    names = {hold["hold"]: hold["configuration"] for hold in status.get("holds", ())}
+    rows = []
+    for lease in status["leases"]:
+        operations = ", ".join(_operation(key) for key in lease["operations"]) or "-"
+        holds = "; ".join(sorted(names.get(hold, f"lease {hold}") for hold in lease["holds"]))
+        rows += [(circuit, operations, holds or "-") for circuit in lease["circuits"]]
+    return [
+        (_circuits([circuit]), operations, holds) for circuit, operations, holds in sorted(rows)
+    ]
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
@@ -107,7 +117,7 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> l
         for row in (heads, *shown)
     ]
     if len(cells) > _ROWS:
-        lines.append(f"... and {len(cells) - _ROWS} more (--json has all)")
+        lines.append(f"... and {len(cells) - _ROWS} more (--json has them)")
     return ["", title, *(f"  {line}" for line in lines)]
 
 

@@ -35,6 +35,7 @@ class Door(Turns):
     def accept(self, peer: socket.socket) -> bool:
         """A new connection; the oldest that has not said who it is makes place.
 
+        Where everybody has, that is the observer who has asked nothing for longest.
         Returns whether there may be more before those that are coming are there.
         """
         held = len(self._connections) + len(self._coming)
@@ -66,11 +67,20 @@ class Door(Turns):
                 self.broke(Exception(repr(error)))
 
     def _evict(self, reason: str) -> bool:
-        """Close the connection that has been a stranger longest, if there is one."""
+        """Close the connection that is needed least, if there is one."""
         oldest = next(iter(self._strangers), None)
-        if oldest is not None:
-            self._refuse(oldest, reason, "too many connections have not said who they are")
-        return oldest is not None
+        if oldest is None:
+            return self._dismiss(reason, "there is no place for another connection")
+        self._refuse(oldest, reason, "too many connections have not said who they are")
+        return True
+
+    def _dismiss(self, reason: str, why: str) -> bool:
+        """Close the observer who has asked nothing for longest, if there is one."""
+        idle = next(iter(self._observers), None)
+        if idle is not None:
+            message = f"{why}, and this observer has asked nothing for longest"
+            self._refuse(idle, reason, message, fatal=True)
+        return idle is not None
 
     def connected(self, connection: Connection) -> None:
         """Called by a connection."""

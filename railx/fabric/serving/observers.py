@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from railx.fabric.connections import Connection
 from railx.fabric.metrics import metrics_text
@@ -24,6 +25,11 @@ from railx.fabric.switches import FaultySwitch
 
 __all__ = ["Observers"]
 
+#: Entries of a table in an answer, as many as fit; halved until all of it fits.
+_ENTRIES = 1 << 13
+#: Answers to a rank's questions for the counters in one turn of the loop.
+_TURN_BYTES = 1 << 14
+
 
 class Observers(Door):
     """Answers people."""
@@ -33,19 +39,22 @@ class Observers(Door):
             self._refuse(connection, "registered_twice", "OBSERVE of a connection in use")
         elif self._is_stranger(connection, request.token, "an observer came"):
             pass
-        elif sum(item.observes for item in self._connections) >= OBSERVERS:
-            message = f"{OBSERVERS} observers are here; allowed: no more"
-            self._refuse(connection, "too_many_observers", message)
         else:
+            # Whoever knows the token gets in, to end the controller at least.
+            if len(self._observers) >= OBSERVERS:
+                self._dismiss("too_many_observers", f"more than {OBSERVERS} observers have come")
             self._become_known(connection)
+            self._observers[connection] = None
             connection.observes = True
             connection.send(encode("OBSERVING"))
 
     def _observed(self, connection: Connection, request: Request) -> None:
+        del self._observers[connection]
+        self._observers[connection] = None
         if isinstance(request, Status):
-            self._reply(connection, "STATUS", request.request, status=self.status())
+            self._reply(connection, "STATUS", request.request, "status", self.status)
         elif isinstance(request, Metrics):
-            self._reply(connection, "METRICS", request.request, text=metrics_text(self.status()))
+            self._reply(connection, "METRICS", request.request, "text", self._metrics)
         elif isinstance(request, FailPorts | RestorePorts | FailCommands):
             try:
                 self._break(request)
@@ -70,20 +79,29 @@ class Observers(Door):
             self._switch.fail_commands(order.commands, order.reason)
 
     def _stats(self, connection: Connection, request: Stats) -> None:
-        self._reply(connection, "STATS", request.request, statistics=self.statistics())
+        self._reply(connection, "STATS", request.request, "statistics", self.statistics)
 
-    def statistics(self) -> dict[str, object]:
-        """The core's counters, with the refusals of both."""
-        return {**self.core.statistics(), "refusals": self._all_refusals()}
+    def statistics(self, most: int | None = None) -> dict[str, object]:
+        """The core's counters, with the refusals of both; of ``most`` ranks."""
+        return {**self.core.statistics(most), "refusals": self._all_refusals()}
 
     def _all_refusals(self) -> dict[str, int]:
         return dict(sorted((self.refusals + Counter(self.core.refusals)).items()))
 
-    def status(self) -> dict[str, object]:
-        """What an observer sees."""
+    def _metrics(self, most: int) -> str:
+        status = self.status()
+        heard = status["last_heard_s"]
+        assert isinstance(heard, dict)
+        if len(heard) > most:
+            # All else are counts, which are those of all ranks.
+            del status["last_heard_s"]
+        return metrics_text(status)
+
+    def status(self, most: int | None = None) -> dict[str, object]:
+        """What an observer sees; of each table the first ``most`` entries."""
         return {
-            **self.core.snapshot(),
-            "statistics": self.core.statistics(),
+            **self.core.snapshot(most),
+            "statistics": self.core.statistics(most),
             "refusals": self._all_refusals(),
             "controller": {
                 "incarnation": self.incarnation,
@@ -96,16 +114,35 @@ class Observers(Door):
             },
             "last_heard_s": {
                 str(rank): connection.missed * self.settings.heartbeat_s
-                for rank, connection in sorted(self._ranks.items())
+                for rank, connection in sorted(self._ranks.items())[:most]
             },
             "journal": self._journal and self._journal.state(),
         }
 
-    def _reply(self, connection: Connection, kind: str, request: int, **fields: object) -> None:
-        """Answer a question for people; they get no more than a message can hold."""
-        try:
-            answer = encode(kind, request=request, **fields)
-        except ProtocolError as error:
-            self._refuse(connection, error.reason, str(error), request)
-        else:
-            connection.send(answer)
+    def _reply(
+        self,
+        connection: Connection,
+        kind: str,
+        request: int,
+        field: str,
+        account: Callable[[int], object],
+    ) -> None:
+        """Answer a question for people; they get no more than a message can hold.
+
+        ``account`` makes the answer, of so many entries of each table at most.
+        """
+        most = _ENTRIES
+        while True:
+            try:
+                answer = encode(kind, request=request, **{field: account(most)})
+            except ProtocolError as error:
+                if most == 1:
+                    self._refuse(connection, error.reason, str(error), request)
+                    return
+                most //= 2
+            else:
+                connection.send(answer)
+                break
+        # The state of a large job takes long, and so do many answers to one rank.
+        if connection.observes or connection.unsent_bytes > _TURN_BYTES:
+            connection.rest()

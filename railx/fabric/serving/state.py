@@ -31,7 +31,7 @@ __all__ = ["OBSERVERS", "STRANGERS", "ServerState", "digest"]
 
 #: Connections that have not said who they are; the oldest makes place for a new one.
 STRANGERS = 64
-#: Connections that look on.
+#: Connections that look on; who has asked nothing for longest makes place.
 OBSERVERS = 16
 
 
@@ -46,6 +46,7 @@ class ServerState:
         log: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings
+        self.ranks = ranks
         self.incarnation = secrets.randbits(63)
         self.stopped = asyncio.Event()
         #: What broke in here, if anything did.
@@ -60,6 +61,8 @@ class ServerState:
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
         self._ranks: dict[int, Connection] = {}
+        #: Those that look on; first the one whose last question is longest ago.
+        self._observers: dict[Connection, None] = {}
         #: Ranks that have been registered, whether they still are or not.
         self._seen: set[int] = set()
         self._coming: set[asyncio.Task[Any]] = set()

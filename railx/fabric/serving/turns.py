@@ -99,6 +99,7 @@ class Turns(ServerState):
         if connection.rank is not None:
             del self._ranks[connection.rank]
             connection.rank = None
+        self._observers.pop(connection, None)
         connection.observes = False
 
     def _refuse(

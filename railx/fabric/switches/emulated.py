@@ -6,9 +6,11 @@ controller is seen and never passes as light.
 
 from __future__ import annotations
 
+import fcntl
 import heapq
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -77,11 +79,16 @@ class EmulatedSwitch:
         self._order = itertools.count()
         self._condition = threading.Condition()
         self._closed = False
-        with self._condition:
-            self._read_state()
-            # Who starts after this one has to see that there was one.
-            self._write_state()
-            self._plan_failures()
+        self._lock = self._hold_state()
+        try:
+            with self._condition:
+                self._read_state()
+                # Who starts after this one has to see that there was one.
+                self._write_state()
+                self._plan_failures()
+        except BaseException:
+            self._let_go()
+            raise
         self._thread = threading.Thread(
             target=self._run, name="emulated optical switch", daemon=True
         )
@@ -117,6 +124,7 @@ class EmulatedSwitch:
             self._closed = True
             self._condition.notify()
         self._thread.join()
+        self._let_go()
 
     def fail_ports(self, ports: frozenset[Port], reason: str) -> None:
         """Lose ports; those that are lost already stay so."""
@@ -251,6 +259,38 @@ class EmulatedSwitch:
             if failure.for_s is not None:
                 back_ns = lost_ns + round(failure.for_s * 1e9)
                 self._at(back_ns, partial(self._restore, ports))
+
+    def _hold_state(self) -> int | None:
+        """A lock for the life of this process: one controller has the light of a file.
+
+        It is on a file beside, since the state is replaced whole at every change.
+        """
+        if not self._state_file:
+            return None
+        lock = -1
+        try:
+            beside = self._state_file.with_name(f".{self._state_file.name}.lock")
+            lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise SettingsError(
+                "switch.state_file",
+                f"another controller keeps its light in {self._state_file}; allowed: a file of its"
+                " own, or the end of that controller first",
+            ) from None
+        except OSError as error:
+            raise SettingsError(
+                "switch.state_file",
+                f"cannot write {self._state_file} ({error.strerror}); allowed: a file in a folder"
+                " that can be written to",
+            ) from None
+        return lock
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _read_state(self) -> None:
         if not self._state_file or not self._state_file.exists():

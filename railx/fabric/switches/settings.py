@@ -8,11 +8,15 @@ from typing import Annotated, Literal, TypeAlias
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
+    "DAY_MS",
     "EmulatedSwitchSettings",
     "NetconfSwitchSettings",
     "PortFailureSettings",
     "SwitchSettings",
 ]
+
+#: Milliseconds of a day: what takes longer is no switching.
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,12 @@ class EmulatedSwitchSettings:
     ports: Annotated[int, AtLeast(2)] | None = None
     """Ports of a switch; a GPU takes two. None: as many as the run needs."""
 
-    switching_ms: Annotated[float, NonNegative()] | None = None
+    switching_ms: Annotated[float, Between(0, DAY_MS)] | None = None
     """Milliseconds from a command for one circuit to light. None: the latency of the
     run (reconfiguration_latency_ms).
     """
 
-    per_port_ms: Annotated[float, NonNegative()] = 0.0
+    per_port_ms: Annotated[float, Between(0, DAY_MS)] = 0.0
     """Milliseconds more for each port that moves beyond the first two of a command."""
 
     state_file: Annotated[str, NotEmpty()] | None = None

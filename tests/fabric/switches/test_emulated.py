@@ -268,7 +268,33 @@ def test_a_switch_that_starts_anew_reads_the_light_of_the_last(tmp_path: Path) -
         assert switch.read() == {Circuit(1, 0)}
         switch.apply(command(4, Circuit(0, 3)))
         assert told.wait(7)[-1] == ("done", 4)
-    assert [path.name for path in tmp_path.iterdir()] == ["light.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".light.json.lock", "light.json"]
+
+
+def test_light_has_one_controller_at_a_time(tmp_path: Path) -> None:
+    """A refused one, and one that could not start, leave it to the next."""
+    state = tmp_path / "light.json"
+    with emulated(Told(), state_file=str(state)) as switch:
+        switch.apply(command(1, Circuit(0, 1)))
+        with pytest.raises(SettingsError, match=r"^switch\.state_file: another controller keeps"):
+            emulated(Told(), state_file=str(state)).__enter__()
+    kept = state.read_text()
+    state.write_text("{")
+    with pytest.raises(SettingsError, match=r"holds no light"):
+        emulated(Told(), state_file=str(state)).__enter__()
+    state.write_text(kept)
+    with emulated(Told(), state_file=str(state)):
+        pass
+
+
+def test_a_state_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    state = tmp_path / "nowhere" / "light.json"
+    with pytest.raises(SettingsError) as error:
+        emulated(Told(), state_file=str(state)).__enter__()
+    assert str(error.value) == (
+        f"switch.state_file: cannot write {state} (No such file or directory); allowed: a file in"
+        " a folder that can be written to"
+    )
 
 
 @pytest.mark.parametrize(
