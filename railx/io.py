@@ -102,11 +102,17 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read JSON; a broken file raises a ValueError that names it."""
+    """Read JSON; a broken file, or one nested too deeply, raises a ValueError that
+    names it. UnicodeDecodeError where it is no text.
+    """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from error
+    except RecursionError:
+        raise ValueError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
 
 
 def write_table(

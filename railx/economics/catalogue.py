@@ -115,16 +115,21 @@ def read_catalogue(path: str | Path) -> Catalogue:
     path = in_repository(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; allowed: a CSV price catalogue")
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise ValueError(
-                f"{path}: columns {', '.join(reader.fieldnames or ())}; allowed:"
-                f" {', '.join(_COLUMNS)}"
-            )
-        prices = tuple(
-            _price(row, f"{path}, line {number}") for number, row in enumerate(reader, start=2)
-        )
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            reader = csv.DictReader(lines)
+            columns, rows = tuple(reader.fieldnames or ()), list(reader)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: byte {error.start} is no text; allowed: a CSV price catalogue"
+        ) from None
+    except csv.Error as error:
+        raise ValueError(f"{path}: no CSV ({error}); allowed: a CSV price catalogue") from None
+    if columns != _COLUMNS:
+        raise ValueError(f"{path}: columns {', '.join(columns)}; allowed: {', '.join(_COLUMNS)}")
+    prices = tuple(
+        _price(row, f"{path}, line {number}") for number, row in enumerate(rows, start=2)
+    )
     keys = [(price.price_set, price.component) for price in prices]
     for key in keys:
         if keys.count(key) > 1:

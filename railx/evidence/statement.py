@@ -70,7 +70,7 @@ def _only_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise ClaimError(f"query: {one_line(error)}") from None
+        raise ClaimError(f"query: got {one_line(error)}; {_ALLOWED}") from None
     if len(statements) != 1:
         raise ClaimError(f"query: got {len(statements)} statements; {_ALLOWED}")
     kind = statements[0].type

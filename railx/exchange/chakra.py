@@ -464,7 +464,7 @@ def read_chakra(
     if sorted(files) != list(range(len(files))) or len(files) < 2:
         found = ", ".join(map(str, sorted(files))) or "none"
         raise ValueError(
-            f"got ranks {found} of {prefix}; allowed: files {prefix.name}.0.et,"
+            f"got ranks {found} of {prefix}; allowed: at least two, in files {prefix.name}.0.et,"
             f" {prefix.name}.1.et and so on, one for each rank"
         )
     reader = _Reader(_read_groups(prefix, groups, len(files)), len(files), price, tflops)
@@ -484,7 +484,7 @@ def _read_groups(prefix: Path, given: Path | None, ranks: int) -> dict[str, list
         return {}
     try:
         groups = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"--groups: got {path} ({error}); allowed: a JSON file") from None
     if not isinstance(groups, dict) or not all(
         isinstance(members, list)

@@ -7,6 +7,7 @@ runs where there is none. No network is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from railx.tracking.store import (
     artifact_folder,
     finished_runs,
     open_store,
+    store_address,
 )
 
 __all__ = ["COMPARISON_SCHEMA", "compare_invocations", "list_invocations", "only_changed"]
@@ -129,29 +131,18 @@ def _logged(folder: Path, experiment: str | None, store: str | None) -> list[_Lo
 def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
     """Every invocation that MLflow knows, and those that only W&B does."""
     lines = [line for line in Ledger(folder).runs() if line["stage"] == INVOCATION_STAGE]
-    seen = set()
+    seen: set[str] = set()
     try:
-        client = open_store(folder, create=False, store=store)
+        with _readable(folder, store):
+            tracked = list(_in_mlflow(folder, store))
+    except _NotReadable:
+        raise
     except ValueError:
         if not lines:
             raise
     else:
-        experiments = {one.experiment_id: one.name for one in client.search_experiments()}
-        condition = f"tags.`{STAGE}` = '{INVOCATION_STAGE}'"
-        for run in finished_runs(client, list(experiments), condition):
-            tags = run.data.tags
-            place = artifact_folder(run.info.artifact_uri)
-            if place is None:
-                continue
-            seen.add(tags[INVOCATION])
-            yield _Logged(
-                tags[INVOCATION],
-                experiments[run.info.experiment_id],
-                tags[f"{TAG}logged_utc"],
-                int(tags[f"{TAG}results"]),
-                int(tags[f"{TAG}new"]),
-                place / RECORD,
-            )
+        seen = {one.invocation for one in tracked}
+        yield from tracked
     for line in lines:
         path = folder / "wandb" / str(line["folder"]) / "files" / RECORD
         if line["invocation"] not in seen and path.exists():
@@ -164,6 +155,55 @@ def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
                 sum(not result["found"] for result in record["results"]),
                 path,
             )
+
+
+def _in_mlflow(folder: Path, store: str | None) -> Iterator[_Logged]:
+    client = open_store(folder, create=False, store=store)
+    experiments = {one.experiment_id: one.name for one in client.search_experiments()}
+    condition = f"tags.`{STAGE}` = '{INVOCATION_STAGE}'"
+    for run in finished_runs(client, list(experiments), condition):
+        tags = run.data.tags
+        place = artifact_folder(run.info.artifact_uri)
+        if place is not None:
+            yield _Logged(
+                tags[INVOCATION],
+                experiments[run.info.experiment_id],
+                tags[f"{TAG}logged_utc"],
+                int(tags[f"{TAG}results"]),
+                int(tags[f"{TAG}new"]),
+                place / RECORD,
+            )
+
+
+class _NotReadable(ValueError):
+    """A store that is there and that its database does not read."""
+
+
+@contextmanager
+def _readable(folder: Path, store: str | None) -> Iterator[None]:
+    """Say in one line that the database of a store does not read it.
+
+    The address of a server may hold a password, so only a file is named.
+    """
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import DBAPIError
+
+        if not isinstance(error, (DBAPIError, MlflowException)):
+            raise
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        file = store_address(folder, store).partition("sqlite:///")[2]
+        what = (
+            f"{file}: a file" if file else f"{folder if store is None else '--store'}: a database"
+        )
+        raise _NotReadable(
+            f"{what} that cannot be read ({reason}); allowed: an MLflow store"
+            + (" (remove the file: the next tracked run makes one)" if file else "")
+        ) from None
 
 
 def _resolve(name: str, known: list[_Logged]) -> _Logged:

@@ -124,8 +124,9 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
     empty, not an integer or not positive.
     """
     if not Path(path).is_file():
+        what = "a folder" if Path(path).is_dir() else "no such file"
         raise ValueError(
-            f"{path}: no such file; allowed: a JSON list, text, CSV or Parquet file of lengths"
+            f"{path}: {what}; allowed: a JSON list, text, CSV or Parquet file of lengths"
         )
     reader = {".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}.get(
         Path(path).suffix.lower()
@@ -138,6 +139,8 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
             f"{path}: byte {error.start} is no text; allowed: a JSON list, text, CSV or Parquet"
             " file of lengths, by the ending of its name"
         ) from error
+    except csv.Error as error:
+        raise ValueError(f"{path}: no CSV ({error}); allowed: a table of lengths") from None
 
 
 def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
@@ -196,6 +199,8 @@ def _read_json(path: Path, _: str) -> Iterable[tuple[str, Any]]:
         values = json.loads(path.read_text(encoding="utf-8") or "[]")
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{path}: JSON nested too deeply; allowed: a list of lengths") from None
     if not isinstance(values, list):
         raise ValueError(f"{path}: a JSON {type(values).__name__}; allowed: a list of lengths")
     return ((f"sequence {index}", value) for index, value in enumerate(values))

@@ -7,6 +7,7 @@ three digits speaks for both. 16 ports per chip, of which the torus and the boar
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,3 +95,18 @@ def test_published_costs_follow_from_the_counts(
     assert sum(part["total_usd"] for part in parts) / 1e6 == pytest.approx(
         float(PUBLISHED[row]["million_usd"]), rel=within
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PAR1\xff", "byte 4 is no text; allowed: a CSV price catalogue"),
+        (b"9" * 200_000, "no CSV (field larger than"),
+    ],
+)
+def test_a_file_that_is_no_catalogue_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as refused:
+        read_catalogue(path)
+    assert str(refused.value).startswith(f"{path}: {said}")

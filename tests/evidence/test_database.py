@@ -383,7 +383,11 @@ def test_what_a_query_may_do(database: Database, sql: str, value: Any) -> None:
             "query: got the function now; allowed: functions of their arguments alone",
         ),
         ("select * from glob('*')", "query: got the table function glob; allowed: one SELECT"),
-        ("select cost_usd frm economics.summary", "query: Parser Error"),
+        ("select cost_usd frm economics.summary", "query: got Parser Error"),
+        (
+            "selec 1",
+            'query: got Parser Error: syntax error at or near "selec"; allowed: one SELECT over',
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_say_what_is_allowed(

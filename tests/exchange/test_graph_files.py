@@ -237,6 +237,8 @@ HEAD = '<graphml><graph edgedefault="undirected">'
         ("a.txt", "0 1 fast\n", "line 1 with gbps 'fast'; allowed: a number from 0 up"),
         ("a.txt", "0 1 0\n", "line 1 with gbps 0; allowed: greater than 0"),
         ("a.txt", "0 1 nan\n", "gbps 'nan'"),
+        ("a.txt", "0 1 1e308\n", "gbps '1e308'; allowed: a number from 0 up, below 2,147,483,648"),
+        ("a.txt", "0 1 400 9999999999\n", "a whole number from 1 up, below 2,147,483,648"),
         ("a.txt", "0 1 400 0\n", "lanes '0'; allowed: a whole number from 1 up"),
         ("a.txt", "0 1 400 1 -1\n", "latency_ns '-1'; allowed: a number from 0 up"),
         ("a.txt", "0 1\n2 3\n", "no path leads from 0 to 2"),

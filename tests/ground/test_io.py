@@ -65,3 +65,9 @@ def test_json_refuses_not_a_number_and_names_a_broken_file(tmp_path: Path) -> No
     (tmp_path / "b.json").write_text("{")
     with pytest.raises(ValueError, match=r"b\.json: not valid JSON"):
         read_json(tmp_path / "b.json")
+    (tmp_path / "c.json").write_text("[" * 200_000)
+    with pytest.raises(ValueError, match=r"c\.json: JSON nested too deeply; allowed: a few levels"):
+        read_json(tmp_path / "c.json")
+    (tmp_path / "d.json").write_text("9" * 5_000)
+    with pytest.raises(ValueError, match=r"d\.json: not valid JSON"):
+        read_json(tmp_path / "d.json")

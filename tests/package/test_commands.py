@@ -63,13 +63,20 @@ def test_init_leaves_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "resources" / "claims").is_dir()
 
 
-@pytest.mark.parametrize("kind", ["a file", "the checkout", "below a file"])
+@pytest.mark.parametrize("kind", ["a file", "the checkout", "below a file", "no folders"])
 def test_init_refuses_places_that_cannot_be(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The system says so of /proc to its administrator, and no folder can be made there.
+    monkeypatch.setattr(os, "access", lambda *_: True)
     # A script may be run, which for a folder means that it can be entered.
     (tmp_path / "file").touch(mode=0o755)
-    place = {"a file": tmp_path / "file", "the checkout": ROOT, "below a file": tmp_path / "file/x"}
+    place = {
+        "a file": tmp_path / "file",
+        "the checkout": ROOT,
+        "below a file": tmp_path / "file/x",
+        "no folders": Path("/proc/study"),
+    }
     assert cli.main(["init", str(place[kind])]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: DIR: got ")

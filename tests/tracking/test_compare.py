@@ -166,6 +166,10 @@ def test_without_mlflow_the_records_of_wandb_are_read(tmp_path: Path) -> None:
     assert not (tmp_path / "mlflow.db").exists()
     (row,) = compare_invocations(tmp_path)["verdicts"]
     assert (row["a"], row["b"]) == ("reproduced", "undecided")
+    # They may be fewer than those of a store that is there and cannot be read.
+    (tmp_path / "mlflow.db").write_text("garbage\n")
+    with pytest.raises(ValueError, match=r"/mlflow.db: a file that cannot be read"):
+        compare_invocations(tmp_path)
 
 
 def test_unknown_invocations_and_empty_folders_are_named(tracked: Tracked, tmp_path: Path) -> None:
@@ -178,6 +182,18 @@ def test_unknown_invocations_and_empty_folders_are_named(tracked: Tracked, tmp_p
     with pytest.raises(ValueError, match=r"mlflow.db: no tracked runs yet"):
         list_invocations(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("garbage\n")
+    with pytest.raises(ValueError, match=r"/mlflow.db: a file that cannot be read \(file is not a"):
+        list_invocations(tmp_path)
+
+
+def test_a_server_that_is_not_there_is_said_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--store: a database that cannot be read \(") as refused:
+        list_invocations(tmp_path, store="postgresql://me:secret@127.0.0.1:1/none")
+    assert "secret" not in str(refused.value)
 
 
 def test_the_lines_and_the_page_say_what_changed(

@@ -42,6 +42,24 @@ def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "PLAN: got {path}: No such file or directory; allowed: a plan (railx plan"),
+        (b"\xff\xfe", "PLAN: got {path}, which is no text; allowed: a plan (railx plan"),
+        (b"[" * 200_000, "{path}: JSON nested too deeply; allowed: a few levels"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_bytes(content)
+    line = refused(capsys, "train", str(path), "--out", str(tmp_path / "run"))
+    assert line.startswith(said.format(path=path))
+
+
 @pytest.mark.slow
 def test_an_order_written_out_is_really_run(tmp_path: Path) -> None:
     machine = ("cluster=cpu_4_pipeline", "cluster.devices=2", "model=tiny", "cost_model=analytic")

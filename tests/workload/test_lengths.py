@@ -128,6 +128,8 @@ def test_files_of_lengths_in_every_form(tmp_path: Path, suffix: str) -> None:
         ("a.json", f"[3, {2**70}]", f"sequence 1 has length {2**70}; allowed: at most"),
         ("a.json", "[true]", "sequence 0 is True"),
         ("a.json", "[3", "not valid JSON"),
+        ("a.json", "[" * 200_000, "JSON nested too deeply; allowed: a list of lengths"),
+        ("a.csv", "length_tokens\n" + "9" * 200_000, "no CSV (field larger than"),
         ("a.txt", "", "no sequences"),
         ("a.txt", "4\n-2\n", "line 2 has length -2"),
         ("a.txt", "4\n\nx\n", "line 3 is 'x'"),

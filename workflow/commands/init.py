@@ -82,8 +82,14 @@ def _init(options: argparse.Namespace) -> int:
         place = folder / name
         if place.is_file() and name not in differ:
             continue
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        except OSError as error:
+            raise ValueError(
+                f"DIR: got {folder}; allowed: a place that can be written"
+                f" ({error.filename}: {error.strerror})"
+            ) from None
         if content.startswith(b"#!"):
             place.chmod(0o755)
         written[name.parts[0]] = written.get(name.parts[0], 0) + 1

@@ -47,7 +47,16 @@ def _train(options: argparse.Namespace) -> int:
     from workflow.config import compose_stage
     from workflow.stages import STAGES
 
-    plan = read_plan(options.plan)
+    try:
+        plan = read_plan(options.plan)
+    except OSError as error:
+        raise ValueError(
+            f"PLAN: got {options.plan}: {error.strerror}; allowed: a plan (railx plan ... --out)"
+        ) from None
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"PLAN: got {options.plan}, which is no text; allowed: a plan (railx plan ... --out)"
+        ) from None
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out: got {options.out}, a file; allowed: a folder")
     for batch in plan.pipeline_batches() if plan.kind == "pipeline" else ():

@@ -246,7 +246,9 @@ def _number(place: str, key: str, text: str, least: int, *, whole: bool = False)
         value = math.nan
     if not math.isfinite(value) or not least <= value < 2**31:
         what = "a whole number" if whole else "a number"
-        raise ValueError(f"got {place} with {key} {text!r}; allowed: {what} from {least} up")
+        raise ValueError(
+            f"got {place} with {key} {text!r}; allowed: {what} from {least} up, below {2**31:,}"
+        )
     return value
 
 
