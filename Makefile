@@ -54,7 +54,7 @@ claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=r
 	@$(BIN)/railx claim "$(CLAIM)" $(OVERRIDES) --experiment "$(EXPERIMENT)" --cores "$(CORES)"
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
-	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
+	@$(SNAKEMAKE) --report results/$(NAMED)/snakemake-report.html
 
 sync: $(READY) ## upload the W&B runs that were written offline, each once (needs `wandb login`)
 	@$(BIN)/railx sync
