@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
 
 from railx.economics import bill_of_materials, read_catalogue
 from railx.families import build_topology, check_topology, family_of
@@ -19,20 +22,34 @@ from railx.io import in_repository
 from railx.mapping.layout import place_ranks
 from railx.network.sub_grid import sub_grid
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
+from railx.places import WORK
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.reconfiguration import check_same_hardware
+from railx.workload.batches import check_batch
+from railx.workload.corpus import (
+    FileCorpusSettings,
+    FolderCorpusSettings,
+    MixtureCorpusSettings,
+    QuantileCorpusSettings,
+    build_corpus,
+)
+from railx.workload.lengths import published_quantiles, read_length_file
+from railx.workload.text import folder_files, stdlib_documents
 from training.settings import check_model
 from workflow.effort import Cost, check_effort, check_latencies, check_packets, in_words
 from workflow.stages import STAGES, inputs_of, stage_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from railx.economics import EconomicsSettings
     from railx.economics.catalogue import Catalogue
     from railx.network.settings import TrafficSettings
     from railx.planning.planner import PlannerBase
     from railx.vocabulary.placement import Sizes
     from railx.vocabulary.topology import FamilySettings, Topology
+    from railx.workload.batches import BatchSettings
     from railx.workload.cluster import ClusterSettings
     from railx.workload.corpus import CorpusSettings
     from railx.workload.cost import CostModelSettings
@@ -51,6 +68,12 @@ __all__ = [
 #: Chips and switches up to which a graph is built to be checked; beyond it takes
 #: seconds.
 _MOST_VERTICES = 10_000
+#: Of a file of lengths that is read; what is larger takes seconds.
+_MOST_READ_BYTES = 2**24
+#: Lengths that are drawn to be counted; more take a part of a second.
+_MOST_DRAWN = 1_000_000
+#: Documents that the standard library has for certain; reading it takes half a second.
+_SURELY_STANDARD = 256
 #: Those of all topologies of the mapping study up to which jobs are placed for a try.
 _MOST_PLACED = 4_000
 #: Finest share to which a search for a saturation point can be asked for.
@@ -98,6 +121,8 @@ def check_choices(chosen: Mapping[str, Any]) -> None:
             check_cost_model(chosen["cost_model"], chosen["model"])
     if "corpus" in chosen:
         check_corpus(chosen["corpus"], "corpus")
+        if {"batch", "seed"} <= chosen.keys():
+            _check_batch(chosen["corpus"], chosen["batch"], chosen["seed"], "")
     if "economics" in chosen:
         check_prices(chosen["economics"])
     for key in ("mapping", "switched"):
@@ -232,6 +257,8 @@ def _check_plans(experiment: Experiment) -> None:
     for name, plan in experiment.plans.items():
         check_plan(plan.planner, plan.cluster, plan.model, f"plans.{name}")
         check_cost_model(plan.cost_model, plan.model, f"plans.{name}.")
+        corpus = experiment.corpora[plan.corpus]
+        _check_batch(corpus, plan.batch, experiment.seed, f"plans.{name}", WORK)
     for name in experiment.underlay.plans:
         devices = experiment.plans[name].cluster.devices
         if experiment.underlay.ranks != devices:
@@ -244,16 +271,89 @@ def _check_plans(experiment: Experiment) -> None:
 def _check_corpora(experiment: Experiment) -> None:
     """Refuse tables of lengths that are not there."""
     for name, corpus in experiment.corpora.items():
-        check_corpus(corpus, f"corpora.{name}")
+        # Jobs run in the folder of work.
+        check_corpus(corpus, f"corpora.{name}", WORK)
 
 
-def check_corpus(corpus: CorpusSettings, key: str) -> None:
-    """Refuse a table of published lengths that is not there, below ``key``."""
+def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> None:
+    """Refuse lengths and text that are not there or cannot be read, below ``key``.
+
+    Paths are those from ``folder``. A file of lengths is read where it is not large.
+    """
+    if isinstance(corpus, FileCorpusSettings | FolderCorpusSettings):
+        place = folder / corpus.path
+        try:
+            if isinstance(corpus, FolderCorpusSettings):
+                folder_files(place, corpus.pattern)
+            elif not place.is_file() or place.stat().st_size <= _MOST_READ_BYTES:
+                read_length_file(place, corpus.column)
+        except (ValueError, OSError) as error:
+            said = str(error).replace(str(place), corpus.path)
+            raise SettingsError(f"{key}.path", f"got {said}") from None
     quantiles = getattr(corpus, "quantiles", None)
     if quantiles is not None and not in_repository(quantiles).is_file():
         raise SettingsError(
             f"{key}.quantiles", f"got {quantiles!r}, which is not there; allowed: a CSV table"
         )
+    if quantiles is not None:
+        try:
+            published_quantiles(in_repository(quantiles))
+        except (KeyError, TypeError):
+            raise SettingsError(
+                f"{key}.quantiles",
+                f"got {quantiles!r} without all cells; allowed: the columns kind, key, value",
+            ) from None
+        except (ValueError, OSError) as error:
+            raise SettingsError(f"{key}.quantiles", f"got {error}") from None
+
+
+def _check_batch(
+    corpus: CorpusSettings, batch: BatchSettings, seed: int, key: str, folder: Path = Path()
+) -> None:
+    """Refuse a batch for which the corpus has too few sequences, below ``key``."""
+    try:
+        lengths = _lengths(corpus, batch, seed, folder)
+        if lengths is not None:
+            check_batch(lengths, batch.filled(lengths))
+    except SettingsError as error:
+        raise error.under(key) from None
+
+
+def _lengths(
+    corpus: CorpusSettings, batch: BatchSettings, seed: int, folder: Path
+) -> NDArray[np.int64] | None:
+    """Lengths int64 [n] as far as they are known without work; None where they are not.
+
+    Sequences of text have the shortest that there is, the beginning and one token: so
+    there are never fewer sequences here than in the corpus.
+    """
+    asked, limit = batch.batch_size or 1, batch.max_length_tokens
+    if isinstance(corpus, FileCorpusSettings):
+        place = folder / corpus.path
+        large = place.stat().st_size > _MOST_READ_BYTES
+        return None if large else read_length_file(place, corpus.column)
+    if isinstance(corpus, QuantileCorpusSettings | MixtureCorpusSettings):
+        return _drawn(corpus, seed) if corpus.sequences <= _MOST_DRAWN else None
+    if isinstance(corpus, FolderCorpusSettings):
+        count = len(folder_files(folder / corpus.path, corpus.pattern))
+    elif asked > _SURELY_STANDARD:
+        count = _standard_documents(corpus.unit)
+    else:
+        count = max(asked, corpus.sequences or 1)
+    kept = min(count, corpus.sequences or count)
+    if asked <= kept and (limit is None or limit >= 2):
+        return None
+    return np.full(kept, 2, dtype=np.int64)
+
+
+@lru_cache
+def _drawn(corpus: QuantileCorpusSettings | MixtureCorpusSettings, seed: int) -> NDArray[np.int64]:
+    return build_corpus(corpus, seed).lengths
+
+
+@cache
+def _standard_documents(unit: Literal["file", "definition"]) -> int:
+    return len(stdlib_documents(unit))
 
 
 def _check_packets(experiment: Experiment) -> None:

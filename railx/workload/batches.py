@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
-from railx.settings import AtLeast
+from railx.settings import AtLeast, SettingsError
 from railx.workload.lengths import MOST_TOKENS
 
 __all__ = [
     "BatchSettings",
     "FilledBatchSettings",
     "SampledBatch",
+    "check_batch",
     "checked_lengths",
     "sample_batches",
 ]
@@ -92,6 +93,33 @@ class SampledBatch:
     lengths: npt.NDArray[np.int64]
 
 
+def check_batch(
+    lengths: npt.NDArray[np.int64], settings: FilledBatchSettings
+) -> npt.NDArray[np.int64]:
+    """Rows of the corpus that a batch may take; ``lengths`` int64 [n] are its own.
+
+    SettingsError below ``batch`` where they are fewer than a batch needs.
+    """
+    limit = settings.max_length_tokens
+    if settings.overlong == "truncate":
+        eligible, within = np.arange(len(lengths)), ""
+    else:
+        eligible, within = np.flatnonzero(lengths <= limit), f" of at most {limit} tokens"
+    if not len(eligible):
+        raise SettingsError(
+            "batch.max_length_tokens",
+            f"got {limit}; allowed: at least {lengths.min()}, the shortest sequence in the corpus,"
+            " or overlong truncate",
+        )
+    if len(eligible) < settings.batch_size:
+        raise SettingsError(
+            "batch.batch_size",
+            f"got {settings.batch_size}; allowed: at most {len(eligible)}, the"
+            f" sequences{within} in the corpus",
+        )
+    return eligible
+
+
 def sample_batches(
     lengths: npt.ArrayLike, settings: FilledBatchSettings, seed: int
 ) -> list[SampledBatch]:
@@ -99,22 +127,12 @@ def sample_batches(
 
     The order is new and random each time the corpus has been used up. ``lengths`` int64
     [n] are those of the corpus. What is left of an order that no longer fills a batch
-    is passed over, so that no batch holds a sequence twice. ValueError where fewer
+    is passed over, so that no batch holds a sequence twice. SettingsError where fewer
     sequences may be used than a batch needs.
     """
     corpus = checked_lengths(lengths)
     limit = settings.max_length_tokens
-    eligible = (
-        np.arange(len(corpus))
-        if settings.overlong == "truncate"
-        else np.flatnonzero(corpus <= limit)
-    )
-    if len(eligible) < settings.batch_size:
-        within = "" if settings.overlong == "truncate" else f" of at most {limit} tokens"
-        raise ValueError(
-            f"batch_size: got {settings.batch_size}; allowed: at most {len(eligible)}, the"
-            f" sequences{within} in the corpus"
-        )
+    eligible = check_batch(corpus, settings)
     random = np.random.default_rng(seed)
     per_order = len(eligible) // settings.batch_size
     drawn: list[SampledBatch] = []

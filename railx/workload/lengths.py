@@ -197,6 +197,8 @@ def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
 def _read_json(path: Path, _: str) -> Iterable[tuple[str, Any]]:
     try:
         values = json.loads(path.read_text(encoding="utf-8") or "[]")
+    except UnicodeDecodeError:
+        raise
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
     except RecursionError:

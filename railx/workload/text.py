@@ -14,6 +14,7 @@ from typing import Literal
 
 __all__ = [
     "folder_documents",
+    "folder_files",
     "split_definitions",
     "stdlib_documents",
 ]
@@ -56,19 +57,32 @@ def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
     A glob, ``**`` for any depth. Empty files hold no sequence and are left out. Raises
     ValueError where the folder is missing or nothing remains.
     """
+    return [text for path in folder_files(folder, pattern) if (text := path.read_bytes())]
+
+
+def folder_files(folder: str | Path, pattern: str) -> list[Path]:
+    """The files with text that :func:`folder_documents` reads, sorted by path.
+
+    Raises what it raises, without reading any.
+    """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{folder}: no such folder; allowed: a folder of text files")
-    files = sorted(path for path in root.glob(pattern) if path.is_file())
+    try:
+        files = sorted(path for path in root.glob(pattern) if path.is_file())
+    except NotImplementedError:
+        raise ValueError(
+            f"{folder}: the pattern {pattern} begins at the root; allowed: one below the folder"
+        ) from None
     if not files:
         raise ValueError(f"{folder}: no file matches {pattern}; allowed: at least one")
-    documents = [text for path in files if (text := path.read_bytes())]
-    if not documents:
+    filled = [path for path in files if path.stat().st_size]
+    if not filled:
         raise ValueError(
             f"{folder}: all {len(files)} files that match {pattern} are empty; allowed: at least"
             " one with text"
         )
-    return documents
+    return filled
 
 
 def split_definitions(source: bytes) -> list[bytes]:

@@ -74,10 +74,10 @@ def _nothing(folder: Path) -> None:
             (),
             {"hydra": "corpora.mine=folder corpora.mine.path=nowhere"},
             _nothing,
-            "corpus mine, ",
+            "corpora.mine.path: got nowhere: no such folder; allowed: ",
         ),
     ],
-    ids=["cores", "folder", "target", "experiment", "quotes", "sources"],
+    ids=["cores", "folder", "target", "experiment", "quotes", "corpus"],
 )
 def test_a_run_is_refused_in_one_line_before_any_job(
     read: Read,
@@ -97,6 +97,22 @@ def test_a_run_is_refused_in_one_line_before_any_job(
     assert printed.err.startswith(f"error: {said}")
     assert printed.err.count("\n") == 1
     assert not (tmp_path / ".snakemake").exists()
+
+
+def test_a_file_that_went_after_its_experiment_was_kept_is_named(
+    read: Read, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("5\n")
+    own = f"corpora.mine=file corpora.mine.path={lengths}"
+    read(hydra=own)
+    lengths.unlink()
+    with pytest.raises(SystemExit):
+        read(hydra=own)
+    said = capsys.readouterr().err
+    assert (
+        said == f"error: corpus mine, source: got {lengths}, which is not there; allowed: a file\n"
+    )
 
 
 def test_claims_and_queries_are_checked_before_any_job(

@@ -4,6 +4,7 @@ job.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from railx.settings import SettingsError, to_dict
 from railx.workload.model import parameter_count
 from tests.builders import ROOT
 from tests.commands import python
-from workflow.config import compose_experiment
+from workflow.config import compose_experiment, compose_stage
 from workflow.resources import all_claims
 
 MISFITS = {
@@ -110,6 +111,15 @@ MISFITS = {
         "sweeps.railx_hyperx_min.traffic.pattern: got 'neighbour' on railx_hyperx_full; allowed:"
         " uniform, or a topology of at most 4,096 chips"
     ),
+    "plans.flexsp_stdlib.batch.batch_size=100000": (
+        "plans.flexsp_stdlib.batch.batch_size: got 100000; allowed: at most "
+    ),
+    "plans.flexsp_stdlib.batch.max_length_tokens=1": (
+        "plans.flexsp_stdlib.batch.max_length_tokens: got 1; allowed: at least 2, the shortest"
+    ),
+    "corpora.stdlib.sequences=1": (
+        "plans.static_stdlib.batch.batch_size: got 16; allowed: at most 1, the sequences"
+    ),
     "figures=[latency_load] sweeps=[]": (
         "figures.latency_load: nothing to show, as the experiment has no packets of its kind"
     ),
@@ -139,6 +149,72 @@ def test_a_misfit_is_named_in_one_line(overrides: str) -> None:
         compose_experiment(["experiment=quick", *overrides.split()])
     assert str(caught.value).startswith(MISFITS[overrides])
     assert "\n" not in str(caught.value)
+
+
+#: Files of a user that are no corpus, by name and content, and what is said of them.
+NO_CORPUS: dict[str, tuple[bytes | None, str]] = {
+    "bin.json": (b"\xff\xfe\0", "byte 0 is no text; allowed: a JSON list, text, CSV or Parquet"),
+    "nowhere.json": (None, "no such file; allowed: a JSON list, text, CSV or Parquet file"),
+    "words.csv": (b"length_tokens\nword\n", "sequence 0 is 'word'; allowed: a whole number"),
+    ".": (None, "a folder; allowed: a JSON list, text, CSV or Parquet file of lengths"),
+}
+
+
+@pytest.mark.parametrize("name", NO_CORPUS)
+def test_a_file_that_is_no_corpus_is_named_before_any_job(tmp_path: Path, name: str) -> None:
+    content, said = NO_CORPUS[name]
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError) as caught:
+        compose_experiment(["experiment=quick", *_own("file", path)])
+    assert str(caught.value).startswith(f"corpora.mine.path: got {path}: {said}")
+
+
+@pytest.mark.parametrize("cells", ["kind,key\nsummary,count\n", "kind,key,value\nsummary,x,1\n"])
+def test_a_table_without_quantiles_is_named_before_any_job(tmp_path: Path, cells: str) -> None:
+    path = tmp_path / "quantiles.csv"
+    path.write_text(cells)
+    with pytest.raises(SettingsError, match=r"^corpora.wikipedia.quantiles: got .*; allowed: the"):
+        compose_experiment(["experiment=quick", f"corpora.wikipedia.quantiles={path}"])
+
+
+def test_a_folder_without_text_is_named_before_any_job(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(SettingsError, match=r"^corpora.mine.path: got .*: all 1 files that match"):
+        compose_experiment(["experiment=quick", *_own("folder", tmp_path)])
+
+
+def test_a_batch_is_held_against_the_lengths_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.json"
+    path.write_text(str([100] * 15 + [1537] * 5))
+    own = ("experiment=quick", *_own("file", path))
+    with pytest.raises(SettingsError) as caught:
+        compose_experiment([*own, "plans.flexsp_stdlib.corpus=mine"])
+    assert str(caught.value) == (
+        "plans.flexsp_stdlib.batch.batch_size: got 16; allowed: at most 15, the sequences of at"
+        " most 1536 tokens in the corpus"
+    )
+    with pytest.raises(SettingsError, match=r"^batch.batch_size: got 99; allowed: at most 15,"):
+        compose_stage(
+            ["corpus=file", f"corpus.path={path}", "batch=small", "batch.batch_size=99"],
+            ("seed", "corpus", "batch"),
+        )
+
+
+def test_a_batch_is_held_against_lengths_that_are_drawn() -> None:
+    with pytest.raises(SettingsError, match=r"^batch.batch_size: got 16; allowed: at most 9, the"):
+        compose_stage(
+            [
+                *("corpus=wikipedia", "corpus.sequences=9"),
+                *("batch=small", "batch.overlong=truncate"),
+            ],
+            ("seed", "corpus", "batch"),
+        )
+
+
+def _own(kind: str, path: Path) -> tuple[str, ...]:
+    return f"corpora.mine={kind}", f"corpora.mine.path={path}"
 
 
 #: Overrides that fit, and all that they change: key, what was there, what is there.

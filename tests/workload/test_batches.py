@@ -47,8 +47,10 @@ def test_too_few_sequences_say_how_many_there_are() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            "batch_size: got 4; allowed: at most 2, the sequences of at most 10 tokens in the"
-            " corpus"
+            r"^batch.batch_size: got 4; allowed: at most 2, the sequences of at most 10 tokens in"
+            r" the corpus"
         ),
     ):
         sample_batches([5, 6, 700], FilledBatchSettings(4, 1, 10, "drop"), 0)
+    with pytest.raises(ValueError, match=r"^batch.max_length_tokens: got 4; allowed: at least 5,"):
+        sample_batches([5, 6, 700], FilledBatchSettings(1, 1, 4, "drop"), 0)
