@@ -305,6 +305,21 @@ def test_a_report_that_names_what_stands_asked_for_otherwise_has_the_lease_recal
     assert _disagreement(fabric) == {(1, 1), (2, None)}
 
 
+def test_who_disagrees_without_its_lease_makes_known_what_its_peers_began_on_it() -> None:
+    """Rank 2 is no member of what rank 1 asked for, but rank 0 is, and has begun."""
+    fabric = Fabric(4)
+    fabric.run(("a", 0), RING)
+    fabric.run(("g", 0), RING)
+    fabric.begin(0, ("g", 1), RING)
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.give_back(2, RING)
+    fabric.settle()
+    assert not fabric.refusals, "all reports so far are about other operations"
+    fabric.begin(2, ("g", 1), RING)
+    fabric.settle()
+    assert _disagreement(fabric) == {(0, None), (1, 1), (2, 2)}
+
+
 def test_no_lease_stays_where_members_disagree_about_the_channel_already() -> None:
     """Otherwise they would begin without asking what rank 1 has asked for otherwise."""
     fabric = Fabric(4)

@@ -287,7 +287,10 @@ class Questions(Granting):
         key = operation.key
         other = min(operation.asked)
         message = disagreement(key, rank, configuration, other, operation.configuration)
-        return self._refuse_all(rank, request, key, configuration, (message, "disagree"), now_ns)
+        problem = message, "disagree"
+        refused = self._refuse_all(rank, request, key, configuration, problem, now_ns)
+        # Its peers may have begun it on a lease that never carried the channel before.
+        return [*refused, *self._recall(configuration)]
 
     def _disagree_with_grant(
         self,
