@@ -275,7 +275,7 @@ def test_a_stranger_to_a_lease_harms_only_itself_with_its_number() -> None:
         fabric.run(("g", 0), LEFT)
         for rank in begun:
             fabric.begin(rank, ("g", 1), LEFT)
-        fabric.begin(2, ("g", 1), Configuration("ring", (0, 1, 2)))
+        fabric.begin(2, ("g", 1), RING)
         fabric.settle()
         assert {(item.rank, item.reason) for item in fabric.refusals} == {(2, "disagree")}
         for rank in {0, 1} - set(begun):
@@ -318,6 +318,51 @@ def test_who_disagrees_without_its_lease_makes_known_what_its_peers_began_on_it(
     fabric.begin(2, ("g", 1), RING)
     fabric.settle()
     assert _disagreement(fabric) == {(0, None), (1, 1), (2, 2)}
+
+
+def test_a_report_makes_known_which_channels_its_lease_carried() -> None:
+    fabric = Fabric(4)
+    fabric.run(("a", 0), RING)
+    fabric.run(("g", 0), RING)
+    fabric.begin(2, ("g", 1), RING)
+    fabric.give_back(2, RING)
+    fabric.settle()
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.settle()
+    assert _disagreement(fabric) == {(1, 1), (2, None)}
+
+
+def test_a_question_that_crossed_its_lease_makes_its_channel_known() -> None:
+    fabric = Fabric(4)
+    for rank in RING.members:
+        fabric.begin(rank, ("a", 0), RING)
+        fabric.arrive(rank, fabric.up[rank].popleft())
+    for command in sorted(fabric.commands):
+        fabric.act(fabric.core.switched(command, 0))
+    fabric.commands.clear()
+    fabric.begin(0, ("g", 1), RING)
+    fabric.settle()
+    assert fabric.begun["g", 1] == {0}
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.settle()
+    assert {(item.rank, item.reason) for item in fabric.refusals} == {
+        (0, "disagree"),
+        (1, "disagree"),
+    }
+
+
+def test_who_has_begun_what_comes_later_does_not_disagree_with_its_own_question() -> None:
+    """A channel whose operations need different circuits in turn."""
+    fabric = Fabric(4)
+    fabric.run(("g", 0), RING)
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.begin(1, ("g", 2), RING)
+    fabric.settle()
+    assert not fabric.refusals
+    fabric.begin(0, ("g", 1), LEFT)
+    fabric.settle()
+    assert fabric.begun["g", 1] == {0, 1}
+    assert not fabric.refusals
 
 
 def test_no_lease_stays_where_members_disagree_about_the_channel_already() -> None:
