@@ -289,6 +289,9 @@ class Questions(Granting):
         message = disagreement(key, rank, configuration, other, operation.configuration)
         problem = message, "disagree"
         refused = self._refuse_all(rank, request, key, configuration, problem, now_ns)
+        hold = self.holds.get(configuration)
+        if hold is None or rank in hold.holders:
+            return refused
         # Its peers may have begun it on a lease that never carried the channel before.
         return [*refused, *self._recall(configuration)]
 
