@@ -28,6 +28,10 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   first sender that stands before an operation with it. What only one end has begun
   under a held lease is not known here, so no lease of the two stays with them while one
   of them listens for the other. Who listens holds nothing;
+* members that want different things of one operation are told so once it is known here.
+  What was begun on a lease may be known to its holders alone: a lease that carried the
+  channel for another configuration is recalled, and what the reports name is compared
+  with what was asked for. Who is no member of what others want harms only itself;
 * an operation with a dead member ends in an error for everyone who asked for it, and
   its tombstone tells those who come to it later, or listen for it. Giving up does the
   same before the grant; after it, it is the release;

@@ -96,6 +96,7 @@ def _copy_hold(hold: Hold) -> Hold:
         hold.recalled,
         hold.told_of_loss,
         hold.lost_port,
+        hold.channels.copy(),
     )
 
 

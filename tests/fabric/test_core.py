@@ -221,6 +221,28 @@ def test_a_hint_ends_with_the_next_one_and_with_its_rank() -> None:
     assert len(story.switches) == 1
 
 
+def test_a_hint_that_no_rank_of_the_job_can_mean_is_refused_and_changes_nothing() -> None:
+    story = Story(ranks=2)
+    story.hint(LEFT, 0)
+    story.hint(RIGHT, 0)
+    story.hint(RING, 0)
+    assert [(item.rank, item.request, item.reason) for item in story.refusals] == [
+        (0, None, "member"),
+        (0, None, "rank"),
+    ]
+    assert [item.message for item in story.refusals] == [
+        "rank 0 asked for ring 2,3, of which it is no member",
+        "rank 0 asked for ring 0,1,2,3; allowed: ranks 0 to 1",
+    ]
+    statistics = story.core.statistics()
+    assert (statistics["hints"], statistics["refusals"]) == (1, {"member": 1, "rank": 1})
+    story.hint(LEFT, 1)
+    assert len(story.switches) == 1, "what rank 0 hinted before still counts"
+    story.core.leave(1, "lost its connection", 0)
+    story.hint(LEFT, 1)
+    assert len(story.refusals) == 2, "there is nobody to tell"
+
+
 def test_a_wrong_hint_is_counted_and_the_operation_served_on_demand() -> None:
     story = Story()
     story.hint(RING, 0, 1, 2, 3)

@@ -188,6 +188,213 @@ def test_who_asked_for_another_channel_begins_with_the_lease_of_the_first() -> N
     assert fabric.asked == 3
 
 
+def _disagreement(fabric: Fabric) -> set[tuple[int, int | None]]:
+    """Who was told that the ranks disagree about ``g 1``, and as the answer to what."""
+    assert all(
+        item.reason == "disagree" and "disagree about operation 1 of g" in item.message
+        for item in fabric.refusals
+    )
+    assert not fabric.core.statistics()["open"]
+    return {(item.rank, item.request) for item in fabric.refusals}
+
+
+def test_who_asks_for_less_than_others_began_under_a_lease_is_told_and_they_too() -> None:
+    """Rank 3 comes later; another group's lease and operation stay as they are."""
+    fabric = Fabric(6)
+    other = Configuration("ring", (4, 5))
+    fabric.run(("g", 0), RING)
+    fabric.run(("o", 0), other)
+    for rank in (0, 2):
+        fabric.begin(rank, ("g", 1), RING)
+    assert fabric.begun["g", 1] == {0, 2}, "without a question"
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.settle()
+    assert _disagreement(fabric) == {(0, None), (1, 1), (2, None)}
+    assert fabric.refusals[0].message == (
+        "the ranks disagree about operation 1 of g: rank 1 asked for ring 0,1, rank 0 for"
+        " ring 0,1,2,3"
+    )
+    fabric.begin(3, ("g", 1), RING)
+    fabric.settle()
+    assert _disagreement(fabric) == {(0, None), (1, 1), (2, None), (3, 3)}
+    assert not fabric.core.statistics()["tombstones"]
+    assert all(fabric.holdings[rank].holds(other) for rank in other.members)
+    for rank in (0, 2):
+        fabric.end(rank, ("g", 1))
+    fabric.settle()
+    fabric.run(("g", 2), RING)
+    assert not fabric.core.leases
+
+
+def _crossing_grant() -> Fabric:
+    """Rank 0 asked for ``g 1`` before the lease came, and was granted it with it."""
+    fabric = Fabric(5)
+    for number in (0, 1):
+        fabric.begin(0, ("g", number), RING)
+    for rank in (1, 2, 3):
+        fabric.begin(rank, ("g", 0), RING)
+    fabric.settle()
+    assert fabric.begun["g", 1] == {0}
+    for rank in RING.members:
+        fabric.end(rank, ("g", 0))
+    fabric.begin(2, ("g", 1), RING)
+    return fabric
+
+
+def test_who_asks_for_less_than_its_peer_was_granted_is_told_at_once() -> None:
+    """Before any report comes; the others of the ring are told with theirs."""
+    fabric = _crossing_grant()
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.arrive(1, fabric.up[1].popleft())
+    refusal = next(item for item in fabric.down[1] if isinstance(item, RefuseAction))
+    assert refusal.message == (
+        "the ranks disagree about operation 1 of g: rank 1 asked for ring 0,1, rank 0 for"
+        " ring 0,1,2,3"
+    )
+    fabric.settle()
+    assert _disagreement(fabric) == {(0, None), (1, 1), (2, None)}
+    fabric.begin(3, ("g", 1), RING)
+    fabric.settle()
+    assert _disagreement(fabric) == {(0, None), (1, 1), (2, None), (3, 3)}
+    assert not fabric.core.statistics()["tombstones"]
+
+
+def test_a_stranger_who_asks_for_what_was_granted_harms_only_itself() -> None:
+    fabric = _crossing_grant()
+    fabric.begin(4, ("g", 1), Configuration("ring", (0, 4)))
+    fabric.settle()
+    assert _disagreement(fabric) == {(4, 4)}
+    assert fabric.core.statistics()["recalls"] == fabric.core.statistics()["tombstones"] == 0
+    assert all(holdings.holds(RING) for holdings in fabric.holdings[:4])
+
+
+def test_a_stranger_to_a_lease_harms_only_itself_with_its_number() -> None:
+    """Rank 2 counts itself to a group whose members are in the middle of it."""
+    for begun in ((0, 1), (0,)):
+        fabric = Fabric(4)
+        fabric.run(("g", 0), LEFT)
+        for rank in begun:
+            fabric.begin(rank, ("g", 1), LEFT)
+        fabric.begin(2, ("g", 1), RING)
+        fabric.settle()
+        assert {(item.rank, item.reason) for item in fabric.refusals} == {(2, "disagree")}
+        for rank in {0, 1} - set(begun):
+            fabric.begin(rank, ("g", 1), LEFT)
+        fabric.settle()
+        assert fabric.begun["g", 1] == {0, 1}
+        assert fabric.core.leases or fabric.core.holds, "they exchange data"
+        for rank in (0, 1):
+            fabric.end(rank, ("g", 1))
+        fabric.settle()
+        assert not fabric.core.leases
+        assert len(fabric.refusals) == 1
+
+
+def test_a_report_that_names_what_stands_asked_for_otherwise_has_the_lease_recalled() -> None:
+    """The channel is new: nobody can know before rank 2 gives back what it holds."""
+    fabric = Fabric(4)
+    fabric.run(("a", 0), RING)
+    fabric.run(("g", 0), RING)
+    assert fabric.asked == 4, "no question named the channel"
+    fabric.begin(2, ("g", 1), RING)
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.settle()
+    assert not fabric.refusals
+    fabric.give_back(2, RING)
+    fabric.settle()
+    assert _disagreement(fabric) == {(1, 1), (2, None)}
+
+
+def test_who_disagrees_without_its_lease_makes_known_what_its_peers_began_on_it() -> None:
+    """Rank 2 is no member of what rank 1 asked for, but rank 0 is, and has begun."""
+    fabric = Fabric(4)
+    fabric.run(("a", 0), RING)
+    fabric.run(("g", 0), RING)
+    fabric.begin(0, ("g", 1), RING)
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.give_back(2, RING)
+    fabric.settle()
+    assert not fabric.refusals, "all reports so far are about other operations"
+    fabric.begin(2, ("g", 1), RING)
+    fabric.settle()
+    assert _disagreement(fabric) == {(0, None), (1, 1), (2, 2)}
+
+
+def test_a_report_makes_known_which_channels_its_lease_carried() -> None:
+    fabric = Fabric(4)
+    fabric.run(("a", 0), RING)
+    fabric.run(("g", 0), RING)
+    fabric.begin(2, ("g", 1), RING)
+    fabric.give_back(2, RING)
+    fabric.settle()
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.settle()
+    assert _disagreement(fabric) == {(1, 1), (2, None)}
+
+
+def test_a_question_that_crossed_its_lease_makes_its_channel_known() -> None:
+    fabric = Fabric(4)
+    for rank in RING.members:
+        fabric.begin(rank, ("a", 0), RING)
+        fabric.arrive(rank, fabric.up[rank].popleft())
+    for command in sorted(fabric.commands):
+        fabric.act(fabric.core.switched(command, 0))
+    fabric.commands.clear()
+    fabric.begin(0, ("g", 1), RING)
+    fabric.settle()
+    assert fabric.begun["g", 1] == {0}
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.settle()
+    assert {(item.rank, item.reason) for item in fabric.refusals} == {
+        (0, "disagree"),
+        (1, "disagree"),
+    }
+
+
+def test_who_has_begun_what_comes_later_does_not_disagree_with_its_own_question() -> None:
+    """A channel whose operations need different circuits in turn."""
+    fabric = Fabric(4)
+    fabric.run(("g", 0), RING)
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.begin(1, ("g", 2), RING)
+    fabric.settle()
+    assert not fabric.refusals
+    fabric.begin(0, ("g", 1), LEFT)
+    fabric.settle()
+    assert fabric.begun["g", 1] == {0, 1}
+    assert not fabric.refusals
+
+
+def test_no_lease_stays_where_members_disagree_about_the_channel_already() -> None:
+    """Otherwise they would begin without asking what rank 1 has asked for otherwise."""
+    fabric = Fabric(4)
+    for rank in RING.members:
+        fabric.begin(rank, ("g", 0), RING)
+    fabric.begin(1, ("g", 1), LEFT)
+    fabric.settle()
+    assert not fabric.core.holds
+    fabric.begin(0, ("g", 1), RING)
+    fabric.settle()
+    assert {(item.rank, item.reason) for item in fabric.refusals} == {
+        (0, "disagree"),
+        (1, "disagree"),
+    }
+
+
+def test_giving_up_says_who_may_have_begun_it_without_asking() -> None:
+    fabric = Fabric(4)
+    fabric.run(("a", 0), RING)
+    fabric.begin(1, ("g", 0), LEFT)
+    fabric.settle()
+    fabric.act(fabric.core.abandon(1, ("g", 0), 0))
+    fabric.settle()
+    (refusal,) = fabric.refusals
+    assert refusal.message == (
+        "rank 1 gave up waiting for ring 0,1 (operation 0 of g): rank 0 has not asked for it"
+        " (rank 0 holds ring 0,1,2,3, and may have begun it there without asking)"
+    )
+
+
 def test_what_all_have_begun_keeps_its_circuits_until_it_ends() -> None:
     fabric = Fabric(4)
     fabric.run(("a", 0), LEFT)

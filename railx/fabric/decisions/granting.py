@@ -86,6 +86,8 @@ class Granting(Switching):
         actions: list[Action] = []
         number = None if hold is None else hold.number
         generation = self._generation(operation.circuits)
+        if hold is not None:
+            hold.channels.add(operation.key[0])
         for rank in sorted(operation.asked):
             ended = rank in operation.released
             if ended and hold is None:
@@ -159,6 +161,7 @@ class Granting(Switching):
             self._count(rank, "requests")
             self._count(rank, "grants")
             hold.granted.setdefault(rank, set()).add(key)
+            hold.channels.add(key[0])
         return [self._grant_action(operation, rank, now_ns, hold.number)]
 
     def _speculate(self) -> list[Action]:

@@ -11,7 +11,16 @@ from dataclasses import replace
 from railx.fabric.actions import Action
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.decisions.leases import Leases
-from railx.fabric.decisions.state import OPEN_OPERATIONS, Asked, Hold, discard, name_of, passed
+from railx.fabric.decisions.refusals import disagreement
+from railx.fabric.decisions.state import (
+    OPEN_OPERATIONS,
+    Asked,
+    Hold,
+    Operation,
+    discard,
+    name_of,
+    passed,
+)
 from railx.fabric.holdings import OperationKey, Report
 
 __all__ = ["HandedBack"]
@@ -90,15 +99,65 @@ class HandedBack(Leases):
         }
         actions: list[Action] = []
         for number in sorted(numbers):
+            key = channel, number
+            opened = {rank for rank, keys in still_open.items() if key in keys}
+            operation = self._operations.get(key)
+            if operation is not None and operation.configuration != configuration:
+                if over is not None and number <= over:
+                    continue
+                exact = over is not None or operation.configuration in self.holds
+                here = opened | {
+                    rank
+                    for rank, told in begun.items()
+                    if told.get(channel, -1) >= number
+                    # Not the last one: it may have been begun under another lease.
+                    and not (exact and told[channel] > number)
+                }
+                here -= operation.asked.keys()
+                if not here:
+                    continue
+                actions += self._contradict(operation, configuration, here, opened & here)
+                if operation.granted or not operation.asked.keys().isdisjoint(
+                    configuration.members
+                ):
+                    continue
             actions += self._take_over(
                 hold,
                 configuration,
-                (channel, number),
+                key,
                 {rank for rank in begun if number <= last[rank]},
-                {rank for rank, keys in still_open.items() if (channel, number) in keys},
+                opened,
                 ran,
                 now_ns,
             )
+        return actions
+
+    def _contradict(
+        self,
+        operation: Operation,
+        configuration: Configuration,
+        begun: set[int],
+        still_open: set[int],
+    ) -> list[Action]:
+        """Members began under a lease what others asked for as something else.
+
+        What was asked for fails, unless it was granted. What was begun fails too where
+        one of its members asked; otherwise those who asked harm only themselves.
+        """
+        key, asked, members = operation.key, set(operation.asked), set(configuration.members)
+        its = operation.configuration
+        message = disagreement(key, min(asked), its, min(begun), configuration)
+        goes_on = not operation.granted and asked.isdisjoint(members)
+        actions: list[Action] = []
+        if not operation.granted:
+            actions = self._fail(operation, message, "disagree")
+            others = set(its.members)
+            others = others - members if goes_on else others | members
+            self._bury(key, message, "disagree", others - asked - begun - self._gone.keys())
+        if not goes_on:
+            actions += [
+                self._refuse(rank, None, message, "disagree") for rank in sorted(still_open)
+            ]
         return actions
 
     def _take_over(
@@ -119,7 +178,7 @@ class HandedBack(Leases):
             return []
         actions: list[Action] = []
         tombstone = self._tombstones.get(key)
-        if tombstone is not None:
+        if tombstone is not None and not tombstone.untold.isdisjoint(configuration.members):
             for rank in sorted(begun & tombstone.untold):
                 self._told(key, rank)
                 if rank in still_open:

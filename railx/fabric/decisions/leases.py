@@ -43,6 +43,10 @@ class Leases(Listeners):
         for asked in operation.asked.values():
             if not asked.can_hold:
                 return None
+        for other in self._by_channel.get(operation.key[0], {}).values():
+            if other.configuration != configuration:
+                # Members that disagree about the channel have to ask to be told.
+                return None
         hold = Hold(self._next_hold, operation.circuits, set(configuration.members))
         self._next_hold += 1
         self.holds[configuration] = hold

@@ -126,17 +126,24 @@ class Operations(Hints):
         members = set(operation.configuration.members)
         untold = members - operation.asked.keys() - self._gone.keys()
         if untold:
-            self._tombstones[operation.key] = Tombstone(message, reason, untold)
-            if self._listening:
-                self._stirred.update(self._listening.get(operation.key[0], ()))
-            if len(self._tombstones) > TOMBSTONES:
-                del self._tombstones[next(iter(self._tombstones))]
+            self._bury(operation.key, message, reason, untold)
         return [
             self._refuse(rank, asked.request, message, reason)
             for rank, asked in sorted(operation.asked.items())
             if rank not in self._gone
             and (asked.request is not None or rank not in operation.released)
         ]
+
+    def _bury(self, key: OperationKey, message: str, reason: str, untold: set[int]) -> None:
+        """Who comes to a failed operation later is told then, and nobody else."""
+        if not untold:
+            self._tombstones.pop(key, None)
+            return
+        self._tombstones[key] = Tombstone(message, reason, untold)
+        if self._listening:
+            self._stirred.update(self._listening.get(key[0], ()))
+        if len(self._tombstones) > TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
 
     def _pass(self, rank: int, key: OperationKey) -> list[Action]:
         """Fail the earlier operations of a channel that ``rank`` has not asked for.

@@ -8,6 +8,7 @@ from railx.fabric.actions import Action, RefuseAction
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.decisions.granting import Granting
 from railx.fabric.decisions.listeners import involved
+from railx.fabric.decisions.refusals import disagreement
 from railx.fabric.decisions.state import (
     LISTENERS,
     OPEN_OPERATIONS,
@@ -81,6 +82,16 @@ class Questions(Granting):
             problem = f"{message}; allowed: no more", "limit"
         if problem is not None:
             return self._refuse_all(rank, request, key, configuration, problem, now_ns)
+        recalled: list[Action] = []
+        if operation is None:
+            others = self._other_leases(key, configuration)
+            for member, other in others:
+                if key in self.holds[other].granted.get(member, ()):
+                    return self._disagree_with_grant(
+                        rank, request, key, configuration, member, other, now_ns
+                    )
+            # Members may have begun it there without asking: their reports say so.
+            recalled = [item for _, other in others for item in self._recall(other)]
         passed = self._pass(rank, key)
         operation = self._operation(key, configuration)
         self._note_last(rank, *key)
@@ -89,7 +100,27 @@ class Questions(Granting):
         self._count(rank, "requests")
         self._enqueue(operation)
         # Those who still hold the lease may have begun it without asking.
-        return [*passed, *self._recall(configuration), *self._advance(now_ns)]
+        mine = self._recall(configuration)
+        return [*passed, *recalled, *mine, *self._advance(now_ns)]
+
+    def _other_leases(
+        self, key: OperationKey, configuration: Configuration
+    ) -> list[tuple[int, Configuration]]:
+        """Leases of another configuration that carried the channel, and who of the
+        members holds them.
+
+        The members of a channel that agree need the same for all its operations, so
+        that there are none as a rule.
+        """
+        return [
+            (member, held)
+            for member in configuration.members
+            for held in self._holds_of.get(member, ())
+            if held != configuration
+            and key[0] in (hold := self.holds[held]).channels
+            and member in hold.holders
+            and not hold.recalled
+        ]
 
     def listen(
         self, rank: int, request: int, channels: Mapping[str, tuple[int, int]], now_ns: int
@@ -174,22 +205,36 @@ class Questions(Granting):
             return []
         hold.holders.remove(rank)
         hold.reports[rank] = report
+        actions: list[Action] = []
         if not hold.recalled:
             # Hints may be waiting for the others to give it back too.
             self._touch(ports_of(hold.circuits))
-        return [*self._settle(configuration, now_ns), *self._advance(now_ns)]
+            hold.channels.update(report.begun)
+            if self._is_disputed(configuration, report):
+                # Only all reports together say what goes on and what cannot.
+                actions = self._recall(configuration)
+        return [*actions, *self._settle(configuration, now_ns), *self._advance(now_ns)]
+
+    def _is_disputed(self, configuration: Configuration, report: Report) -> bool:
+        """Whether others asked for something else where an operation has begun."""
+        return any(
+            not operation.granted and operation.configuration != configuration and number <= last
+            for channel, last in report.begun.items()
+            for number, operation in self._by_channel.get(channel, {}).items()
+        )
 
     def hint(self, rank: int, configuration: Configuration, now_ns: int) -> list[Action]:
         """The next operation of ``rank`` will need ``configuration``.
 
         A newer hint replaces an older one.
         """
-        if (
-            rank not in configuration.members
-            or configuration.members[-1] >= self.ranks
-            or rank in self._gone
-        ):
+        if rank in self._gone:
             return []
+        misfit = self._misfit(rank, configuration)
+        if misfit is not None:
+            return [self._refuse(rank, None, *misfit)]
+        # Of a group with a dead member a hint may be on its way in any recovery. It is
+        # kept like any other, and nothing is switched for it before the member is back.
         self._take_back_hint(rank)
         self._hints[rank] = Hint(configuration)
         expected = self._expected.setdefault(configuration, Expected())
@@ -220,6 +265,7 @@ class Questions(Granting):
         missing = sorted(set(operation.configuration.members) - set(operation.asked))
         what = (
             f"rank {', '.join(map(str, missing))} has not asked for it"
+            f"{self._may_have_begun(operation)}"
             if missing
             else f"its ports are in use ({self._holders(operation)})"
         )
@@ -239,12 +285,40 @@ class Questions(Granting):
         A rank that is no member of what the others want harms only itself.
         """
         key = operation.key
-        message = (
-            f"the ranks disagree about operation {key[1]} of {key[0]}: rank {rank} asked for"
-            f" {configuration.name}, rank {min(operation.asked)} for"
-            f" {operation.configuration.name}"
-        )
-        return self._refuse_all(rank, request, key, configuration, (message, "disagree"), now_ns)
+        other = min(operation.asked)
+        message = disagreement(key, rank, configuration, other, operation.configuration)
+        problem = message, "disagree"
+        refused = self._refuse_all(rank, request, key, configuration, problem, now_ns)
+        hold = self.holds.get(configuration)
+        if hold is None or rank in hold.holders:
+            return refused
+        # Its peers may have begun it on a lease that never carried the channel before.
+        return [*refused, *self._recall(configuration)]
+
+    def _disagree_with_grant(
+        self,
+        rank: int,
+        request: int,
+        key: OperationKey,
+        configuration: Configuration,
+        member: int,
+        held: Configuration,
+        now_ns: int,
+    ) -> list[Action]:
+        """``member`` was granted the operation on a lease of something else.
+
+        Where the lease is the rank's too, the others on it wait for the rank in vain:
+        those who have begun are told with their reports, the rest when they ask.
+        """
+        message = disagreement(key, rank, configuration, member, held)
+        refusal = self._refuse(rank, request, message, "disagree")
+        if rank not in held.members:
+            return [refusal]
+        passed = self._pass(rank, key)
+        self._note_last(rank, *key)
+        untold = {*configuration.members, *held.members} - {rank} - self._gone.keys()
+        self._bury(key, message, "disagree", untold)
+        return [*passed, refusal, *self._recall(held), *self._advance(now_ns)]
 
     def _refuse_all(
         self,

@@ -7,7 +7,7 @@ from railx.fabric.circuits import Configuration, Port, ports_of
 from railx.fabric.decisions.state import Operation, State, name_of
 from railx.fabric.holdings import OperationKey
 
-__all__ = ["Refusals"]
+__all__ = ["Refusals", "disagreement"]
 
 
 class Refusals(State):
@@ -21,16 +21,23 @@ class Refusals(State):
         message = f"rank {rank} asked again for operation {key[1]} of {key[0]}, which has ended"
         return self._refuse(rank, request, message, "ended")
 
-    def _problem(
-        self, rank: int, key: OperationKey, configuration: Configuration
-    ) -> tuple[str, str] | None:
-        """Why a question makes no sense, and the word for it."""
+    def _misfit(self, rank: int, configuration: Configuration) -> tuple[str, str] | None:
+        """Why a rank can never need this, and the word for it."""
         if rank not in configuration.members:
             message = f"rank {rank} asked for {configuration.name}, of which it is no member"
             return message, "member"
         if configuration.members[-1] >= self.ranks:
             message = f"rank {rank} asked for {configuration.name}"
             return f"{message}; allowed: ranks 0 to {self.ranks - 1}", "rank"
+        return None
+
+    def _problem(
+        self, rank: int, key: OperationKey, configuration: Configuration
+    ) -> tuple[str, str] | None:
+        """Why a question makes no sense, and the word for it."""
+        misfit = self._misfit(rank, configuration)
+        if misfit is not None:
+            return misfit
         needs = f"but {configuration.name} (operation {key[1]} of {key[0]}) needs it"
         for member in configuration.members if self._gone else ():
             if member in self._gone:
@@ -42,6 +49,18 @@ class Refusals(State):
                 if port in self.lost_ports:
                     return f"{self._lost_port(port)}, {needs}", "port"
         return None
+
+    def _may_have_begun(self, operation: Operation) -> str:
+        """What those who have not asked hold: under it they begin without asking."""
+        names = {
+            f"rank {rank} holds {held.name}"
+            for rank in set(operation.configuration.members) - operation.asked.keys()
+            for held in self._holds_of.get(rank, ())
+            if held != operation.configuration and rank in self.holds[held].holders
+        }
+        if not names:
+            return ""
+        return f" ({'; '.join(sorted(names))}, and may have begun it there without asking)"
 
     def _lost_port(self, port: Port) -> str:
         what = f"the {port.side} port of GPU {port.gpu} on rail {self.layout.rail(port.gpu)}"
@@ -83,3 +102,12 @@ class Refusals(State):
             for rank in sorted(operation.asked)
             if rank not in operation.released and rank not in self._gone and rank != but
         ]
+
+
+def disagreement(
+    key: OperationKey, rank: int, configuration: Configuration, other: int, its: Configuration
+) -> str:
+    return (
+        f"the ranks disagree about operation {key[1]} of {key[0]}: rank {rank} asked for"
+        f" {configuration.name}, rank {other} for {its.name}"
+    )

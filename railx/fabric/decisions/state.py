@@ -95,6 +95,7 @@ class Hold:
     ``granted`` are the operations whose grant may cross a member's report: that has to
     name them or their grant came too late. ``released`` are operations whose end was
     told after the report, or overtook it. ``lost`` are members that died, and why.
+    ``channels`` are those of all that was granted on it, whoever has ended it since.
     """
 
     number: int
@@ -107,6 +108,7 @@ class Hold:
     recalled: bool = False
     told_of_loss: bool = False
     lost_port: str | None = None
+    channels: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
