@@ -226,7 +226,7 @@ def test_flexsp_is_predicted_faster_than_static_at_full_scale(size: str) -> None
 
 
 def test_lines_for_what_cannot_be_planned() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size: got 16; allowed: at most 3"):
+    with pytest.raises(ValueError, match=r"^batch\.batch_size: got 16; allowed: at most 3"):
         _planned("static", [1, 2, 3], BatchSettings(16, 1, 64, "drop"), 0)
     with pytest.raises(SettingsError, match=r"^cost_model\.model"):
         _planned("static", [1, 2, 3], BatchSettings(2, 1, 64, "drop"), 0, cost_model="flexsp_7b")
