@@ -101,18 +101,29 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, *, once: bool = False) -> Any:
     """Read JSON; a broken file, or one nested too deeply, raises a ValueError that
-    names it. UnicodeDecodeError where it is no text.
+    names it. UnicodeDecodeError where it is no text. With ``once``, so does a key that
+    an object has twice, of which readers would see the last alone.
     """
+    hook = _each_once if once else None
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=hook)
     except UnicodeDecodeError:
         raise
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from error
     except RecursionError:
         raise ValueError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} appears twice; allowed: once in an object")
+    return held
 
 
 def write_table(

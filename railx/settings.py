@@ -307,13 +307,11 @@ def _load(hint: Any, value: Any, path: str) -> Any:
                 raise SettingsError(path, f"got {loaded!r}; allowed: {constraint.allowed}")
         return loaded
     if origin is Literal:
-        if value not in get_args(hint) or isinstance(value, bool) != any(
-            value is choice for choice in (True, False)
-        ):
-            raise SettingsError(
-                path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}"
-            )
-        return value
+        for choice in get_args(hint):
+            # True equals 1, and 2.0 stands for 2 as in any whole number.
+            if value == choice and isinstance(value, bool) == isinstance(choice, bool):
+                return choice
+        raise SettingsError(path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}")
     if origin in (Union, types.UnionType):
         return _load_union(get_args(hint), value, path)
     if origin in (tuple, list):

@@ -346,21 +346,17 @@ def read_plan(path: str | Path) -> Plan:
 
     A file that is no plan of this schema raises a PlanError that names it.
     """
-    data = read_json(path)
+    data = read_json(path, once=True)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise PlanError(f"{path}: schema is {found!r}; allowed: {SCHEMA}")
     try:
-        batch_type = {"sequence_parallel": SequenceParallelBatch, "pipeline": PipelineBatch}.get(
-            data.get("kind", "")
-        )
-        if batch_type is None:
-            raise SettingsError(
-                "kind", f"got {data.get('kind')!r}; allowed: sequence_parallel, pipeline"
-            )
+        load(PlanKind, data.get("kind"), "kind")
+        batch_type = SequenceParallelBatch if data["kind"] == "sequence_parallel" else PipelineBatch
         batches: Any = load(tuple[batch_type, ...], _bare(data.get("batches")), "batches")  # type: ignore[valid-type]
         apart = {"batches", "digest"}
         head: _Head = load(_Head, {key: value for key, value in data.items() if key not in apart})
+        _check_finite(data, "")
         plan = Plan(**vars(head), batches=batches)
         validate_plan(plan)
         _check_derived(data, plan_file(plan))
@@ -517,6 +513,18 @@ def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None
         )
 
 
+def _check_finite(value: Any, place: str) -> None:
+    """Refuse what JSON has no number for, wherever a file may hold what it likes."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_finite(item, f"{place}.{key}" if place else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_finite(item, f"{place}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PlanError(f"{place}: got {value}; allowed: a finite number")
+
+
 def _check_number(
     place: str, said: Mapping[str, Any], right: Mapping[str, Any], key: str, what: str
 ) -> None:
@@ -531,7 +539,8 @@ def _digest(data: Mapping[str, Any]) -> str:
     """SHA-256 of a file's data without the digest, however it is laid out."""
     rest = {key: value for key, value in data.items() if key != "digest"}
     text = json.dumps(_plain(rest), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    # Half of a surrogate pair is no text, but JSON can write it.
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _plain(value: Any) -> Any:

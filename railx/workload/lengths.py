@@ -196,7 +196,7 @@ def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
 
 def _read_json(path: Path, _: str) -> Iterable[tuple[str, Any]]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8") or "[]")
+        values = json.loads(path.read_text(encoding="utf-8-sig") or "[]")
     except UnicodeDecodeError:
         raise
     except ValueError as error:
@@ -210,7 +210,7 @@ def _read_json(path: Path, _: str) -> Iterable[tuple[str, Any]]:
 
 def _read_lines(path: Path) -> Iterable[tuple[str, Any]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not text; allowed: one length per line") from None
     return (
@@ -221,7 +221,7 @@ def _read_lines(path: Path) -> Iterable[tuple[str, Any]]:
 
 
 def _read_csv(path: Path, column: str) -> Iterable[tuple[str, Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         names, rows = list(reader.fieldnames or []), list(reader)
     if names and column not in names:

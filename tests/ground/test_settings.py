@@ -150,3 +150,18 @@ def test_a_choice_may_be_looked_up_when_settings_are_read() -> None:
     solvers.append("gurobi")
     assert load(solver, "gurobi", "solver") == "gurobi"
     assert OneOf(lambda: tuple(solvers)).keywords == {"enum": ["highs", "scip", "gurobi"]}
+
+
+@dataclass(frozen=True)
+class Choices:
+    bytes_each: Literal[1, 2, 4]
+    exact: Literal[True] = True
+
+
+def test_true_is_no_choice_among_numbers_nor_one_a_truth() -> None:
+    assert load(Choices, {"bytes_each": 2.0}) == Choices(2)
+    assert isinstance(load(Choices, {"bytes_each": 2.0}).bytes_each, int)
+    with pytest.raises(SettingsError, match=r"bytes_each: got True; allowed: 1, 2, 4"):
+        load(Choices, {"bytes_each": True})
+    with pytest.raises(SettingsError, match=r"exact: got 1; allowed: True"):
+        load(Choices, {"bytes_each": 2, "exact": 1})

@@ -115,6 +115,15 @@ def test_files_of_lengths_in_every_form(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.json", "[5, 6]"), ("a.txt", "5\n6\n"), ("a.csv", "length_tokens\n5\n6\n")],
+)
+def test_a_byte_order_mark_is_no_part_of_a_length(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8-sig")
+    assert read_length_file(tmp_path / name, "length_tokens").tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.json", "", "no sequences; allowed: at least one length"),
