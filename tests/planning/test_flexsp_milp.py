@@ -176,6 +176,21 @@ def test_a_number_without_a_plan_is_dropped(small: CostModel, pool: SolverPool) 
         _plan(lengths, small, pool, micro_batch_trials=1, **naive)
 
 
+def test_devices_that_groups_cannot_fill_are_said(small: CostModel, pool: SolverPool) -> None:
+    def refused(lengths: list[int], devices: int, **more: Any) -> str:
+        changed = checked("planner", "flexsp_milp", devices="all", **more)
+        with pytest.raises(PlanError) as raised:
+            plan_milp_batch(0, drawn_batch(lengths), changed, devices, small, pool)
+        return str(raised.value)
+
+    assert refused([30, 40], 3, smallest_degree=2) == (
+        "planner.devices: got all; allowed: at_most, as groups of 2 ranks or more leave some of 3"
+        " devices idle"
+    )
+    # Two ranks and one are two groups, for two sequences or more.
+    assert "; allowed: more, planner.devices at_most, or higher limits" in refused([30], 3)
+
+
 def test_a_sequence_that_fits_no_group_is_named(small: CostModel, pool: SolverPool) -> None:
     with pytest.raises(PlanError, match=r"^sequence 101: 401 tokens; allowed: at most 400"):
         _plan([5, 401, 7], small, pool)
