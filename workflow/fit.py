@@ -179,7 +179,10 @@ def check_plan(
         return
     listed = [int(degree) for degree in cluster.all_to_all_gb_s]
     widest = 1 << (cluster.devices.bit_length() - 1)
-    if max(listed, default=0) < widest:
+    if planner_of(planner).whole_heads:
+        # No larger power of two divides the heads, so none is used.
+        widest = min(widest, model.heads & -model.heads)
+    if max(listed, default=1) < widest:
         got = f"bandwidths of degrees up to {max(listed)}" if listed else "an empty table"
         raise SettingsError(
             f"{prefix}cluster.all_to_all_gb_s",

@@ -177,17 +177,17 @@ def plan_milp_batch(
             f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
             " has no larger degree"
         )
+    if settings.devices == "all" and devices % degrees[0]:
+        raise PlanError(
+            f"planner.devices: got all; allowed: at_most, as groups of {degrees[0]} ranks or more"
+            f" leave some of {devices} devices idle"
+        )
     check_lengths_fit(
         batch.sequences,
         batch.lengths,
         cost.tokens_per_device * degrees[-1],
         f"a group of degree {degrees[-1]}",
     )
-    if settings.devices == "all" and devices % degrees[0]:
-        raise PlanError(
-            f"planner.devices: got all; allowed: at_most, as groups of {degrees[0]} ranks or more"
-            f" leave some of {devices} devices idle"
-        )
     context = _Context(settings, devices, degrees, cost, seed)
     first = least_micro_batches(batch.lengths, context.cap, settings.order)
     last = min(first + settings.micro_batch_trials - 1, len(batch.lengths))
@@ -197,9 +197,8 @@ def plan_milp_batch(
         trials.append(_trial(batch.lengths, number, context, best, pool))
     chosen = min(trials, key=lambda trial: trial.total_ms)
     if not chosen.parts:
-        # Groups of powers of two fill so many devices only from so many sequences on.
-        fewer = ", planner.devices at_most" if devices & (devices - 1) else ""
-        fewer = fewer if settings.devices == "all" else ""
+        # Too few sequences make too few groups for all devices.
+        fewer = ", planner.devices at_most" if settings.devices == "all" else ""
         raise PlanError(
             f"planner.micro_batch_trials: got {settings.micro_batch_trials}, none of {first} to"
             f" {last} micro-batches has a plan; allowed: more{fewer}, or higher limits of the"

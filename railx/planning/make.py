@@ -19,10 +19,10 @@ from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import planner_of
 from railx.planning.predictions import named_cost_model, pipeline_tokens_per_device
 from railx.planning.schedule import schedule_name, simulate_pipeline
-from railx.settings import to_dict
+from railx.settings import SettingsError, to_dict
 from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModelSettings, build_cost_model
+from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
 from railx.workload.pipeline_cost import PipelineCost
 
@@ -34,6 +34,10 @@ __all__ = [
     "plan_summary",
     "schedule_rows",
 ]
+
+#: A longer time (ms) of one sequence, 30,000 years, is a mistake, and no solver counts
+#: so far.
+_MOST_MS = 1e15
 
 
 def make_plan(
@@ -55,6 +59,7 @@ def make_plan(
     filled = batch.filled(lengths)
     cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
     drawn = sample_batches(lengths, filled, seed)
+    _check_times(cost, filled.max_length_tokens)
     settings: dict[str, Any] = {
         "planner": to_dict(planner),
         "cluster": to_dict(cluster),
@@ -87,6 +92,20 @@ def make_plan(
     )
     validate_plan(plan)
     return plan
+
+
+def _check_times(cost: CostModel, longest: int) -> None:
+    """Refuse constants with which nothing ends; SettingsError names their place."""
+    tokens = min(longest, cost.longest_tokens)
+    computed = float(cost.sequence_ms(tokens)) + cost.constant_ms
+    exchanged = tokens * max(cost.all_to_all_ms.values())
+    for key, time_ms in (("cluster.all_to_all_gb_s", exchanged), ("cost_model", computed)):
+        if time_ms > _MOST_MS:
+            raise SettingsError(
+                key,
+                f"got a time of {time_ms:.1e} ms for {tokens} tokens; allowed: at most"
+                f" {_MOST_MS:.0e} ms",
+            )
 
 
 def plan_batches(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:

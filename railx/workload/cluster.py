@@ -67,7 +67,8 @@ class ClusterSettings:
     def __post_init__(self) -> None:
         for key in ("all_to_all_gb_s", "all_to_all_latency_ms", "gather_gb_s"):
             for degree in getattr(self, key):
-                if not degree.isdigit() or int(degree) < 2 or not PowerOfTwo().accepts(int(degree)):
+                plain = degree.isdecimal() and degree == str(int(degree))
+                if not plain or int(degree) < 2 or not PowerOfTwo().accepts(int(degree)):
                     raise SettingsError(
                         f"{key}.{degree}", "unknown degree; allowed: a power of two from 2"
                     )

@@ -238,3 +238,26 @@ def test_lines_for_what_cannot_be_planned() -> None:
         ),
     ):
         _planned("flexsp", [5, 2000], BatchSettings(2, 1, 9999, "drop"), 0)
+
+
+@pytest.mark.parametrize("planner", ["flexsp", "flexsp_milp", "static_per_batch"])
+def test_times_without_end_are_refused(planner: str) -> None:
+    def planned(cluster: Any, **constants: Any) -> Plan:
+        return make_plan(
+            checked("planner", planner),
+            [40, 700, 90],
+            checked("cluster", "cpu_4", **cluster),
+            checked("model", "tiny"),
+            checked("cost_model", "analytic", **constants),
+            BatchSettings(None, 1, None, "drop"),
+            1,
+        )
+
+    slow = {"all_to_all_gb_s": {"2": 0.1, "4": 1e-17}}
+    with pytest.raises(
+        SettingsError, match=r"^cluster\.all_to_all_gb_s: got a time of .* ms for 7"
+    ):
+        planned(slow)
+    with pytest.raises(SettingsError, match=r"^cost_model: got a time of 1\.0e\+18 ms for 700 tok"):
+        planned({}, constant_ms=1e18)
+    assert planned({}, constant_ms=1e12).batches

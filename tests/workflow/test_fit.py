@@ -11,9 +11,10 @@ import pytest
 
 from railx.settings import SettingsError, to_dict
 from railx.workload.model import parameter_count
-from tests.builders import ROOT
+from tests.builders import ROOT, checked
 from tests.commands import python
 from workflow.config import compose_experiment, compose_stage
+from workflow.fit import check_plan
 from workflow.resources import all_claims
 
 MISFITS = {
@@ -259,6 +260,27 @@ def flat(settings: Any, key: str = "") -> dict[str, Any]:
         for own, inner in settings.items()
         for name, value in flat(inner, f"{key}.{own}" if key else own).items()
     }
+
+
+def test_bandwidths_are_asked_for_up_to_the_largest_degree_that_is_used() -> None:
+    """A model of 64 heads has no use for groups of 128 on any number of devices."""
+
+    def check(planner: str, heads: int, table: dict[str, float]) -> None:
+        cluster = checked("cluster", "a100_64", devices=1024, all_to_all_gb_s=table)
+        model = checked("model", "gpt_7b", heads=heads, kv_heads=heads, hidden=64 * heads)
+        check_plan(checked("planner", planner), cluster, model)
+
+    to_64 = {"2": 100.0, "64": 5.0}
+    check("flexsp", 64, to_64)
+    check("flexsp", 192, to_64)
+    check("static", 1, {})
+    with pytest.raises(SettingsError, match=r"all_to_all_gb_s: got .* one for degree 128"):
+        check("flexsp", 128, to_64)
+    with pytest.raises(SettingsError, match=r"got an empty table for 1024 .* one for degree 2 too"):
+        check("flexsp", 6, {})
+    # Ring attention takes any number of ranks.
+    with pytest.raises(SettingsError, match=r"one for degree 1024 too"):
+        check("any_degree", 64, to_64)
 
 
 def test_the_convergence_experiment_is_large_enough_for_its_claims() -> None:

@@ -355,5 +355,6 @@ def test_unsuitable_cost_models_name_the_key() -> None:
         build_cost_model(
             fitted, replace(cluster, memory_gib=1.0), checked("model", "gpt_7b"), 192_000
         )
-    with pytest.raises(SettingsError, match=r"all_to_all_gb_s\.3: unknown degree"):
-        replace(cluster, all_to_all_gb_s={"3": 1.0})
+    for degree in ("3", "02", "\u00b2", "1"):
+        with pytest.raises(SettingsError, match=f"all_to_all_gb_s.{degree}: unknown degree"):
+            replace(cluster, all_to_all_gb_s={"2": 7.0, degree: 1.0})
