@@ -275,8 +275,8 @@ def show() -> None:
             mean_ratio = math.exp(mean(map(math.log, ratios)))
             record(f"ours over {name}", mean_ratio, "", clock="none")
             print(
-                f"{words}: {held} of {len(ratios)} batches (ours over it: mean {mean_ratio:.3f},"
-                f" worst {max(ratios):.3f})"
+                f"{words}: {held} of {len(ratios)} batches (ours over it: geometric mean"
+                f" {mean_ratio:.3f}, worst {max(ratios):.3f})"
             )
 
 

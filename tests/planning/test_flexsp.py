@@ -11,11 +11,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from railx.planning.bound import batch_lower_bound_ms
-from railx.planning.flexsp import _ladders, plan_flexsp_batch, simple_bound_ms
+from railx.planning.flexsp import (
+    _ladders,
+    _try_static,
+    _Work,
+    plan_flexsp_batch,
+    simple_bound_ms,
+)
 from railx.planning.groups import Assignment, micro_batch_ms
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.search import Problem, first_limits, search
-from railx.planning.static import plan_static_batch
+from railx.planning.static import best_static, plan_static_batch, total_ms
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked
 from tests.planning.rules import check_batch
@@ -127,6 +133,16 @@ def _random_lengths(seed: int, largest: int) -> list[int]:
     count = int(random.integers(1, 120))
     tail = random.pareto(random.uniform(0.9, 1.8), count) * random.uniform(300, 6000) + 30
     return [int(one) for one in np.minimum(tail, largest)]
+
+
+@pytest.mark.parametrize("lengths", [[113, 111, 99, 89], [104, 97, 84, 58]])
+def test_static_plans_of_either_filling_are_looked_at(lengths: list[int], small: CostModel) -> None:
+    """Each of these is faster with one of them. A search hardly ever needs either."""
+    own = np.array(lengths)
+    work = _Work(own, checked("planner", "flexsp"), small, 0, 0.0, 0.0)
+    _try_static(work, 4)
+    fills = [total_ms(best_static(own, 4, small, fill)[1], own, small) for fill in (0.9, 1.0)]
+    assert work.best.time_ms == min(fills) < 0.95 * max(fills)
 
 
 @settings(max_examples=12, deadline=None)

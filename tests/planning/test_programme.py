@@ -192,3 +192,31 @@ def test_no_programme_beats_the_bound(lengths: list[int], small: CostModel) -> N
     bound = least_ms(np.array(lengths), 4, (1, 2, 4), small)
     assert bound <= _optimum_ms(programme) * (1 + 1e-9)
     assert bound >= small.constant_ms + small.sequence_ms(lengths).sum() / 4 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("use", ["all", "at_most"])
+def test_counts_that_take_too_much_are_none(use: Any, small: CostModel) -> None:
+    """Rows that a solver forgives a little of are looked at once more."""
+    programme = _programme([60, 50, 40], small, use)
+    whole = int(np.flatnonzero(programme.degrees == 4)[0])
+    counts = np.zeros_like(programme.times_ms, dtype=np.int64)
+    counts[:, whole] = 1
+    assert programme.holds(counts)
+    beside = counts.copy()
+    beside[0, whole], beside[0, 0] = 0, 1
+    assert programme.degrees[0] == 1  # five ranks in all
+    assert not programme.holds(beside)
+    assert not programme.holds(counts * 2)
+    assert not programme.holds(counts - beside)
+    alone = np.eye(len(programme.sizes), len(programme.degrees), dtype=np.int64)
+    assert programme.degrees[:3].tolist() == [1, 1, 1]
+    assert programme.holds(alone) == (use == "at_most")
+    full = replace(programme, caps=programme.caps - 350)
+    assert full.caps[whole] < 150
+    assert not full.holds(counts)
+
+
+def test_the_bound_of_a_micro_batch_waits_for_its_longest_sequence(small: CostModel) -> None:
+    lengths = np.array([180, 1, 1])
+    soonest = min(small.group_time_ms([180], degree).total_ms for degree in (2, 4))
+    assert least_ms(lengths, 64, (1, 2, 4), small) == pytest.approx(soonest)
