@@ -43,6 +43,12 @@ def test_free_ranks_that_do_not_suffice_stay_idle() -> None:
     ]
 
 
+def test_nothing_leaves_a_group_while_ranks_are_free() -> None:
+    """Two sequences in the one group that fits them; the third rank joins it."""
+    (schedule,) = balanced_schedules([20, 20], 10, 3)
+    assert [(group.ranks, group.members) for group in schedule] == [(3, [0, 1])]
+
+
 def test_buckets_end_beyond_a_tenth_over_their_share() -> None:
     """Two sizes, a share of 21,362: 20,000 and 4,225 are 1.134 of it. Few are left only
     once, as a bucket that is closed counts twice.

@@ -1,5 +1,6 @@
 """Static plans: choice of degree and packing."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,12 @@ def test_the_last_micro_batch_is_levelled(small: CostModel) -> None:
         [(0,), (1,), (2,), (3,)],
         [(4,), (5,)],
     ]
+
+
+def test_what_levelling_would_overfill_stays_as_it_was_packed(small: CostModel) -> None:
+    """By tokens alone 50 + 30 + 30 would meet in a group that holds 100."""
+    (made,) = static_assignments(np.array([50, 50, 40, 30, 30]), 1, 2, small, 1.0)
+    assert made.groups == ((0, 1), (2, 3, 4))
 
 
 def test_the_best_degree_of_a_batch_is_at_least_as_good_as_any(large: CostModel) -> None:
@@ -230,3 +237,11 @@ def test_every_sequence_is_planned_once_within_memory(
     for assignment in made:
         assert sum(assignment.degrees) <= 4
         assert all(tokens[list(group)].sum() <= 100 * degree for group in assignment.groups)
+
+
+def test_published_levelling_leaves_a_group_its_only_sequence(
+    tight: Callable[[int], CostModel],
+) -> None:
+    """90 tokens would fit into the other group, and leave one without any."""
+    (made,) = static_assignments(np.array([10, 80]), 16, 32, tight(7), 1.0, "published")
+    assert made.groups == ((1,), (0,))
