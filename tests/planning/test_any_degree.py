@@ -12,6 +12,7 @@ from railx.planning.any_degree import (
     AnyDegreeSettings,
     _longest_that_fits,
     _Open,
+    _spread,
     plan_any_degree_batch,
     with_every_degree,
 )
@@ -107,3 +108,11 @@ def test_the_longest_that_fits_is_the_longest(
 
     wanted = max((length for length in range(1, 401) if fits(length)), default=0)
     assert abs(max(_longest_that_fits(group, cost, limit_ms), 0) - wanted) <= 1
+
+
+def test_ranks_left_over_are_handed_out_once(small: CostModel) -> None:
+    """Two ranks exchange so slowly that only a third one helps; the fourth is free."""
+    exchange = {1: 0.0, 2: 9.0, 3: 0.0, 4: 9.0, 5: 0.0}
+    groups = [_Open(1, [0], 100, 20.0)]
+    _spread(groups, 4, replace(small, all_to_all_ms=exchange))
+    assert [group.degree for group in groups] == [3]

@@ -50,6 +50,14 @@ def _alone(*times: float) -> list[Unit]:
     return [Unit(1, (index,), time) for index, time in enumerate(times)]
 
 
+def test_ranks_that_share_a_sequence_wait_for_the_last_of_them() -> None:
+    """4 begins after 10 on both ranks, so that 11 ends at 25 on whichever has it."""
+    ordered = [Unit(1, (0,), 10.0), Unit(2, (1,), 4.0), Unit(1, (2,), 11.0)]
+    made, most = rounds(ordered, [unit.time_ms for unit in ordered], DP, 2)
+    assert [[unit.members[0] for unit in taken] for taken in made] == [[0], [1], [2]]
+    assert most == 25
+
+
 def test_ranks_take_from_the_first_bucket_or_from_all_in_turn() -> None:
     ordered = _alone(4.0, 4.0, 2.0, 2.0, 2.0, 2.0)
     works = [unit.time_ms for unit in ordered]
@@ -84,15 +92,6 @@ def test_the_least_loaded_rank_takes_first() -> None:
     """Ranks of 9, 5 and 3: the last takes the 5, the second the 1."""
     _, most = rounds(_alone(9.0, 5.0, 3.0, 5.0, 1.0), [9.0, 5, 3, 5, 1], DP, 3)
     assert most == 9
-
-
-def test_ranks_that_share_a_sequence_wait_for_the_last_of_them() -> None:
-    two = Unit(2, (3,), 2.0)
-    _, most = rounds([*_alone(4.0, 1.0), two], [4.0, 1, 2], DP, 2)
-    assert most == 4 + 2
-    # 9, 9 and 1: the last and the first share two, which leaves 3 for the second.
-    _, most = rounds([*_alone(9.0, 9.0, 1.0), two, Unit(1, (4,), 3.0)], [9.0, 9, 1, 2, 3], DP, 3)
-    assert most == 9 + 3
 
 
 def test_a_sequence_over_all_devices_is_named(small: CostModel) -> None:

@@ -22,6 +22,7 @@ from railx.planning import (
     write_plan,
 )
 from railx.planning.plan import Plan
+from railx.planning.predictions import named_cost_model
 from railx.settings import SettingsError, load, to_dict
 from railx.workload import (
     ClusterSettings,
@@ -261,3 +262,23 @@ def test_times_without_end_are_refused(planner: str) -> None:
     with pytest.raises(SettingsError, match=r"^cost_model: got a time of 1\.0e\+18 ms for 700 tok"):
         planned({}, constant_ms=1e18)
     assert planned({}, constant_ms=1e12).batches
+
+
+def test_traffic_of_sharding_is_counted_for_every_micro_batch() -> None:
+    traffic = {
+        "gb_s": 0.5, "parameter_bytes": 2, "gradient_bytes": 2, "exposed_share": 0.5,
+    }  # fmt: skip
+    plan = make_plan(
+        checked("planner", "static"),
+        [300] * 10,
+        checked("cluster", "cpu_4"),
+        checked("model", "tiny"),
+        checked("cost_model", "analytic", sharding=traffic),
+        BatchSettings(5, 2, None, "drop"),
+        1,
+    )
+    counts = [len(batch.micro_batches) for batch in plan.sequence_parallel_batches()]
+    assert counts == [2, 2]
+    each_ms = named_cost_model(plan).cost.sharding_ms
+    assert each_ms > 0
+    assert plan_summary(plan)["predicted_sharding_ms"] == pytest.approx(sum(counts) / 2 * each_ms)

@@ -119,6 +119,31 @@ def test_without_tensor_parallelism_an_all_to_all_is_that_of_ulysses(context: in
     assert shape.hidden_share == shape.gather_ms == 0
 
 
+def test_recomputed_layers_pass_keys_and_values_once_more() -> None:
+    """A third of a ring's exchanges are of the forward pass, half of the gathers."""
+    task = _task(1000, 1000)
+    every = replace(task.constants, checkpoint_layers=task.model.layers)
+    again = replace(
+        task, constants=every, cost=build_cost_model(every, task.cluster, task.model, 1000)
+    )
+    only = replace(RING, tensor=8, context=4)
+    [plain], [twice] = shapes(only, task), shapes(only, again)
+    assert twice.exchange_ms == pytest.approx(plain.exchange_ms * 4 / 3)
+    assert twice.gather_ms == pytest.approx(plain.gather_ms * 3 / 2)
+
+
+def test_no_gather_is_faster_than_inside_a_node() -> None:
+    task = _task(1000, 1000)
+    table = {"2": 100.0, "4": 100.0, "8": 10.0, "16": 900.0}
+    cluster = replace(task.cluster, all_to_all_gb_s=table)
+    cost = build_cost_model(task.constants, cluster, task.model, 1000)
+    fast = replace(task, cluster=cluster, cost=cost)
+    inside, outside = (
+        shapes(replace(RING, tensor=tensor, context=1), fast)[0].gather_ms for tensor in (8, 16)
+    )
+    assert outside == pytest.approx(inside)
+
+
 def test_the_best_shape_is_taken_for_all_batches() -> None:
     lengths = [150_000, 90_000, 40_000, *[2000] * 60]
     task = _task(192_000, *lengths)
