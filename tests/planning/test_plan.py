@@ -1,5 +1,6 @@
 """The plan file: round trip, every rule, and what reading it needs."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,7 @@ def test_more_ranks_than_the_plan_allows() -> None:
     [
         ({"schema": "other/9"}, r"schema is 'other/9'; allowed: railx\.plan/3"),
         ({"kind": "spiral"}, "kind: got 'spiral'; allowed: sequence_parallel, pipeline"),
+        ({"kind": ["pipeline"]}, r"kind: got \['pipeline'\]; allowed: sequence_parallel, pipeline"),
         ({"devices": 0}, "devices: got 0; allowed: at least 1"),
         ({"surprise": 1}, "surprise: unknown key"),
         ({"batches": [{"iteration": 0}]}, r"batches\[0\]\.micro_batches: is missing"),
@@ -313,6 +315,31 @@ def test_files_that_are_no_plan_are_named(
     assert str(raised.value).startswith(f"{path}: ")
     write_json(path, [1])
     with pytest.raises(PlanError, match="schema is 'list'"):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('"devices": 4', '"devices": 64, "devices": 4', "key devices stands twice; allowed: once"),
+        (
+            '"solver": {',
+            '"solver": {"a": [1, NaN],',
+            r"batches\[0\]\.solver\.a\[1\]: got nan; allo",
+        ),
+        ('"settings": {', '"settings": {"a": {"b": -Infinity},', r"settings\.a\.b: got -inf; all"),
+    ],
+)
+def test_what_json_leaves_open_is_refused(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, SEQUENCE_PARALLEL)
+    assert SEQUENCE_PARALLEL.devices == 4
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: {message}"):
         read_plan(path)
 
 
