@@ -411,6 +411,20 @@ def test_memory_that_recomputing_everything_cannot_meet_names_stage_and_key() ->
     plan_pipeline_batch(0, drawn, planner, replace(cost, capacities=(3600.0,) * 3))
 
 
+def test_memory_given_in_tokens_is_named_in_tokens() -> None:
+    """As above: 2000 bytes are 5 tokens, the 3600 that it takes are 9."""
+    cost, drawn = cost_of(3, tokens=5), drawn_batch([30] * 12)
+    planner = _planner(stages=3, most_slices=1)
+    with pytest.raises(
+        PlanError,
+        match=(
+            r"^cluster\.tokens_per_device: got 5; allowed: at least 9, what the chunks of this"
+            r" batch need on stage 0 with every layer recomputed$"
+        ),
+    ):
+        plan_pipeline_batch(0, drawn, planner, replace(cost, given_tokens=5))
+
+
 def test_replicas_without_a_sequence_are_named() -> None:
     with pytest.raises(
         PlanError, match=r"^planner\.replicas: got 2; allowed: at most 1, the sequences"
