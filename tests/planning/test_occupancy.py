@@ -217,6 +217,23 @@ def test_rows_of_several_pipelines_are_what_their_passes_make_and_drop(
                 )
 
 
+def test_passes_without_a_time_are_held_too() -> None:
+    """A plan by hand may say nothing of times; its order says what is held."""
+    pipeline = pipeline_of([3, 1], 2, [10, 20, 30, 40])
+    free = tuple(
+        replace(chunk, predicted_forward_ms=0.0, predicted_backward_ms=0.0)
+        for chunk in pipeline.chunks
+    )
+    still = replace(pipeline, chunks=free)
+    for timed, timeless in zip(held_over_time(pipeline), held_over_time(still), strict=True):
+        for what in ("chunks", "tokens"):
+            most = max(getattr(held, what) for held in timed)
+            assert max(getattr(held, what) for held in timeless) == most > 0
+        assert min(held.chunks for held in timeless) == 0
+    times = stage_times(simulate_pipeline(still))
+    assert [(one.busy_ms, one.idle_ms, one.bubble_share) for one in times] == [(0, 0, 0)] * 2
+
+
 def _live_at(time_ms: float, ops: list[ScheduledOp]) -> list[int]:
     """Chunks whose forward pass has begun and whose backward pass has not ended."""
     begun = {op.chunk for op in ops if op.kind == "forward" and op.start_ms <= time_ms}
