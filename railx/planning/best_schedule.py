@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMES",
+    "TOLD",
     "TRAINED",
     "TRIED",
     "Choice",
@@ -50,6 +51,8 @@ NAMES: tuple[TriedName, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "
 TRIED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
 #: Those of them that the training runtime runs.
 TRAINED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe")
+#: What the account of a batch says of the schedules that were tried for it.
+TOLD = ("schedules", "schedule_ms", "one_f_one_b_ms")
 #: Simulations that the search for an order may take.
 _BUDGET = 60
 #: A schedule that is faster by less than this is not taken.
@@ -115,14 +118,11 @@ def best_batch(
         best_schedule(pipeline, cost, among, budget, recompute, own_times)
         for pipeline in batch.pipelines
     ]
-    paper = replace(
-        batch,
-        pipelines=tuple(replace(one, schedule="1f1b", order=()) for one in batch.pipelines),
-    )
+    plain = tuple(_plain(one, cost, own_times) for one in batch.pipelines)
     account: dict[str, Any] = {
         "schedules": [choice.name for choice in choices],
         "schedule_ms": [dict(choice.times_ms) for choice in choices],
-        "one_f_one_b_ms": paper.predicted_ms,
+        "one_f_one_b_ms": replace(batch, pipelines=plain).predicted_ms,
     }
     return replace(
         batch,

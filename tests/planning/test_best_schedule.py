@@ -227,3 +227,25 @@ def test_times_that_are_not_the_cost_s_stay_the_plan_s() -> None:
     assert best_batch(batch, COST, NAMES, own_times=True).solver["schedule_ms"][0][
         "interleaved"
     ] == pytest.approx(pipeline_ms(parted))
+
+
+@pytest.mark.parametrize("name", ["interleaved", "gpipe", "searched", "zero_bubble"])
+def test_the_papers_time_is_told_whatever_the_batch_runs(name: str) -> None:
+    other = with_schedule(UNEVEN, name, COST)  # type: ignore[arg-type]
+    assert other is not None
+    assert pipeline_ms(other) != pipeline_ms(UNEVEN)
+    told = best_batch(PipelineBatch(0, (other,)), COST).solver["one_f_one_b_ms"]
+    assert told == pytest.approx(pipeline_ms(UNEVEN))
+
+
+def test_what_is_recomputed_already_stays_so() -> None:
+    """Memory takes one layer of each chunk more in GPipe's order, and leaves three."""
+    planned = _pipeline([[20], [20], [20]], recomputed=0)
+    first, *rest = planned.chunks
+    layer = COST.layer_forward_ms(first.predicted_forward_ms)
+    first = replace(first, checkpoint_layers=(3, 3), predicted_layer_forward_ms=layer)
+    made = with_schedule(
+        replace(planned, chunks=(first, *rest)), "gpipe", replace(COST, capacities=(700.0, 700.0))
+    )
+    assert made is not None
+    assert [one.checkpoint_layers for one in made.chunks] == [(3, 3), (1, 1), (1, 1)]

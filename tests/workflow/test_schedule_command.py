@@ -72,6 +72,12 @@ def test_every_schedule_in_a_line_and_the_best_written(
     trained = [rows[name]["batch_ms"] for name in ("1f1b", "searched", "gpipe")]
     assert batch.predicted_ms == pytest.approx(min(trained))
     assert batch.solver["one_f_one_b_ms"] == pytest.approx(rows["1f1b"]["batch_ms"])
+    # Another choice has no account of these.
+    other = tmp_path / "gpipe.json"
+    assert main(["schedule", str(out), "--schedule", "gpipe", "--out", str(other)]) == 0
+    (changed,) = read_plan(other).pipeline_batches()
+    told = {"schedules", "schedule_ms", "one_f_one_b_ms"}
+    assert set(batch.solver) - set(changed.solver) == told
 
 
 def test_an_order_can_be_written_out_edited_and_read_again(
@@ -113,6 +119,10 @@ def test_a_picture_and_a_trace(
     for stage in range(4):
         own = sorted((one["ts"], one["dur"]) for one in passes if one["tid"] == stage)
         assert all(begin + length <= after + 1e-6 for (begin, length), (after, _) in pairwise(own))
+    end = max(one["ts"] + one["dur"] for one in passes)
+    compared = {row["schedule"]: row for row in _rows(capsys, str(plan), "--compare")}
+    once_ms = batch.predicted_other_ms
+    assert end == pytest.approx(1e3 * (compared["zero_bubble"]["batch_ms"] - once_ms))
     last = [event for event in events if event["ph"] == "C" and event["tid"] == 0][-1]
     assert last["args"]["GiB"] == pytest.approx(0, abs=1e-6)
 

@@ -168,7 +168,7 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
     """The plan with the schedule that was asked for, in every batch."""
-    from railx.planning.best_schedule import TRAINED, TRIED, best_batch, with_schedule
+    from railx.planning.best_schedule import TOLD, TRAINED, TRIED, best_batch, with_schedule
     from railx.planning.schedule import ordered
 
     name, batches, own_times = options.schedule, [], plan.predictions == "own"
@@ -188,7 +188,9 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
                         f" {index}: one that its layers and its memory allow"
                     )
                 pipelines.append(made)
-            changed = replace(batch, pipelines=tuple(pipelines))
+            # What was tried before was tried for another choice.
+            solver = {key: value for key, value in batch.solver.items() if key not in TOLD}
+            changed = replace(batch, pipelines=tuple(pipelines), solver=solver)
         if options.explicit:
             changed = replace(
                 changed,
