@@ -276,6 +276,21 @@ def test_overfull_groups_and_stages_are_named() -> None:
     validate_plan(replace(PIPELINE, batches=(batch,), tokens_per_device=58))
 
 
+def test_weights_put_off_and_virtual_stages_count_in_what_is_held() -> None:
+    """One stage whose order keeps both chunks for their weights; four parts of two."""
+    chunks = (chunk((0, 0, 10, 10)), chunk((1, 0, 10, 10)))
+    order = (("F0", "B0", "F1", "B1", "W0", "W1"),)
+    late = pipeline_plan(1, [Pipeline(1, 0, chunks, order=order)])
+    validate_plan(replace(late, tokens_per_device=20))
+    with pytest.raises(PlanError, match=r"stage 0 then holds 20 tokens; allowed: at most 19, what"):
+        validate_plan(replace(late, tokens_per_device=19))
+    parted = Pipeline(2, 0, chunks, schedule="interleaved", virtual_stages=2)
+    plan = pipeline_plan(2, [parted])
+    validate_plan(replace(plan, tokens_per_device=10))
+    with pytest.raises(PlanError, match=r"stage 0 then holds 40 tokens; allowed: at most 36, what"):
+        validate_plan(replace(plan, tokens_per_device=9))
+
+
 def test_batches_have_the_kind_of_the_plan_and_their_own_iteration() -> None:
     with pytest.raises(PlanError, match="a SequenceParallelBatch in a plan of kind pipeline"):
         validate_plan(replace(SEQUENCE_PARALLEL, kind="pipeline"))
