@@ -197,6 +197,20 @@ def test_settings_that_cost_nothing_are_named_with_their_file(
     assert refused(capsys, "schedule", str(path)) == f"{path}: {line}"
 
 
+def test_what_memory_does_not_hold_is_said(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    capsys.readouterr()
+    assert main(["schedule", str(plan)]) == 0
+    assert "memory" not in capsys.readouterr().out
+    data = read_json(plan) | {"predictions": "own", "digest": None}
+    data["settings"]["cluster"]["tokens_per_device"] = 1
+    path = tmp_path / "plan.json"
+    write_json(path, data)
+    assert main(["schedule", str(path)]) == 0
+    assert "; more than the stages' memory holds" in capsys.readouterr().out
+
+
 def test_a_file_that_is_no_text_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

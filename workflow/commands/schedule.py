@@ -114,7 +114,7 @@ def _schedule(options: argparse.Namespace) -> int:
     _print(rows, options)
     if options.json or options.csv:
         return 0
-    print(f"\n{_summary(batch)}")
+    print(f"\n{_summary(batch, cost)}")
     for path in (options.chrome, options.gantt, options.memory, options.out):
         if path is not None:
             print(f"written: {path}")
@@ -306,10 +306,13 @@ def _gib(values: Iterable[float | None]) -> float | None:
     return max(known) / 2**30 if known else None
 
 
-def _summary(batch: PipelineBatch) -> str:
+def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
+    from railx.planning.occupancy import fits
     from railx.planning.schedule import runnable
 
     note = "" if all(map(runnable, batch.pipelines)) else "; simulated only, railx train refuses it"
+    if cost is not None and not all(fits(one, cost) for one in batch.pipelines):
+        note += "; more than the stages' memory holds"
     count = len(batch.pipelines)
     return (
         f"batch {batch.iteration}: {batch.predicted_ms:.6g} ms predicted, {count}"
