@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning import checkpoints
+from railx.planning.checkpoints import CheckpointProblem, Solution
 from railx.planning.chunks import share_among_replicas
 from railx.planning.make import make_plan
 from railx.planning.pipeline import (
@@ -455,6 +456,23 @@ def test_best_chunks_are_taken_by_time_alone() -> None:
     assert best is not None
     assert free.simulated_ms < even.simulated_ms < free.simulated_ms / 0.95
     assert best.simulated_ms == free.simulated_ms
+
+
+def test_what_the_exact_programme_leaves_open_is_in_the_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search ended with a bound of half of what it found."""
+
+    def ended(problem: CheckpointProblem, **_: Any) -> Solution:
+        counts = checkpoints.quick(problem)
+        assert counts is not None
+        return Solution(counts, counts.sum() / 2)
+
+    monkeypatch.setattr(checkpoints, "exact", ended)
+    cost, drawn = cost_of(2, tokens=100), drawn_batch([100, 90, 80, 70, 60])
+    batch = plan_pipeline_batch(0, drawn, _planner(checkpointing="exact", most_slices=1), cost)
+    assert batch.solver["recomputed_diagonals"][0] > 0
+    assert batch.solver["checkpoint_gap"] == [1.0]
 
 
 def test_recomputation_of_another_planner_stays_where_ours_is_slower() -> None:
