@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
 from railx.planning.schedule import one_f_one_b, stage_layers
 from railx.workload.model import ModelSettings
-from tests.plans import chunk
+from tests.plans import chunk, pipeline_plan
 from training import pipeline as runtime
+from training.loop import _peaks
 from training.model import Decoder
 from training.pipeline import KeptSlice, PipelineParallel, Receipt, StageLinks
 from training.timeline import Timeline
@@ -305,3 +307,16 @@ def test_a_plan_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert str(refused.value) == (
         "batch 7, pipeline 0: 3 stages of 2 ranks; allowed: 3 stages of 1"
     )
+
+
+def test_planned_peaks_are_those_of_the_own_replica() -> None:
+    """The first replica holds two chunks at a time, the second has one."""
+    many = Pipeline(2, 0, tuple(chunk((row, 0, 5, 5)) for row in range(4)))
+    plan = pipeline_plan(4, [many, Pipeline(2, 1, (chunk((4, 0, 5, 5)),))])
+    settings = SimpleNamespace(training=SimpleNamespace(warmup_iterations=0, iterations=1))
+    for replica, most in ((0, 2), (1, 1)):
+        runner = object.__new__(PipelineParallel)
+        runner.replica, runner.stage, runner.peak_live_chunks = replica, 0, 7
+        engine: Any = SimpleNamespace(runner=runner)
+        run: Any = settings
+        assert _peaks(run, plan, engine) == (7, most)
