@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
 from railx.planning.schedule import one_f_one_b, stage_layers
 from railx.workload.model import ModelSettings
 from tests.plans import chunk, pipeline_plan
@@ -320,3 +320,14 @@ def test_planned_peaks_are_those_of_the_own_replica() -> None:
         engine: Any = SimpleNamespace(runner=runner)
         run: Any = settings
         assert _peaks(run, plan, engine) == (7, most)
+
+
+def test_what_is_kept_of_a_message_does_not_hold_the_rest_of_it() -> None:
+    """Queries, keys and values come as parts of one tensor where ranks exchange."""
+    message = torch.randn(6, 8, 4, requires_grad=True)
+    queries, keys, values = message.split((4, 2, 2), dim=1)
+    kept = KeptSlice()
+    attend = runtime.ChunkAttention((Slice(0, 0, 6, 9),), [], kept, "sdpa", 0)
+    attend(0, queries, keys, values)
+    for leaf in kept.leaves[0]:
+        assert leaf.untyped_storage().nbytes() == leaf.nbytes == 6 * 2 * 4 * 4
