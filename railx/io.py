@@ -101,29 +101,37 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: str | Path, *, once: bool = False) -> Any:
+class _KeyTwice(ValueError):
+    """A key that an object of JSON has twice."""
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise _KeyTwice(key)
+        made[key] = value
+    return made
+
+
+def read_json(path: str | Path, *, keys_once: bool = False) -> Any:
     """Read JSON; a broken file, or one nested too deeply, raises a ValueError that
-    names it. UnicodeDecodeError where it is no text. With ``once``, so does a key that
-    an object has twice, of which readers would see the last alone.
+    names it. UnicodeDecodeError where it is no text.
+
+    With ``keys_once`` an object that has a key twice is broken, as in a file that
+    someone edits by hand; JSON itself lets the last one count.
     """
-    hook = _each_once if once else None
+    hook = _keys_once if keys_once else None
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=hook)
     except UnicodeDecodeError:
         raise
+    except _KeyTwice as error:
+        raise ValueError(f"{path}: key {error} stands twice; allowed: once in an object") from None
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from error
     except RecursionError:
         raise ValueError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    held = dict(pairs)
-    if len(held) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} appears twice; allowed: once in an object")
-    return held
 
 
 def write_table(

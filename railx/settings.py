@@ -393,8 +393,23 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
             continue
     raise SettingsError(
         path,
-        f"got {value!r}; allowed: {' or '.join(getattr(o, '__name__', str(o)) for o in options)}",
+        f"got {value!r}; allowed: {' or '.join(map(_in_words, _joined_literals(options)))}",
     )
+
+
+def _joined_literals(options: tuple[Any, ...]) -> list[Any]:
+    """The options of a union, all choices of literals as one of them."""
+    choices = [
+        one for option in options if get_origin(option) is Literal for one in get_args(option)
+    ]
+    rest = [option for option in options if get_origin(option) is not Literal]
+    return [*([Literal[tuple(choices)]] if choices else []), *rest]
+
+
+def _in_words(option: Any) -> str:
+    if get_origin(option) is Literal:
+        return ", ".join(map(str, get_args(option)))
+    return getattr(option, "__name__", str(option))
 
 
 def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -> Any:

@@ -91,7 +91,8 @@ def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) 
         str(plan): _one_after_another(_iteration(own, settings.iteration, str(plan)))
         for plan, own in frame.groupby("plan", sort=False)
     }
-    spans = {name: float(frame["end_ms"].max()) for name, frame in schedules.items()}
+    # Passes that take no time have an axis too.
+    spans = {name: float(frame["end_ms"].max()) or 1.0 for name, frame in schedules.items()}
     # Plans of unlike length have an axis of time each.
     alike = max(spans.values()) < 3 * min(spans.values())
     footnote = fidelity_line(
@@ -264,7 +265,8 @@ def _bubble(frame: pd.DataFrame) -> float:
     """The share of the stages' time in which they have nothing to run."""
     lanes = frame[["replica", "stage"]].drop_duplicates().shape[0]
     busy = float((frame["end_ms"] - frame["start_ms"]).sum())
-    return 1 - busy / (float(frame["end_ms"].max()) * lanes)
+    whole = float(frame["end_ms"].max()) * lanes
+    return 1 - busy / whole if whole else 0.0
 
 
 def _facts(name: str, frame: pd.DataFrame) -> str:

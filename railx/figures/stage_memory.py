@@ -109,7 +109,7 @@ def _shown(frame: pd.DataFrame, settings: StageMemorySettings, plan: str) -> pd.
 
 
 def _panel(axes: Axes, name: str, rows: pd.DataFrame, bytes_known: bool, bounded: bool) -> None:
-    end = float(rows["time_ms"].max())
+    end = float(rows["time_ms"].max()) or 1.0
     unit, divisor = ("s", 1000.0) if end >= 10_000 else ("ms", 1.0)
     most = 0.0
     for stage, own in rows.groupby("stage", sort=True):

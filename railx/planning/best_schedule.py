@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMES",
+    "TOLD",
     "TRAINED",
     "TRIED",
     "Choice",
@@ -50,6 +51,8 @@ NAMES: tuple[TriedName, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "
 TRIED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
 #: Those of them that the training runtime runs.
 TRAINED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe")
+#: What the account of a batch says of the schedules that were tried for it.
+TOLD = ("schedules", "schedule_ms", "one_f_one_b_ms")
 #: Simulations that the search for an order may take.
 _BUDGET = 60
 #: A schedule that is faster by less than this is not taken.
@@ -74,15 +77,19 @@ def best_schedule(
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
     recompute: bool = True,
+    own_times: bool = False,
 ) -> Choice:
     """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
 
     The pipeline as it is where none of them fits. Without a cost all fit.
+    ``own_times``: see :func:`with_schedule`.
     """
     times: dict[str, float | None] = {}
     best: tuple[float, TriedName, Pipeline] | None = None
     for name in among:
-        tried = with_schedule(pipeline, name, cost, budget=budget, recompute=recompute)
+        tried = with_schedule(
+            pipeline, name, cost, budget=budget, recompute=recompute, own_times=own_times
+        )
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
@@ -100,23 +107,22 @@ def best_batch(
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
     recompute: bool = True,
+    own_times: bool = False,
 ) -> PipelineBatch:
     """A batch whose pipelines each take their fastest schedule.
 
     Its account says which (``schedules``) and what the paper's takes
-    (``one_f_one_b_ms``, of the whole batch).
+    (``one_f_one_b_ms``, of the whole batch). ``own_times``: see :func:`with_schedule`.
     """
     choices = [
-        best_schedule(pipeline, cost, among, budget, recompute) for pipeline in batch.pipelines
+        best_schedule(pipeline, cost, among, budget, recompute, own_times)
+        for pipeline in batch.pipelines
     ]
-    paper = replace(
-        batch,
-        pipelines=tuple(replace(one, schedule="1f1b", order=()) for one in batch.pipelines),
-    )
+    plain = tuple(_plain(one, cost, own_times) for one in batch.pipelines)
     account: dict[str, Any] = {
         "schedules": [choice.name for choice in choices],
         "schedule_ms": [dict(choice.times_ms) for choice in choices],
-        "one_f_one_b_ms": paper.predicted_ms,
+        "one_f_one_b_ms": replace(batch, pipelines=plain).predicted_ms,
     }
     return replace(
         batch,
@@ -132,6 +138,7 @@ def with_schedule(
     virtual_stages: int = 2,
     budget: int = _BUDGET,
     recompute: bool = True,
+    own_times: bool = False,
 ) -> Pipeline | None:
     """The chunks of a pipeline under another schedule.
 
@@ -140,23 +147,30 @@ def with_schedule(
     layers more of each chunk as they need to, where they may (``recompute``); a
     searched order stays within the room.
     Without it the plan's own times stand and a searched order holds as many chunks as
-    1F1B. None where there are fewer layers than virtual stages, or no order fits.
+    1F1B. With ``own_times`` too: they are not those of ``cost``, which then says what
+    fits and how a stage divides. None where there are fewer layers than virtual stages,
+    or no order fits.
     """
-    plain = _plain(pipeline, cost)
+    plain = _plain(pipeline, cost, own_times)
     if name == "1f1b":
         return plain
     if name == "searched":
         return _searched(plain, cost, budget)
     made: Pipeline | None = replace(plain, schedule=name)
     if name == "interleaved":
-        made = _interleaved(plain, cost, virtual_stages)
+        made = _interleaved(plain, cost, virtual_stages, own_times)
     elif name == "zero_bubble" and cost is not None:
         chunks = tuple(
-            replace(chunk, predicted_weight_ms=weight_ms(cost, chunk.tokens))
+            replace(
+                chunk,
+                predicted_weight_ms=min(weight_ms(cost, chunk.tokens), chunk.predicted_backward_ms),
+            )
             for chunk in plain.chunks
         )
         made = replace(plain, chunks=chunks, schedule=name)
-    return made if made is None or cost is None or not recompute else _fitted(made, cost)
+    if made is None or cost is None or not recompute:
+        return made
+    return _fitted(made, cost, own_times)
 
 
 def weight_ms(cost: PipelineCost, tokens: int) -> float:
@@ -168,7 +182,7 @@ def weight_ms(cost: PipelineCost, tokens: int) -> float:
     return cost.backward.linear_ms * tokens / 2
 
 
-def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
+def _fitted(pipeline: Pipeline, cost: PipelineCost, own_times: bool) -> Pipeline:
     """With the fewest layers of each chunk recomputed, beyond those that are, that fit.
 
     As it is where not even all of them are enough.
@@ -177,23 +191,27 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
         return pipeline
     own = virtual_cost(cost, pipeline.virtual_stages)
     least, most = 0, max(own.layer_counts)
-    if not fits(_recomputing(pipeline, own, most), cost):
+    if not fits(_recomputing(pipeline, own, most, own_times), cost):
         return pipeline
     while most - least > 1:
         middle = (least + most) // 2
-        if fits(_recomputing(pipeline, own, middle), cost):
+        if fits(_recomputing(pipeline, own, middle, own_times), cost):
             most = middle
         else:
             least = middle
-    return _recomputing(pipeline, own, most)
+    return _recomputing(pipeline, own, most, own_times)
 
 
-def _recomputing(pipeline: Pipeline, own: PipelineCost, least: int) -> Pipeline:
+def _recomputing(pipeline: Pipeline, own: PipelineCost, least: int, own_times: bool) -> Pipeline:
     """At least so many layers of every chunk on every model stage are recomputed."""
     chunks = []
     for chunk in pipeline.chunks:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
         time = own.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
+        layer_ms = own.layer_forward_ms(time.forward_ms)
+        if own_times:
+            each_ms = chunk.predicted_forward_ms / max(own.layer_counts)
+            layer_ms = chunk.predicted_layer_forward_ms or each_ms
         chunks.append(
             replace(
                 chunk,
@@ -201,24 +219,25 @@ def _recomputing(pipeline: Pipeline, own: PipelineCost, least: int) -> Pipeline:
                     max(count, min(least, layers))
                     for count, layers in zip(planned, own.layer_counts, strict=True)
                 ),
-                predicted_layer_forward_ms=own.layer_forward_ms(time.forward_ms),
+                predicted_layer_forward_ms=layer_ms,
             )
         )
     return replace(pipeline, chunks=tuple(chunks))
 
 
-def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
+def _plain(pipeline: Pipeline, cost: PipelineCost | None, own_times: bool) -> Pipeline:
     """The same chunks in 1F1B order, one part of the model a stage."""
     parts = pipeline.virtual_stages
     bare = replace(pipeline, order=(), schedule="1f1b", virtual_stages=1)
     if parts == 1:
         return bare
+    share = 1.0 / parts if cost is None else _share(cost, virtual_cost(cost, parts))
     return replace(
         bare,
         chunks=tuple(
             replace(
                 chunk,
-                **_times(chunk, cost, 1 / parts),
+                **_times(chunk, None if own_times else cost, 1 / share),
                 checkpoint_layers=tuple(
                     sum(chunk.checkpoint_layers[stage :: pipeline.stages])
                     for stage in range(pipeline.stages if chunk.checkpoint_layers else 0)
@@ -229,13 +248,18 @@ def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
     )
 
 
-def _times(chunk: Chunk, cost: PipelineCost | None, parts: float) -> dict[str, Any]:
-    """Times of a chunk on a stage of ``cost``, else those of so many equal parts."""
+def _share(whole: PipelineCost, part: PipelineCost) -> float:
+    """What a virtual stage takes of a stage's time: that of the one of most layers."""
+    return max(part.layer_counts) / max(whole.layer_counts)
+
+
+def _times(chunk: Chunk, cost: PipelineCost | None, share: float) -> dict[str, Any]:
+    """Times of a chunk on a stage of ``cost``, else such a share of those it has."""
     if cost is None:
         return {
-            "predicted_forward_ms": chunk.predicted_forward_ms / parts,
-            "predicted_backward_ms": chunk.predicted_backward_ms / parts,
-            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms / parts,
+            "predicted_forward_ms": chunk.predicted_forward_ms * share,
+            "predicted_backward_ms": chunk.predicted_backward_ms * share,
+            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms * share,
         }
     time = cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
     return {
@@ -262,18 +286,20 @@ def _searched(pipeline: Pipeline, cost: PipelineCost | None, budget: int) -> Pip
     return replace(pipeline, order=coded(found.orders, pipeline))
 
 
-def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> Pipeline | None:
-    counts, own = None, cost
+def _interleaved(
+    pipeline: Pipeline, cost: PipelineCost | None, parts: int, own_times: bool
+) -> Pipeline | None:
+    counts, own, share = None, cost, 1.0 / parts
     if cost is not None:
         layers = sum(cost.layer_counts)
         if pipeline.stages * parts > layers:
             return None
         own = virtual_cost(cost, parts)
-        counts = own.layer_counts
+        counts, share = own.layer_counts, _share(cost, own)
     chunks = tuple(
         replace(
             chunk,
-            **_times(chunk, own, parts),
+            **_times(chunk, None if own_times else own, share),
             checkpoint_layers=_divided(chunk.checkpoint_layers, counts, parts),
         )
         for chunk in pipeline.chunks

@@ -31,7 +31,7 @@ from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.schedule import backward_order, longest_split
 from railx.progress import counted
-from railx.settings import AtLeast, NonNegative, PowerOfTwo
+from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
@@ -39,7 +39,7 @@ __all__ = [
     "ChunkedSettings",
     "Run",
     "Way",
-    "check_replicas",
+    "check_settings",
     "chunk_of",
     "cost_of",
     "cut_evenly",
@@ -232,7 +232,7 @@ def plan_chunked(
     settings: ChunkedSettings, task: PlanningTask, ways: Sequence[Way], cost: PipelineCost
 ) -> tuple[PipelineBatch, ...]:
     """The batches of the fastest way; PlanError where none fits memory."""
-    check_replicas(settings, task)
+    check_settings(settings, task)
     best: tuple[PipelineBatch, ...] | None = None
     least = np.inf
     for way in ways:
@@ -251,8 +251,14 @@ def plan_chunked(
     return best
 
 
-def check_replicas(settings: ChunkedSettings, task: PlanningTask) -> None:
-    """Refuse a batch with fewer sequences than replicas."""
+def check_settings(settings: ChunkedSettings, task: PlanningTask) -> None:
+    """Refuse fewer sequences in a batch than replicas, and layers that are not."""
+    layers = settings.checkpointed_layers
+    if layers is not None and layers > task.model.layers:
+        raise SettingsError(
+            "planner.checkpointed_layers",
+            f"got {layers}; allowed: at most {task.model.layers}, the layers of {task.model.name}",
+        )
     fewest = min(len(batch.lengths) for batch in task.batches)
     if fewest < settings.replicas:
         raise PlanError(

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from railx.planning.chunked import (
     ChunkedSettings,
-    check_replicas,
+    check_settings,
     chunk_of,
     cost_of,
     fits,
@@ -192,7 +192,7 @@ def _shared(chunks: list[Chunk], replicas: int) -> list[list[Chunk]]:
 
 def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = cost_of(settings, task)
-    check_replicas(settings, task)
+    check_settings(settings, task)
     alone = replace(settings, replicas=1)
     made = []
     for index, batch in enumerate(counted(task.batches, "batches")):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from railx.planning.plan import Pipeline, PipelineBatch, Plan
+from railx.planning.plan import Pipeline, PipelineBatch, Plan, PlanError
 from railx.planning.schedule import ScheduledOp, pipeline_ms, simulate_pipeline, stage_layers
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[Stag
     busy: dict[int, float] = {}
     for row in rows:
         busy[row.stage] = busy.get(row.stage, 0.0) + row.end_ms - row.start_ms
-    return [StageTime(stage, time, whole - time) for stage, time in sorted(busy.items())]
+    return [StageTime(stage, time, max(0.0, whole - time)) for stage, time in sorted(busy.items())]
 
 
 def held_over_time(
@@ -89,7 +89,8 @@ def held_over_time(
     rows = simulate_pipeline(pipeline) if rows is None else rows
     table = None if cost is None else chunk_bytes(pipeline, cost)
     closing = "weight" if any(row.kind == "weight" for row in rows) else "backward"
-    # What is let go at a moment is gone before what is made at it comes.
+    # A stage runs one pass at a time: in its order what is let go at a moment is gone
+    # before what is made at it comes, also where passes take no time.
     changes: list[list[tuple[float, int, int, float]]] = [[] for _ in range(pipeline.stages)]
     for row in rows:
         tokens = pipeline.chunks[row.chunk].tokens
@@ -99,10 +100,7 @@ def held_over_time(
             changes[row.stage].append((row.start_ms, 1, tokens, size))
         elif row.kind == closing:
             changes[row.stage].append((row.end_ms, -1, -tokens, -size))
-    return [
-        _accumulated(stage, sorted(own, key=lambda change: change[:2]), table is not None)
-        for stage, own in enumerate(changes)
-    ]
+    return [_accumulated(stage, own, table is not None) for stage, own in enumerate(changes)]
 
 
 def peak_bytes(
@@ -141,8 +139,9 @@ def cost_of(plan: Plan) -> PipelineCost | None:
     """The cost of the pipelines of a plan, from the settings that it carries.
 
     None where it carries no cluster, model and cost model, as one written by hand.
+    PlanError where they make none.
     """
-    from railx.settings import load
+    from railx.settings import SettingsError, load
     from railx.workload.cluster import ClusterSettings
     from railx.workload.cost import CostModelSettings
     from railx.workload.model import ModelSettings
@@ -151,20 +150,27 @@ def cost_of(plan: Plan) -> PipelineCost | None:
     named = ("cluster", "model", "cost_model", "max_length_tokens")
     if any(key not in plan.settings for key in named):
         return None
+    longest = plan.settings["max_length_tokens"]
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
     pipelines = [one for batch in plan.pipeline_batches() for one in batch.pipelines]
     shape = PipelineShape(
         pipelines[0].stages,
         pipelines[0].degree,
         1 + max(one.replica for one in pipelines),
-        tensor_ranks(plan.pipeline_batches()),
+        # Where times are the cost model's, no account of a planner changes it.
+        tensor_ranks(plan.pipeline_batches()) if plan.predictions == "own" else None,
     )
-    return build_pipeline_cost(
-        load(CostModelSettings, plan.settings["cost_model"], "cost_model"),
-        load(ClusterSettings, plan.settings["cluster"], "cluster"),
-        load(ModelSettings, plan.settings["model"], "model"),
-        plan.settings["max_length_tokens"],
-        shape,
-    )
+    try:
+        return build_pipeline_cost(
+            load(CostModelSettings, plan.settings["cost_model"], "cost_model"),
+            load(ClusterSettings, plan.settings["cluster"], "cluster"),
+            load(ModelSettings, plan.settings["model"], "model"),
+            longest,
+            shape,
+        )
+    except SettingsError as error:
+        raise PlanError(f"settings.{error}") from None
 
 
 def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:

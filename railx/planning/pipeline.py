@@ -923,6 +923,12 @@ def _short_memory(
     assert least is not None  # the longest sequence fits alone
     missing, stage, capacity = least
     recomputed = "no layer" if settings.checkpointing == "none" else "every layer"
+    if cost.given_tokens is not None:
+        tokens = math.ceil(cost.given_tokens * (1 + missing / capacity) * (1 - 1e-12))
+        return PlanError(
+            f"cluster.tokens_per_device: got {cost.given_tokens}; allowed: at least {tokens}, what"
+            f" the chunks of this batch need on stage {stage} with {recomputed} recomputed"
+        )
     return PlanError(
         f"cluster.memory_gib: leaves stage {stage} {capacity / 2**30:.6g} GiB for activations;"
         f" allowed: at least {(capacity + missing) / 2**30:.6g} GiB, what the chunks of this batch"

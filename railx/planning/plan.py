@@ -64,6 +64,7 @@ __all__ = [
     "Slice",
     "agree",
     "check_ranks",
+    "layers_of",
     "plan_file",
     "read_plan",
     "sequence_lengths",
@@ -341,23 +342,34 @@ class Plan:
         return cast("tuple[PipelineBatch, ...]", self.batches)
 
 
+#: The batches of a plan by its kind.
+_BATCH_TYPES: Mapping[str, type[SequenceParallelBatch] | type[PipelineBatch]] = {
+    "sequence_parallel": SequenceParallelBatch,
+    "pipeline": PipelineBatch,
+}
+
+
 def read_plan(path: str | Path) -> Plan:
     """Read and validate a plan.
 
     A file that is no plan of this schema raises a PlanError that names it.
     """
-    data = read_json(path, once=True)
+    data = read_json(path, keys_once=True)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise PlanError(f"{path}: schema is {found!r}; allowed: {SCHEMA}")
     try:
-        load(PlanKind, data.get("kind"), "kind")
-        batch_type = SequenceParallelBatch if data["kind"] == "sequence_parallel" else PipelineBatch
+        kind, batch_types = data.get("kind"), _BATCH_TYPES
+        if not isinstance(kind, str) or kind not in batch_types:
+            raise SettingsError("kind", f"got {kind!r}; allowed: {', '.join(batch_types)}")
+        batch_type = batch_types[kind]
         batches: Any = load(tuple[batch_type, ...], _bare(data.get("batches")), "batches")  # type: ignore[valid-type]
         apart = {"batches", "digest"}
         head: _Head = load(_Head, {key: value for key, value in data.items() if key not in apart})
-        _check_finite(data, "")
         plan = Plan(**vars(head), batches=batches)
+        _check_finite(plan.settings, "settings")
+        for index, batch in enumerate(batches):
+            _check_finite(batch.solver, f"batches[{index}].solver")
         validate_plan(plan)
         _check_derived(data, plan_file(plan))
     except (SettingsError, PlanError) as error:
@@ -455,6 +467,18 @@ class _Head:
     whole_heads: bool = True
 
 
+def _check_finite(value: Any, place: str) -> None:
+    """Refuse what JSON cannot hold in the parts of a file that have no fields."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_finite(item, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check_finite(item, f"{place}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PlanError(f"{place}: got {value!r}; allowed: a finite number")
+
+
 def agree(one: float, other: float) -> bool:
     """Whether two times are the same but for the last bits of their sums."""
     return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
@@ -511,18 +535,6 @@ def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None
             f"digest: got {str(digest)[:12]!r}; allowed: {_digest(data)[:12]!r}, that of the rest"
             " of the file, which was changed since (or null: written by hand)"
         )
-
-
-def _check_finite(value: Any, place: str) -> None:
-    """Refuse what JSON has no number for, wherever a file may hold what it likes."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_finite(item, f"{place}.{key}" if place else key)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_finite(item, f"{place}[{index}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise PlanError(f"{place}: got {value}; allowed: a finite number")
 
 
 def _check_number(
@@ -756,7 +768,7 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, place: str) -> None:
             f" {pipeline.schedule}; allowed: 1, or schedule interleaved"
         )
     check_order(pipeline, place)
-    layers = _layers_of(plan)
+    layers = layers_of(plan)
     if layers is None:
         return
     try:
@@ -772,7 +784,7 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, place: str) -> None:
                 )
 
 
-def _layers_of(plan: Plan) -> int | None:
+def layers_of(plan: Plan) -> int | None:
     """The layers of the model that the plan was made for, where it names one."""
     model = plan.settings.get("model")
     layers = model.get("layers") if isinstance(model, Mapping) else None

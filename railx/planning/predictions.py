@@ -122,12 +122,15 @@ def pipeline_tokens_per_device(
 ) -> int:
     """Most tokens of the whole model that a device of these pipelines holds."""
     named = NamedCostModel(cluster, model, settings, longest, cost)
-    return max(named.pipelines(shape).tokens_per_device for shape in _shapes(batches))
+    shapes = _shapes(batches, tensor_ranks(batches))
+    return max(named.pipelines(shape).tokens_per_device for shape in shapes)
 
 
-def _shapes(batches: tuple[PipelineBatch, ...]) -> list[PipelineShape]:
-    """Those of the pipelines; states lie on all replicas of the plan."""
-    tensor = tensor_ranks(batches)
+def _shapes(batches: tuple[PipelineBatch, ...], tensor: int | None) -> list[PipelineShape]:
+    """Those of the pipelines; states lie on all replicas of the plan.
+
+    With ``tensor`` ranks of tensor parallelism.
+    """
     pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
     replicas = 1 + max(pipeline.replica for pipeline in pipelines)
     found = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
@@ -140,7 +143,10 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
         for index, pipeline in enumerate(batch.pipelines):
             place = f"batch {batch.iteration}, pipeline {index}"
             _check_degree(pipeline.degree, plan, named, place)
-    costs = {(shape.stages, shape.degree): named.pipelines(shape) for shape in _shapes(batches)}
+    # The account of a planner is no input: none whose times are the cost model's has
+    # tensor parallelism.
+    shapes = _shapes(batches, None)
+    costs = {(shape.stages, shape.degree): named.pipelines(shape) for shape in shapes}
     held = max(cost.tokens_per_device for cost in costs.values())
     _check_tokens_per_device(plan, held)
     for batch in batches:
@@ -159,8 +165,15 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
                     raise PlanError(
                         f"{place}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
                         f" allowed: at most {capacity / 2**20:.1f} MiB, what"
-                        " settings.cluster.memory_gib leaves beside its states"
+                        f" settings.cluster.{_memory_key(cost)}"
                     )
+
+
+def _memory_key(cost: PipelineCost) -> str:
+    """What of a cluster says how much a rank holds."""
+    if cost.given_tokens is not None:
+        return "tokens_per_device says"
+    return "memory_gib leaves beside its states"
 
 
 def _check_tokens_per_device(plan: Plan, held: int) -> None:

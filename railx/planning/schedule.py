@@ -66,6 +66,8 @@ __all__ = [
 OpKind = Literal["forward", "backward", "weight"]
 _KINDS: tuple[OpKind, ...] = ("forward", "backward", "weight")
 _LETTERS = "FBW"
+#: Characters of an operation in an explicit order.
+_LONGEST_CODE = 40
 #: Named schedules that the training runtime runs; the others are simulated only.
 RUNNABLE: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
 
@@ -364,9 +366,10 @@ def _parsed(code: str, pipeline: Pipeline, place: str) -> Op:
     chunk, _, part = code[1:].partition(".")
     chunks, parts = len(pipeline.chunks), pipeline.virtual_stages
     shaped = code[:1] in _LETTERS and chunk.isdecimal() and (part.isdecimal() or "." not in code)
-    if not code or not shaped:
+    if not shaped or not code.isascii() or not 1 < len(code) <= _LONGEST_CODE:
+        shown = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
         raise PlanError(
-            f"{place}: got {code!r}; allowed: F, B or W and a chunk, as in F0 (F0.1 in virtual"
+            f"{place}: got {shown!r}; allowed: F, B or W and a chunk, as in F0 (F0.1 in virtual"
             " stage 1)"
         )
     if int(chunk) >= chunks:

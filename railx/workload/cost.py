@@ -667,6 +667,6 @@ def _tokens_per_device(
             )
         raise SettingsError(
             "cluster.memory_gib",
-            f"got {cluster.memory_gib}; allowed: more than {needed:.1f}, for the model's states",
+            f"got {cluster.memory_gib}; allowed: more than {needed:.6g}, for the model's states",
         )
     return tokens

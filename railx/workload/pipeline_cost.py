@@ -114,7 +114,8 @@ class PipelineCost:
     * ``forward`` and ``backward``: computation. ``all_to_all`` is that of both passes
       together, half in each.
     * ``layer_counts``: layers of each stage.
-    * ``capacities``: bytes that each stage's ranks have for activations.
+    * ``capacities``: bytes that each stage's ranks have for activations;
+      ``given_tokens``: what the cluster says of its devices, where they follow from it.
     * ``layer_bytes``: what a layer keeps of a token on all ranks of its stage,
       ``logits_bytes`` what the last stage keeps of it beyond its layers.
     * ``input_bytes``: the input of a layer, e D; ``key_value_bytes``: its keys and
@@ -139,6 +140,7 @@ class PipelineCost:
     send: PassTime = PassTime(0.0, 0.0)
     batch_ms: float = 0.0
     gather_ms: float = 0.0
+    given_tokens: int | None = None
 
     @property
     def quadratic_ms(self) -> float:
@@ -314,6 +316,7 @@ def build_pipeline_cost(
         # Parameters that stay are gathered once.
         batch_ms=0.0 if each_chunk else traffic[1],
         gather_ms=gather,
+        given_tokens=cluster.tokens_per_device,
     )
 
 
@@ -409,7 +412,7 @@ def _capacities(
         if capacity <= 0:
             raise SettingsError(
                 "cluster.memory_gib",
-                f"got {cluster.memory_gib}; allowed: more than {states / 2**30:.1f}, for the states"
+                f"got {cluster.memory_gib}; allowed: more than {states / 2**30:.6g}, for the states"
                 f" of stage {stage} on {shape.degree * shape.replicas} devices",
             )
         found.append(capacity)

@@ -71,7 +71,3 @@ def test_json_refuses_not_a_number_and_names_a_broken_file(tmp_path: Path) -> No
     (tmp_path / "d.json").write_text("9" * 5_000)
     with pytest.raises(ValueError, match=r"d\.json: not valid JSON"):
         read_json(tmp_path / "d.json")
-    (tmp_path / "e.json").write_text('{"a": [{"x": 1, "y": 2, "x": 3}]}')
-    assert read_json(tmp_path / "e.json") == {"a": [{"x": 3, "y": 2}]}
-    with pytest.raises(ValueError, match=r"e\.json: .*key 'x' appears twice; allowed: once"):
-        read_json(tmp_path / "e.json", once=True)

@@ -45,6 +45,8 @@ class Plan:
     degrees: tuple[Annotated[int, PowerOfTwo()], ...]
     share: Annotated[float | None, Between(0, 1)] = None
     solver: Annotated[str, OneOf("highs", "scip")] = "highs"
+    order: Literal["first", "last"] | Literal["best"] = "first"
+    limit: int | Literal["none"] = 1
 
 
 GOOD = {
@@ -63,7 +65,10 @@ def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"degree": [1]}, "x.degree: unknown key; allowed: networks, degrees, share, solver"),
+        (
+            {"degree": [1]},
+            "x.degree: unknown key; allowed: networks, degrees, share, solver, order, limit",
+        ),
         ({"degrees": [1, 3]}, "x.degrees[1]: got 3; allowed: a power of two (1, 2, 4, ...)"),
         ({"degrees": 4}, "x.degrees: got 4; allowed: a list"),
         ({"share": 1.5}, "x.share: got 1.5; allowed: from 0 to 1"),
@@ -94,6 +99,8 @@ def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
             {"networks": {"a": {"family": "grid", "shape": [2, 2], "wraps": True}}},
             "x.networks.a.shape: got (2, 2); allowed: at least 3 on each side when wraps is true",
         ),
+        ({"order": "worst"}, "x.order: got 'worst'; allowed: first, last, best"),
+        ({"limit": "many"}, "x.limit: got 'many'; allowed: none or int"),
         ({"networks": {"a": 3}}, "x.networks.a: got 3; allowed: a mapping with the key family"),
     ],
 )

@@ -177,3 +177,75 @@ def test_never_slower_than_the_papers_order_where_that_fits(
         assert pipeline_ms(choice.pipeline) <= pipeline_ms(pipeline)
     if any(choice.times_ms.values()):
         assert fits(choice.pipeline, cost)
+
+
+def test_times_that_are_not_the_cost_s_stay_the_plan_s() -> None:
+    """A planner's own: here all chunks take the same, whatever the cost says."""
+    own = replace(
+        UNEVEN,
+        chunks=tuple(
+            replace(chunk, predicted_forward_ms=8.0, predicted_backward_ms=16.0)
+            for chunk in UNEVEN.chunks
+        ),
+    )
+    parted = with_schedule(own, "interleaved", COST, own_times=True)
+    assert parted is not None
+    for chunk in parted.chunks:
+        assert (chunk.predicted_forward_ms, chunk.predicted_backward_ms) == (4.0, 8.0)
+    # Of five and four layers a virtual stage has three at most.
+    uneven = replace(COST, layer_counts=(5, 4))
+    thirds = with_schedule(own, "interleaved", uneven, own_times=True)
+    assert thirds is not None
+    for chunk in thirds.chunks:
+        assert chunk.predicted_forward_ms == pytest.approx(8 * 3 / 5)
+    back = with_schedule(thirds, "1f1b", uneven, own_times=True)
+    assert back is not None
+    for chunk in back.chunks:
+        assert chunk.predicted_backward_ms == pytest.approx(16.0)
+    tight = replace(COST, capacities=(1000.0, 1000.0))
+    held = with_schedule(own, "gpipe", tight, own_times=True)
+    assert held is not None
+    assert all(map(any, (chunk.checkpoint_layers for chunk in held.chunks)))
+    assert {chunk.predicted_layer_forward_ms for chunk in held.chunks} == {2.0}
+    told = replace(
+        own, chunks=tuple(replace(one, predicted_layer_forward_ms=1.5) for one in own.chunks)
+    )
+    held = with_schedule(told, "gpipe", tight, own_times=True)
+    assert held is not None
+    assert {chunk.predicted_layer_forward_ms for chunk in held.chunks} == {1.5}
+    put_off = with_schedule(
+        replace(own, chunks=tuple(replace(one, predicted_backward_ms=1.0) for one in own.chunks)),
+        "zero_bubble",
+        COST,
+        own_times=True,
+    )
+    assert put_off is not None
+    assert max(one.predicted_weight_ms for one in put_off.chunks) == 1.0
+    choice = best_schedule(own, COST, NAMES, own_times=True)
+    assert choice.times_ms["interleaved"] == pytest.approx(pipeline_ms(parted))
+    batch = PipelineBatch(0, (own,))
+    assert best_batch(batch, COST, NAMES, own_times=True).solver["schedule_ms"][0][
+        "interleaved"
+    ] == pytest.approx(pipeline_ms(parted))
+
+
+@pytest.mark.parametrize("name", ["interleaved", "gpipe", "searched", "zero_bubble"])
+def test_the_papers_time_is_told_whatever_the_batch_runs(name: str) -> None:
+    other = with_schedule(UNEVEN, name, COST)  # type: ignore[arg-type]
+    assert other is not None
+    assert pipeline_ms(other) != pipeline_ms(UNEVEN)
+    told = best_batch(PipelineBatch(0, (other,)), COST).solver["one_f_one_b_ms"]
+    assert told == pytest.approx(pipeline_ms(UNEVEN))
+
+
+def test_what_is_recomputed_already_stays_so() -> None:
+    """Memory takes one layer of each chunk more in GPipe's order, and leaves three."""
+    planned = _pipeline([[20], [20], [20]], recomputed=0)
+    first, *rest = planned.chunks
+    layer = COST.layer_forward_ms(first.predicted_forward_ms)
+    first = replace(first, checkpoint_layers=(3, 3), predicted_layer_forward_ms=layer)
+    made = with_schedule(
+        replace(planned, chunks=(first, *rest)), "gpipe", replace(COST, capacities=(700.0, 700.0))
+    )
+    assert made is not None
+    assert [one.checkpoint_layers for one in made.chunks] == [(3, 3), (1, 1), (1, 1)]

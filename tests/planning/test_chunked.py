@@ -33,6 +33,7 @@ from railx.planning.planners import planner_of
 from railx.planning.schedule import longest_split, pipeline_ms
 from railx.planning.seq1f1b import equal_work_cuts, fixed_slices, n_way
 from railx.planning.slim_pipe import balanced, uniform_slices
+from railx.settings import SettingsError
 from railx.workload.pipeline_cost import PipelineCost
 from tests.builders import checked
 from tests.planning.pipeline_rules import check_pipelines, cost_of, replayed_peak_bytes, task_of
@@ -283,6 +284,11 @@ def test_slim_pipe_without_exchange_is_slower() -> None:
 def test_what_fits_nowhere_is_named(name: str) -> None:
     with pytest.raises(PlanError, match=r"^planner\.replicas: got 3; allowed: at most 2, the seq"):
         _made(name, task_of([5, 6], devices=6), replicas=3)
+    with pytest.raises(
+        SettingsError, match=r"^planner\.checkpointed_layers: got 5; allowed: at most 4, the layers"
+    ):
+        _made(name, task_of([5, 6]), checkpointed_layers=5)
+    assert _made(name, task_of([5, 6]), checkpointed_layers=4)
     with pytest.raises(PlanError, match=r"^sequence 11: 900 tokens; allowed: at most \d+, the lo"):
         _made(name, task_of([100, 900], tokens=10), checkpointed_layers=0)
 

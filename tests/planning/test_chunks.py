@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.planning.chunk_kernels import pack
 from railx.planning.chunks import (
     Chunked,
     Chunking,
@@ -68,6 +69,36 @@ def test_meshes_are_aligned_and_leave_out_coinciding_cuts() -> None:
     assert all(cut % 1024 == 0 for cut in mesh(100_000, 7, COST, 1024))
     assert mesh(1000, 4, COST, 1024) == []
     assert mesh(5000, 1, COST, 64) == []
+
+
+def test_cuts_go_to_the_nearest_multiple() -> None:
+    """Where work is linear a half is 50 and a third is 33 of 100."""
+    linear = cost_of(2, quadratic_ms=0.0)
+    assert mesh(100, 2, linear, 32) == [64]
+    assert mesh(100, 2, linear, 40) == [40]
+    assert mesh(100, 3, linear, 20) == [40, 60]
+
+
+def test_sequences_of_one_length_go_by_their_rows() -> None:
+    """Whatever order a batch lists them in, it has the same chunks."""
+    rows = np.arange(100, 140)
+    lengths = np.where(rows % 5 == 0, 90, 40)
+    made = []
+    for order in (rows - 100, rows[::-1] - 100, np.random.default_rng(1).permutation(40)):
+        one = cut_and_pack(rows[order], lengths[order], [50], 60, COST)
+        assert one is not None
+        made.append([one.slices(chunk) for chunk in range(one.chunks)])
+    assert made[0] == made[1] == made[2]
+
+
+def test_the_published_packing_takes_the_least_time_per_token() -> None:
+    """Two tails of ten tokens, the second without context before it."""
+    short, tails = np.array([1]), np.array([10, 10])
+    for chunking, taken in ((0, 0), (1, 1)):
+        place, bins = pack(
+            short, np.array([1.0]), tails, np.array([5.0, 2.0]), 0.0, 9.0, 20, chunking
+        )
+        assert (place.tolist(), bins) == ([taken], 2)
 
 
 def test_even_meshes_are_aligned() -> None:

@@ -100,11 +100,29 @@ def test_micro_batches_are_the_best_of_all_cuts(
 
 
 def test_a_stage_leaves_room_for_as_many_as_it_holds() -> None:
-    """Stage 1 of two holds one micro-batch at a time: 4,000 bytes are 100 tokens."""
-    cost = replace(cost_of(constant_ms=100.0), capacities=(1e9, 4000.0))
-    made = plan_dyna_pipe_batch(0, batch_of([50] * 4), _settings(checkpointed_layers=0), cost)
-    assert made is not None
-    assert [chunk.tokens for chunk in made.pipelines[0].chunks] == [100, 100]
+    """Stage 1 of two holds one micro-batch at a time: 4,000 bytes are 100 tokens. Stage
+    0 holds two.
+    """
+    for capacities in ((1e9, 4000.0), (8000.0, 1e9)):
+        cost = replace(cost_of(constant_ms=100.0), capacities=capacities)
+        made = plan_dyna_pipe_batch(0, batch_of([50] * 4), _settings(checkpointed_layers=0), cost)
+        assert made is not None
+        assert [chunk.tokens for chunk in made.pipelines[0].chunks] == [100, 100]
+
+
+def test_the_better_of_both_orders_of_length_runs() -> None:
+    random, taken = np.random.default_rng(2), set()
+    for _ in range(20):
+        lengths = random.integers(10, 900, size=6).tolist()
+        settings_of = _settings(checkpointed_layers=0)
+        made = plan_dyna_pipe_batch(0, batch_of(lengths), settings_of, cost_of(3, constant_ms=1.0))
+        assert made is not None
+        (pipeline,) = made.pipelines
+        turned = replace(pipeline, chunks=pipeline.chunks[::-1])
+        assert pipeline_ms(pipeline) <= pipeline_ms(turned)
+        if pipeline_ms(pipeline) < pipeline_ms(turned):
+            taken.add(pipeline.chunks[0].tokens > pipeline.chunks[-1].tokens)
+    assert taken == {False, True}
 
 
 def test_neighbours_in_length_share_a_micro_batch() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from railx.planning.chunked import sizes_of
 from railx.planning.dapple import packs
 from railx.planning.fixed_chunks import fixed_chunks
-from railx.planning.pipeline import PIPELINE, PipelineSettings
+from railx.planning.pipeline import PIPELINE, PipelineSettings, _static
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import planner_of
 from railx.planning.schedule import pipeline_ms
@@ -75,6 +76,24 @@ def test_rules_on_arrays_are_the_planners_own(drawn: list[int], context: int) ->
     for name, chunked in made.items():
         own = [[chunked.slices(chunk)] for chunk in range(chunked.chunks)]
         assert _slices(own) == _slices(expected[name]), name
+
+
+def test_static_chunks_of_chunk_flow_recompute_all_but_the_last() -> None:
+    rows, lengths, cost = np.arange(4), np.array([700, 300, 90, 20]), cost_of()
+    seen = 0
+    for one in fixed_chunks(rows, lengths, 700, PARTS, ALIGNMENT, cost):
+        made = _static(one, _best(2, 1), cost, float("inf"))
+        assert made is not None
+        (group,) = made.groups
+        place = 0
+        for count in [len(list(own)) for _, own in groupby(one.chunked.run_start.tolist())]:
+            kept = count if one.kept_chunks is None else one.kept_chunks
+            expected = [4] * max(0, count - kept) + [0] * min(kept, count)
+            for stage in range(2):
+                assert group.layers[stage, place : place + count].tolist() == expected, one.name
+            seen += sum(expected)
+            place += count
+    assert seen
 
 
 @settings(deadline=None, max_examples=40)

@@ -24,6 +24,7 @@ from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
 from railx.planning.schedule import (
     SCHEDULES,
     ScheduledOp,
+    ScheduleName,
     peak_live_chunks,
     pipeline_ms,
     simulate_pipeline,
@@ -215,6 +216,34 @@ def test_rows_of_several_pipelines_are_what_their_passes_make_and_drop(
                     ),
                     abs=1e-6,
                 )
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_chunks_are_held_as_long_as_the_order_says(name: ScheduleName) -> None:
+    """Until the weights' part where that is put off."""
+    parts = 2 if name == "interleaved" else 1
+    pipeline = replace(pipeline_of([2, *[1] * 6], 3, [10] * 8), schedule=name, virtual_stages=parts)
+    chunks = tuple(replace(chunk, predicted_weight_ms=1.0) for chunk in pipeline.chunks)
+    pipeline = replace(pipeline, chunks=chunks)
+    for stage, own in enumerate(held_over_time(pipeline)):
+        assert max(held.chunks for held in own) == peak_live_chunks(pipeline, stage)
+
+
+def test_passes_without_a_time_are_held_too() -> None:
+    """A plan by hand may say nothing of times; its order says what is held."""
+    pipeline = pipeline_of([3, 1], 2, [10, 20, 30, 40])
+    free = tuple(
+        replace(chunk, predicted_forward_ms=0.0, predicted_backward_ms=0.0)
+        for chunk in pipeline.chunks
+    )
+    still = replace(pipeline, chunks=free)
+    for timed, timeless in zip(held_over_time(pipeline), held_over_time(still), strict=True):
+        for what in ("chunks", "tokens"):
+            most = max(getattr(held, what) for held in timed)
+            assert max(getattr(held, what) for held in timeless) == most > 0
+        assert min(held.chunks for held in timeless) == 0
+    times = stage_times(simulate_pipeline(still))
+    assert [(one.busy_ms, one.idle_ms, one.bubble_share) for one in times] == [(0, 0, 0)] * 2
 
 
 def _live_at(time_ms: float, ops: list[ScheduledOp]) -> list[int]:

@@ -82,3 +82,23 @@ def test_room_decides_and_none_says_that_nothing_fits() -> None:
     assert free is not None
     # 1F1B holds chunks 0 and 1 at once: no room for that here.
     assert search_orders(shape, takes, [0.0] * 3, holds, [5.5, 3.0]) is None
+
+
+def test_slices_go_back_right_to_left_in_every_order_that_is_found() -> None:
+    rng, cut = random.Random(7), 0
+    for _ in range(25):
+        runs = [rng.randint(1, 3) for _ in range(rng.randint(1, 4))]
+        shape = Shape(rng.randint(2, 3), runs)
+        forward, backward = ([rng.uniform(0.1, 5) for _ in range(shape.chunks)] for _ in "FB")
+        takes = [[*forward, *backward, *[0.0] * shape.chunks]] * shape.stages
+        wide = [[1.0] * shape.chunks] * shape.stages, [1.0 * shape.chunks] * shape.stages
+        found = search_orders(shape, takes, [0.0] * shape.chunks, *wide, budget=120)
+        assert found is not None
+        last = {sum(runs[: number + 1]) - 1 for number in range(len(runs))}
+        for order in found.orders:
+            place = {one: position for position, one in enumerate(order)}
+            for chunk in set(range(shape.chunks)) - last:
+                cut += 1
+                assert place[chunk] < place[chunk + 1]
+                assert place[shape.chunks + chunk] > place[shape.chunks + chunk + 1]
+    assert cut > 50

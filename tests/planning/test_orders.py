@@ -91,6 +91,8 @@ GOOD = "F0 F1 F2 B1 B0 B2"
         ([GOOD, "F0 F1 X2"], "stage 1: got 'X2'; allowed: F, B or W and a chunk"),
         ([GOOD, "F0 F-1"], "stage 1: got 'F-1'"),
         ([GOOD, "F0 F1."], "stage 1: got 'F1.'"),
+        ([GOOD, "F0 F1 F\N{ARABIC-INDIC DIGIT TWO}"], "stage 1: got 'F.'; allowed: F, B or W"),
+        ([GOOD, "F0 F" + "9" * 5000], r"stage 1: got 'F9{39}\.\.\.'; allowed: F, B or W"),
         ([GOOD, "F0 F3"], "stage 1: F3 of chunk 3; allowed: 0 to 2"),
         ([GOOD, "F0 F1.1"], "stage 1: F1.1 of virtual stage 1; allowed: 0 to 0"),
         ([GOOD, GOOD + " W0 W1 W2"], "stage 0: chunk 0 is dropped, no W0"),

@@ -13,14 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning import checkpoints
+from railx.planning.checkpoints import CheckpointProblem, Solution
 from railx.planning.chunks import share_among_replicas
 from railx.planning.make import make_plan
 from railx.planning.pipeline import (
     PipelineSettings,
+    _most_chunk_tokens,
+    _own,
+    _recomputing_less,
     checkpoint_problem,
     plan_pipeline_batch,
 )
-from railx.planning.plan import SCHEMA, PipelineBatch, Plan, PlanError, validate_plan
+from railx.planning.plan import (
+    SCHEMA,
+    Chunk,
+    Pipeline,
+    PipelineBatch,
+    Plan,
+    PlanError,
+    Slice,
+    validate_plan,
+)
 from railx.planning.schedule import backward_order, longest_split, pipeline_ms
 from railx.settings import SettingsError
 from railx.workload import SampledBatch
@@ -409,6 +422,94 @@ def test_memory_that_recomputing_everything_cannot_meet_names_stage_and_key() ->
     ):
         plan_pipeline_batch(0, drawn, planner, cost)
     plan_pipeline_batch(0, drawn, planner, replace(cost, capacities=(3600.0,) * 3))
+
+
+def test_tails_stay_alone_where_short_sequences_do_not_fit_beside_them() -> None:
+    """Two stages hold 105 tokens, recomputed, and keys and values take nothing.
+
+    100 and 70 are cut at 64. The tail of 70 has time for 40 tokens more, but then its
+    two chunks hold 110.
+    """
+    cost = replace(cost_of(2, tokens=10.5), key_value_bytes=0.0)
+    planner = _planner(most_slices=2, most_over_mean=None)
+    batch = plan_pipeline_batch(0, drawn_batch([100, 70, 40]), planner, cost)
+    tokens = [[chunk.tokens for chunk in one.chunks] for one in batch.pipelines]
+    assert tokens == [[64, 36], [64, 6], [40]]
+
+
+def test_a_chunk_holds_what_its_smallest_stage_holds() -> None:
+    cost = replace(cost_of(2), capacities=(8000.0, 2000.0))
+    assert _most_chunk_tokens(_planner(), cost) == 50
+    assert _most_chunk_tokens(_planner(checkpointing="none"), cost) == 5
+
+
+def test_best_chunks_are_taken_by_time_alone() -> None:
+    """A plan of even chunks is less than 5 % slower, which balance is worth else."""
+    rows, lengths = np.arange(6), np.array([617, 549, 46, 42, 25, 28])
+    cost, planner = cost_of(2, tokens=200), _planner(most_slices=6)
+    free, even, best = (
+        _own(rows, lengths, replace(planner, **changes), cost)
+        for changes in ({"most_over_mean": None}, {}, {"chunking": "best"})
+    )
+    assert free is not None
+    assert even is not None
+    assert best is not None
+    assert free.simulated_ms < even.simulated_ms < free.simulated_ms / 0.95
+    assert best.simulated_ms == free.simulated_ms
+
+
+def test_what_the_exact_programme_leaves_open_is_in_the_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search ended with a bound of half of what it found."""
+
+    def ended(problem: CheckpointProblem, **_: Any) -> Solution:
+        counts = checkpoints.quick(problem)
+        assert counts is not None
+        return Solution(counts, counts.sum() / 2)
+
+    monkeypatch.setattr(checkpoints, "exact", ended)
+    cost, drawn = cost_of(2, tokens=100), drawn_batch([100, 90, 80, 70, 60])
+    batch = plan_pipeline_batch(0, drawn, _planner(checkpointing="exact", most_slices=1), cost)
+    assert batch.solver["recomputed_diagonals"][0] > 0
+    assert batch.solver["checkpoint_gap"] == [1.0]
+
+
+def test_recomputation_of_another_planner_stays_where_ours_is_slower() -> None:
+    cost = cost_of(2, tokens=100, layers=3, constant_ms=0.0)
+    chunks = []
+    for row, (tokens, layers) in enumerate(((77, (3, 1)), (74, (0, 1)))):
+        time = cost.chunk_time_ms([(0, tokens)])
+        chunks.append(
+            Chunk(
+                (Slice(row, 0, tokens, tokens),),
+                time.forward_ms,
+                time.backward_ms,
+                checkpoint_layers=layers,
+                predicted_layer_forward_ms=cost.layer_forward_ms(time.forward_ms),
+            )
+        )
+    given_ones = Pipeline(2, 0, tuple(chunks))
+    kept, _ = _recomputing_less(given_ones, _planner(), cost)
+    assert kept == given_ones
+    every = tuple(replace(chunk, checkpoint_layers=(3, 3)) for chunk in chunks)
+    less, diagonals = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
+    assert pipeline_ms(less) < pipeline_ms(replace(given_ones, chunks=every))
+    assert diagonals < 9
+
+
+def test_memory_given_in_tokens_is_named_in_tokens() -> None:
+    """As above: 2000 bytes are 5 tokens, the 3600 that it takes are 9."""
+    cost, drawn = cost_of(3, tokens=5), drawn_batch([30] * 12)
+    planner = _planner(stages=3, most_slices=1)
+    with pytest.raises(
+        PlanError,
+        match=(
+            r"^cluster\.tokens_per_device: got 5; allowed: at least 9, what the chunks of this"
+            r" batch need on stage 0 with every layer recomputed$"
+        ),
+    ):
+        plan_pipeline_batch(0, drawn, planner, replace(cost, given_tokens=5))
 
 
 def test_replicas_without_a_sequence_are_named() -> None:

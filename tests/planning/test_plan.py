@@ -1,5 +1,6 @@
 """The plan file: round trip, every rule, and what reading it needs."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,21 @@ def test_overfull_groups_and_stages_are_named() -> None:
     validate_plan(replace(PIPELINE, batches=(batch,), tokens_per_device=58))
 
 
+def test_weights_put_off_and_virtual_stages_count_in_what_is_held() -> None:
+    """One stage whose order keeps both chunks for their weights; four parts of two."""
+    chunks = (chunk((0, 0, 10, 10)), chunk((1, 0, 10, 10)))
+    order = (("F0", "B0", "F1", "B1", "W0", "W1"),)
+    late = pipeline_plan(1, [Pipeline(1, 0, chunks, order=order)])
+    validate_plan(replace(late, tokens_per_device=20))
+    with pytest.raises(PlanError, match=r"stage 0 then holds 20 tokens; allowed: at most 19, what"):
+        validate_plan(replace(late, tokens_per_device=19))
+    parted = Pipeline(2, 0, chunks, schedule="interleaved", virtual_stages=2)
+    plan = pipeline_plan(2, [parted])
+    validate_plan(replace(plan, tokens_per_device=10))
+    with pytest.raises(PlanError, match=r"stage 0 then holds 40 tokens; allowed: at most 36, what"):
+        validate_plan(replace(plan, tokens_per_device=9))
+
+
 def test_batches_have_the_kind_of_the_plan_and_their_own_iteration() -> None:
     with pytest.raises(PlanError, match="a SequenceParallelBatch in a plan of kind pipeline"):
         validate_plan(replace(SEQUENCE_PARALLEL, kind="pipeline"))
@@ -297,6 +313,7 @@ def test_more_ranks_than_the_plan_allows() -> None:
     [
         ({"schema": "other/9"}, r"schema is 'other/9'; allowed: railx\.plan/3"),
         ({"kind": "spiral"}, "kind: got 'spiral'; allowed: sequence_parallel, pipeline"),
+        ({"kind": ["pipeline"]}, r"kind: got \['pipeline'\]; allowed: sequence_parallel, pipeline"),
         ({"devices": 0}, "devices: got 0; allowed: at least 1"),
         ({"surprise": 1}, "surprise: unknown key"),
         ({"batches": [{"iteration": 0}]}, r"batches\[0\]\.micro_batches: is missing"),
@@ -313,6 +330,31 @@ def test_files_that_are_no_plan_are_named(
     assert str(raised.value).startswith(f"{path}: ")
     write_json(path, [1])
     with pytest.raises(PlanError, match="schema is 'list'"):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('"devices": 4', '"devices": 64, "devices": 4', "key devices stands twice; allowed: once"),
+        (
+            '"solver": {',
+            '"solver": {"a": [1, NaN],',
+            r"batches\[0\]\.solver\.a\[1\]: got nan; allo",
+        ),
+        ('"settings": {', '"settings": {"a": {"b": -Infinity},', r"settings\.a\.b: got -inf; all"),
+    ],
+)
+def test_what_json_leaves_open_is_refused(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, SEQUENCE_PARALLEL)
+    assert SEQUENCE_PARALLEL.devices == 4
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: {message}"):
         read_plan(path)
 
 

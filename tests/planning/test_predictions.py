@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.planning import occupancy
 from railx.planning.make import make_plan
 from railx.planning.plan import (
     Chunk,
@@ -127,6 +128,34 @@ def test_stages_hold_what_their_devices_have() -> None:
     settings = {**plan.settings, "cluster": {**plan.settings["cluster"], "memory_gib": 80.0}}
     with pytest.raises(PlanError, match=r"^tokens_per_device: got \d+; allowed: \d+"):
         validate_plan(replace(plan, settings=settings))
+
+
+def test_an_account_lends_a_pipeline_no_memory() -> None:
+    """Tensor parallelism holds parameters once that ZeRO-3's copies keep whole."""
+    plan = _made(often="batch")
+    (batch,) = plan.pipeline_batches()
+    told = replace(plan, batches=(replace(batch, solver={**batch.solver, "tensor": 8}),))
+    validate_plan(told)
+    own, other = (occupancy.cost_of(one) for one in (plan, replace(told, predictions="own")))
+    assert own is not None
+    assert other is not None
+    assert other.capacities > own.capacities
+    assert occupancy.cost_of(told) == own
+
+
+def test_memory_in_tokens_is_named_in_tokens() -> None:
+    plan = make_plan(
+        checked("planner", "pipeline_2x1"),
+        [900, 900, 700, 500, 300, 20, 40],
+        checked("cluster", "cpu_4_pipeline", devices=2, tokens_per_device=400),
+        checked("model", "tiny"),
+        checked("cost_model", "analytic"),
+        checked("batch", "whole"),
+        1,
+    )
+    bare = _changed(plan, lambda chunk: replace(chunk, checkpoint_layers=(0, 1)))
+    with pytest.raises(PlanError, match=r"MiB, what settings\.cluster\.tokens_per_device says$"):
+        validate_plan(bare)
 
 
 def test_other_devices_of_a_cluster_lend_a_pipeline_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
 from railx.planning.schedule import one_f_one_b, stage_layers
 from railx.workload.model import ModelSettings
-from tests.plans import chunk
+from tests.plans import chunk, pipeline_plan
 from training import pipeline as runtime
+from training.loop import _peaks
 from training.model import Decoder
 from training.pipeline import KeptSlice, PipelineParallel, Receipt, StageLinks
 from training.timeline import Timeline
@@ -305,3 +307,27 @@ def test_a_plan_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert str(refused.value) == (
         "batch 7, pipeline 0: 3 stages of 2 ranks; allowed: 3 stages of 1"
     )
+
+
+def test_planned_peaks_are_those_of_the_own_replica() -> None:
+    """The first replica holds two chunks at a time, the second has one."""
+    many = Pipeline(2, 0, tuple(chunk((row, 0, 5, 5)) for row in range(4)))
+    plan = pipeline_plan(4, [many, Pipeline(2, 1, (chunk((4, 0, 5, 5)),))])
+    settings = SimpleNamespace(training=SimpleNamespace(warmup_iterations=0, iterations=1))
+    for replica, most in ((0, 2), (1, 1)):
+        runner = object.__new__(PipelineParallel)
+        runner.replica, runner.stage, runner.peak_live_chunks = replica, 0, 7
+        engine: Any = SimpleNamespace(runner=runner)
+        run: Any = settings
+        assert _peaks(run, plan, engine) == (7, most)
+
+
+def test_what_is_kept_of_a_message_does_not_hold_the_rest_of_it() -> None:
+    """Queries, keys and values come as parts of one tensor where ranks exchange."""
+    message = torch.randn(6, 8, 4, requires_grad=True)
+    queries, keys, values = message.split((4, 2, 2), dim=1)
+    kept = KeptSlice()
+    attend = runtime.ChunkAttention((Slice(0, 0, 6, 9),), [], kept, "sdpa", 0)
+    attend(0, queries, keys, values)
+    for leaf in kept.leaves[0]:
+        assert leaf.untyped_storage().nbytes() == leaf.nbytes == 6 * 2 * 4 * 4

@@ -10,8 +10,11 @@ import pytest
 
 from railx.io import read_json, write_json
 from railx.planning.plan import Pipeline, Plan
+from railx.settings import SettingsError
+from tests.builders import checked
 from tests.plans import chunk, pipeline_plan
 from tests.training.test_run import pipeline, prepared, refused, sequence_parallel
+from training.settings import check_plan
 
 Change = Callable[[Any], None]
 
@@ -162,3 +165,13 @@ def test_a_plan_for_other_ranks_is_named(
     plan = pipeline_plan(4, [Pipeline(2, 0, (chunk((0, 0, 90, 90)),), 2)])
     line = refused(prepared(tmp_path, plan), tmp_path, capfd)
     assert "ranks: got 2; allowed: 4, the number of devices that the plan was made for" in line
+
+
+def test_the_smaller_stage_recomputes_no_more_than_it_has() -> None:
+    """Three layers: two on the first stage, one on the second."""
+    plan = pipeline_plan(2, [Pipeline(2, 0, (chunk((0, 0, 90, 90), checkpoint_layers=(2, 2)),))])
+    with pytest.raises(
+        SettingsError, match=r"chunk 0: checkpoint_layers 2 on stage 1; allowed: at most 1, the lay"
+    ):
+        check_plan(plan, checked("model", "tiny", layers=3), 2)
+    check_plan(plan, checked("model", "tiny", layers=4), 2)

@@ -350,7 +350,7 @@ def test_unsuitable_cost_models_name_the_key() -> None:
     ):
         build_cost_model(fitted, cluster, checked("model", "gpt_13b"), 192_000)
     with pytest.raises(
-        SettingsError, match=r"^cluster\.memory_gib: got 1\.0; allowed: more than 1\.8"
+        SettingsError, match=r"^cluster\.memory_gib: got 1\.0; allowed: more than 1\.78374, f"
     ):
         build_cost_model(
             fitted, replace(cluster, memory_gib=1.0), checked("model", "gpt_7b"), 192_000

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflow.commands.shared import command, print_table
+from workflow.commands.shared import command, plan_of, print_table
 
 if TYPE_CHECKING:
     from railx.planning.plan import PipelineBatch, Plan
@@ -31,6 +31,7 @@ Times and bytes are predictions of the plan's cost model. Interleaved and zero-b
 schedules are simulated only; railx train refuses them."""
 _CHOICES = ("1f1b", "gpipe", "interleaved", "zero_bubble", "searched", "best", "best_trained")
 _PICTURES = (".svg", ".png", ".pdf")
+_VIRTUAL_STAGES = 2
 
 
 def add(commands: Any) -> None:
@@ -50,9 +51,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--virtual-stages",
         type=int,
-        default=2,
         metavar="N",
-        help="parts of the model on each stage, interleaved only (default: 2)",
+        help=f"parts of the model on each stage, interleaved only (default: {_VIRTUAL_STAGES})",
     )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(
@@ -83,23 +83,30 @@ def _schedule(options: argparse.Namespace) -> int:
     from railx.io import write_json
     from railx.planning.chrome import chrome_trace
     from railx.planning.occupancy import cost_of
-    from railx.planning.plan import read_plan, write_plan
+    from railx.planning.plan import PlanError, write_plan
 
     _check_endings(options)
-    plan = read_plan(options.plan)
+    plan = plan_of(options.plan)
     plan.pipeline_batches()
-    cost = cost_of(plan)
+    try:
+        cost = cost_of(plan)
+    except PlanError as error:
+        raise PlanError(f"{options.plan}: {error}") from None
+    if options.virtual_stages is not None:
+        _check_virtual_stages(options.virtual_stages, plan)
     plan = _rescheduled(plan, cost, options)
     batch = _batch(plan, options.iteration)
     if options.chrome is not None:
         write_json(options.chrome, chrome_trace(batch, cost))
     for option, figure in (("gantt", "pipeline_schedule"), ("memory", "stage_memory")):
         if (picture := getattr(options, option)) is not None:
+            picture.parent.mkdir(parents=True, exist_ok=True)
             _draw(figure, plan, batch, cost, picture)
     if options.out is not None:
         write_plan(options.out, plan)
     if options.compare:
-        rows = _compared(batch, cost, options.virtual_stages)
+        parts = options.virtual_stages or _VIRTUAL_STAGES
+        rows = _compared(batch, cost, parts, plan.predictions == "own")
     elif options.orders:
         rows = _orders(batch)
     else:
@@ -107,7 +114,7 @@ def _schedule(options: argparse.Namespace) -> int:
     _print(rows, options)
     if options.json or options.csv:
         return 0
-    print(f"\n{_summary(batch)}")
+    print(f"\n{_summary(batch, cost)}")
     for path in (options.chrome, options.gantt, options.memory, options.out):
         if path is not None:
             print(f"written: {path}")
@@ -127,10 +134,25 @@ def _check_endings(options: argparse.Namespace) -> None:
             raise ValueError(
                 f"--{option}: got {path}; allowed: a file that ends in {' or '.join(endings)}"
             )
-    if options.virtual_stages < 2:
+    if options.virtual_stages is not None and options.virtual_stages < 2:
         raise ValueError(f"--virtual-stages: got {options.virtual_stages}; allowed: at least 2")
     if options.explicit and options.out is None:
         raise ValueError("--explicit: got no --out; allowed: with --out, the plan to write")
+
+
+def _check_virtual_stages(parts: int, plan: Plan) -> None:
+    """Refuse more parts of a stage than the plan's model has layers for."""
+    from railx.planning.plan import layers_of
+
+    layers = layers_of(plan)
+    stages = max(one.stages for batch in plan.pipeline_batches() for one in batch.pipelines)
+    if layers is not None and parts * stages > layers:
+        most = layers // stages
+        allowed = f"2 to {most}" if most > 1 else "none"
+        raise ValueError(
+            f"--virtual-stages: got {parts}; allowed: {allowed}, for {stages} stages of {layers}"
+            " layers in all"
+        )
 
 
 def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
@@ -146,25 +168,29 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
     """The plan with the schedule that was asked for, in every batch."""
-    from railx.planning.best_schedule import TRAINED, TRIED, best_batch, with_schedule
+    from railx.planning.best_schedule import TOLD, TRAINED, TRIED, best_batch, with_schedule
     from railx.planning.schedule import ordered
 
-    name, batches = options.schedule, []
+    name, batches, own_times = options.schedule, [], plan.predictions == "own"
     for batch in plan.pipeline_batches():
         changed = batch
         if name in ("best", "best_trained"):
-            changed = best_batch(batch, cost, TRIED if name == "best" else TRAINED)
+            among = TRIED if name == "best" else TRAINED
+            changed = best_batch(batch, cost, among, own_times=own_times)
         elif name is not None:
             pipelines = []
             for index, pipeline in enumerate(batch.pipelines):
-                made = with_schedule(pipeline, name, cost, options.virtual_stages)
+                parts = options.virtual_stages or _VIRTUAL_STAGES
+                made = with_schedule(pipeline, name, cost, parts, own_times=own_times)
                 if made is None:
                     raise ValueError(
                         f"--schedule: got {name}; allowed for batch {batch.iteration}, pipeline"
                         f" {index}: one that its layers and its memory allow"
                     )
                 pipelines.append(made)
-            changed = replace(batch, pipelines=tuple(pipelines))
+            # What was tried before was tried for another choice.
+            solver = {key: value for key, value in batch.solver.items() if key not in TOLD}
+            changed = replace(batch, pipelines=tuple(pipelines), solver=solver)
         if options.explicit:
             changed = replace(
                 changed,
@@ -209,19 +235,23 @@ def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, A
 
 
 def _compared(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int
+    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, own_times: bool
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
     from railx.planning.best_schedule import NAMES, with_schedule
 
     rows = [_compared_row("plan", batch, cost)]
     for name in NAMES:
-        made = [with_schedule(one, name, cost, virtual_stages) for one in batch.pipelines]
+        made = [
+            with_schedule(one, name, cost, virtual_stages, own_times=own_times)
+            for one in batch.pipelines
+        ]
         pipelines = tuple(one for one in made if one is not None)
         if len(pipelines) == len(made):
             rows.append(_compared_row(name, replace(batch, pipelines=pipelines), cost))
     paper = next(row["batch_ms"] for row in rows if row["schedule"] == "1f1b")
-    return [row | {"of_1f1b": row["batch_ms"] / paper} for row in rows]
+    # A plan written by hand may say nothing of times.
+    return [row | {"of_1f1b": row["batch_ms"] / paper if paper else 1.0} for row in rows]
 
 
 def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
@@ -241,7 +271,7 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
         "schedule": name,
         "batch_ms": batch.predicted_ms,
         "of_1f1b": 1.0,
-        "bubble_share": idle / (busy + idle),
+        "bubble_share": idle / (busy + idle) if busy + idle else 0.0,
         "peak_chunks": max(moment.chunks for moment in held),
         "peak_gib": _gib(moment.activation_bytes for moment in held),
         "recomputed_share": _recomputed(batch, cost),
@@ -276,10 +306,13 @@ def _gib(values: Iterable[float | None]) -> float | None:
     return max(known) / 2**30 if known else None
 
 
-def _summary(batch: PipelineBatch) -> str:
+def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
+    from railx.planning.occupancy import fits
     from railx.planning.schedule import runnable
 
     note = "" if all(map(runnable, batch.pipelines)) else "; simulated only, railx train refuses it"
+    if cost is not None and not all(fits(one, cost) for one in batch.pipelines):
+        note += "; more than the stages' memory holds"
     count = len(batch.pipelines)
     return (
         f"batch {batch.iteration}: {batch.predicted_ms:.6g} ms predicted, {count}"

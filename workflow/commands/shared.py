@@ -9,10 +9,13 @@ import sys
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from railx.places import SHIPPED, WORK, is_checkout, is_work
 from workflow.stage import Settings
+
+if TYPE_CHECKING:
+    from railx.planning.plan import Plan
 
 __all__ = [
     "RESULTS",
@@ -22,6 +25,7 @@ __all__ = [
     "command",
     "experiment_of",
     "how_to_make",
+    "plan_of",
     "print_table",
     "running",
     "snakemake",
@@ -44,6 +48,22 @@ def command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     return parser
+
+
+def plan_of(path: Path) -> Plan:
+    """The plan of a file that a command was given.
+
+    ValueError where there is none, one line that names it.
+    """
+    from railx.planning.plan import read_plan
+
+    allowed = "allowed: a plan (railx plan ... --out)"
+    try:
+        return read_plan(path)
+    except OSError as error:
+        raise ValueError(f"PLAN: got {path}: {error.strerror}; {allowed}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"PLAN: got {path}, which is no text; {allowed}") from None
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from workflow.commands.shared import command, words
+from workflow.commands.shared import command, plan_of, words
 
 __all__ = ["add"]
 
@@ -41,22 +41,12 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from railx.planning.plan import read_plan
     from railx.planning.schedule import runnable, schedule_name
     from railx.settings import to_dict
     from workflow.config import compose_stage
     from workflow.stages import STAGES
 
-    try:
-        plan = read_plan(options.plan)
-    except OSError as error:
-        raise ValueError(
-            f"PLAN: got {options.plan}: {error.strerror}; allowed: a plan (railx plan ... --out)"
-        ) from None
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"PLAN: got {options.plan}, which is no text; allowed: a plan (railx plan ... --out)"
-        ) from None
+    plan = plan_of(options.plan)
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out: got {options.out}, a file; allowed: a folder")
     for batch in plan.pipeline_batches() if plan.kind == "pipeline" else ():
