@@ -9,7 +9,8 @@ More freedom never makes a plan slower. A plan for some degrees is the best of t
 searches with those up to each of them, and a search starts from what the one before it
 found. Fewer devices (half, a quarter...) and fewer small degrees are searched as well
 where a bound does not rule them out. Static plans stand for election in the same way.
-A batch of few sequences is solved instead, to its optimum (``optimum``).
+A batch of few sequences or of equal ones is solved instead, to its optimum
+(``optimum``).
 
 Work is counted, not timed: the result depends on the settings and the seed alone. A
 time guard only ends the work early, and says so.
@@ -19,8 +20,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -33,11 +35,17 @@ from railx.settings import AtLeast, NonNegative, Positive
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
+if TYPE_CHECKING:
+    from railx.planning.search import Found, Problem
+
 __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 
 #: A larger degree is searched only where a sequence fills more than this share of its
 #: micro-batch's time: else no group has a use for it.
 _USEFUL = 0.85
+#: Or where sequences times devices are fewer than this: a search costs next to nothing,
+#: and one group more or less means much.
+_SMALL = 8192
 #: Groups that the rounds of a ladder's steps look at for 512 sequences on 64 devices,
 #: in the order in which steps are searched. A late step starts from what those before
 #: it found.
@@ -133,11 +141,16 @@ def plan_flexsp_batch(
     ``solver`` of the result: a lower bound on any plan of the batch, the effort, how
     the search ended (``bound``, ``effort`` or ``time_guard``), how many groups it
     looked at in how many rounds, and whether the search, a static plan or the optimum
-    of a small batch won (``chosen``).
+    of a small or equal batch won (``chosen``).
     PlanError names a sequence that fits no group.
     """
     from railx.planning.bound import batch_lower_bound_ms
-    from railx.planning.optimum import MOST_SEQUENCES
+    from railx.planning.optimum import (
+        MOST_EQUALS,
+        MOST_SEQUENCES,
+        optimum,
+        optimum_of_equals,
+    )
 
     usable = cost.any_degrees if settings.degrees == "any" else cost.degrees
     degrees = tuple(d for d in usable if settings.smallest_degree <= d <= devices)
@@ -158,9 +171,14 @@ def plan_flexsp_batch(
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
     if len(lengths) <= MOST_SEQUENCES:
-        _solve(work, devices, degrees)
+        _solve(work, devices, degrees, optimum)
         bound = max(bound, work.best.time_ms)
     else:
+        powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
+        if powers and lengths[0] == lengths[-1] and len(lengths) <= MOST_EQUALS:
+            _solve(work, devices, powers, optimum_of_equals)
+            if powers == degrees:
+                work.bound_ms = bound = max(bound, work.best.time_ms)
         ladders = _ladders(devices, degrees)
         for number in range(settings.effort):
             for ladder in ladders:
@@ -187,13 +205,19 @@ def plan_flexsp_batch(
     )
 
 
-def _solve(work: _Work, devices: int, degrees: tuple[int, ...]) -> None:
-    """The optimum as the best plan."""
-    from railx.planning.optimum import optimum
+def _solve(
+    work: _Work,
+    devices: int,
+    degrees: tuple[int, ...],
+    optimum: Callable[[Problem], Found],
+) -> None:
+    """The optimum as the best plan, where these degrees have one."""
     from railx.planning.search import Problem
 
     found = optimum(Problem.of(work.lengths, devices, degrees, work.cost))
     work.looks += found.looks
+    if found.time_ms == math.inf:
+        return
     made = [_assignment(found, m, degrees) for m in range(len(found.limits))]
     work.best = _Best(total_ms(made, work.lengths, work.cost), made, found.limits, "optimum")
 
@@ -242,7 +266,8 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
             return
         if work.lengths[0] > work.cost.tokens_per_device * step[-1]:
             continue
-        if before is not None and not _has_use(work, before, step):
+        small = len(work.lengths) * ladder.devices < _SMALL
+        if before is not None and not small and not _has_use(work, before, step):
             continue
         best = ladder.found.setdefault(step, _Best())
         if before is not None and before.time_ms < best.time_ms:

@@ -1,6 +1,7 @@
-"""The fastest plan of a batch of few sequences, by programmes over its subsets.
+"""The fastest plans of batches that are small or equal enough to be solved.
 
-Two dynamic programmes, each with the subset's longest sequence in the first part so
+A batch of few sequences is solved by two dynamic programmes over its subsets
+(:func:`optimum`), each with the subset's longest sequence in the first part so
 that no division is looked at twice:
 
 * one micro-batch: the least time of a subset on so many devices is the least, over the
@@ -13,6 +14,13 @@ Both try every division, every mix of degrees and every number of micro-batches,
 that what they find is the optimum. Work grows with 3 to the power of the sequences and
 is counted in looks at a group, as in the search: :data:`MOST_SEQUENCES` is where the
 search costs as much.
+
+In a batch of equal sequences only their number in each group counts
+(:func:`optimum_of_equals`). Where every degree divides the next one, any groups side by
+side lie in blocks of the larger degrees, so that a block holds most either as one group
+or as the two halves that hold most. This gives the most sequences of a micro-batch
+within each time, hence the least time of each number of them, and a programme over how
+many sequences are left divides the batch.
 """
 
 from __future__ import annotations
@@ -23,12 +31,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from railx.planning.search import Found, Problem
+from railx.planning.search import Floats, Found, Integers, Problem
 
-__all__ = ["MOST_SEQUENCES", "optimum"]
+__all__ = ["MOST_EQUALS", "MOST_SEQUENCES", "optimum", "optimum_of_equals"]
 
 #: Batches of at most so many sequences are solved.
 MOST_SEQUENCES = 12
+#: Batches of equal sequences are solved up to so many.
+MOST_EQUALS = 2048
 
 
 def optimum(problem: Problem) -> Found:
@@ -37,7 +47,88 @@ def optimum(problem: Problem) -> Found:
     Micro-batches come with falling times, so that plans of the same times have the same
     sum to the last bit. The time is infinite where a sequence fits no degree.
     """
-    micro_batch, group, kind, times, looks = _optimum(problem, _devices_of_use(problem))
+    return _falling(problem, *_optimum(problem, _devices_of_use(problem)))
+
+
+def optimum_of_equals(problem: Problem) -> Found:
+    """The fastest plan of sequences of one length, at degrees that are powers of two.
+
+    Micro-batches come with falling times. The time is infinite where a sequence fits no
+    degree.
+    """
+    n, degree = len(problem.tokens), problem.degree
+    most = np.minimum(problem.cap * degree // problem.tokens[0], n).astype(np.int64)
+    #: Times of groups of 1, 2, ... sequences at each degree.
+    loads = [
+        problem.own[0, k] * np.arange(1, most[k] + 1) + problem.latency[k]
+        for k in range(len(degree))
+    ]
+    limits = np.unique(np.concatenate(loads))
+    alone = np.array([np.searchsorted(times, limits, "right") for times in loads])
+    block = alone.copy()
+    for k in range(1, len(degree)):
+        block[k] = np.maximum(alone[k], block[k - 1] * (degree[k] // degree[k - 1]))
+    blocks = _blocks(problem)
+    held = sum(block[k] for k in blocks)
+    sizes = np.arange(1, min(n, int(held[-1]) if len(limits) else 0) + 1)
+    within = np.searchsorted(held, sizes, "left") if len(sizes) else sizes
+    parts = _parts(n, limits[within] + problem.constant_ms)
+    micro_batch, group = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    kind = np.zeros((len(parts), n), np.int64)
+    place = 0
+    for m, size in enumerate(parts):
+        limit = within[size - 1]
+        left, groups = size, 0
+        waiting = list(blocks)
+        while left:
+            k = waiting.pop(0)
+            if alone[k, limit] < block[k, limit]:
+                waiting[:0] = [k - 1] * int(degree[k] // degree[k - 1])
+                continue
+            taken = min(left, int(alone[k, limit]))
+            if taken:
+                micro_batch[place : place + taken], group[place : place + taken] = m, groups
+                kind[m, groups] = k
+                place, left, groups = place + taken, left - taken, groups + 1
+    times = limits[[within[size - 1] for size in parts]]
+    return _falling(problem, micro_batch, group, kind, times, limits.size * len(degree))
+
+
+def _blocks(problem: Problem) -> list[int]:
+    """Places of the degrees that all devices are divided into, the largest first."""
+    blocks, left = [], problem.devices
+    for k in range(len(problem.degree) - 1, -1, -1):
+        count, left = divmod(left, int(problem.degree[k]))
+        blocks += [k] * min(count, len(problem.tokens))
+    return blocks
+
+
+def _parts(n: int, time_ms: Floats) -> list[int]:
+    """How many of ``n`` sequences each micro-batch has, for the least time in all.
+
+    ``time_ms`` [s] are the times of micro-batches of 1, 2, ... sequences.
+    """
+    best, last = np.full(n + 1, np.inf), np.zeros(n + 1, np.int64)
+    best[0] = 0.0
+    for count in range(1, n + 1):
+        most = min(count, len(time_ms))
+        if most:
+            total = best[count - most : count][::-1] + time_ms[:most]
+            last[count] = int(total.argmin()) + 1
+            best[count] = total[last[count] - 1]
+    parts = []
+    left = n if best[n] < np.inf else 0
+    while left:
+        parts.append(int(last[left]))
+        left -= parts[-1]
+    return parts
+
+
+def _falling(
+    problem: Problem, micro_batch: Integers, group: Integers, kind: Integers, times: Floats,
+    looks: int,
+) -> Found:  # fmt: skip
+    """The plan with its micro-batches in the order of their times, longest first."""
     if len(times) == 0:
         return Found(math.inf, micro_batch, group, kind, times, int(looks))
     falling = np.argsort(-times, kind="stable")

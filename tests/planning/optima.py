@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from railx.workload.cost import CostModel
 
-__all__ = ["costs", "optimum_ms"]
+__all__ = ["costs", "equals_ms", "optimum_ms"]
 
 DEGREES = (1, 2, 3, 4, 6, 8)
 
@@ -78,3 +78,40 @@ def optimum_ms(lengths: list[int], devices: int, cost: CostModel) -> float:
         )
 
     return total((1 << len(lengths)) - 1)
+
+
+def equals_ms(count: int, tokens: int, devices: int, cost: CostModel) -> float:
+    """The best plan of equal sequences at degrees that are powers of two.
+
+    Tries every number of sequences of the next micro-batch, and every number and degree
+    of its next group.
+    """
+    degrees = [d for d in cost.any_degrees if d <= devices and not d & (d - 1)]
+
+    @cache
+    def slowest(sequences: int, free: int) -> float:
+        if not sequences:
+            return 0.0
+        return min(
+            (
+                max(
+                    cost.group_time_ms([tokens] * size, degree).total_ms - cost.constant_ms,
+                    slowest(sequences - size, free - degree),
+                )
+                for degree in degrees
+                if degree <= free
+                for size in range(1, sequences + 1)
+                if size * tokens <= degree * cost.tokens_per_device
+            ),
+            default=math.inf,
+        )
+
+    best = [0.0]
+    for sequences in range(1, count + 1):
+        best.append(
+            min(
+                cost.constant_ms + slowest(size, devices) + best[sequences - size]
+                for size in range(1, sequences + 1)
+            )
+        )
+    return best[count]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.optimum import MOST_SEQUENCES, optimum
-from railx.planning.search import Problem, search
+from railx.planning.optimum import MOST_SEQUENCES, optimum, optimum_of_equals
+from railx.planning.search import Found, Problem, search
 from railx.workload import CostModel
-from tests.planning.optima import costs, optimum_ms
+from tests.planning.optima import costs, equals_ms, optimum_ms
 
 
 def _problem(lengths: list[int], devices: int, cost: CostModel) -> Problem:
@@ -26,16 +26,21 @@ def test_it_is_the_optimum(lengths: list[int], devices: int, cost: CostModel) ->
     found = optimum(_problem(lengths, devices, cost))
     wanted = optimum_ms(lengths, devices, cost)
     assert found.time_ms == pytest.approx(wanted, rel=1e-9)
-    if wanted == math.inf:
-        return
-    # The plan that it says is the one that takes so long.
+    if wanted < math.inf:
+        degrees = [d for d in cost.any_degrees if d <= devices]
+        _check(found, np.sort(lengths)[::-1], degrees, devices, cost)
+
+
+def _check(
+    found: Found, tokens: np.ndarray, degrees: list[int], devices: int, cost: CostModel
+) -> None:
+    """The plan that it says is the one that takes so long."""
     assert list(found.limits) == sorted(found.limits, reverse=True)
-    tokens = np.sort(lengths)[::-1]
     for m, limit in enumerate(found.limits):
         groups = np.unique(found.group[found.micro_batch == m])
         used = [
             (
-                [d for d in cost.any_degrees if d <= devices][found.kind[m, g]],
+                degrees[found.kind[m, g]],
                 tokens[(found.micro_batch == m) & (found.group == g)],
             )
             for g in groups
@@ -53,3 +58,19 @@ def test_the_longest_that_is_solved_beats_the_search(devices: int, large: CostMo
     problem = _problem([int(one) for one in lengths], devices, large)
     found = optimum(problem)
     assert found.time_ms <= search(problem, 200_000, 1).time_ms * (1 + 1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 14), st.integers(1, 70), st.integers(1, 13), costs())
+def test_it_is_the_optimum_of_equals(
+    count: int, tokens: int, devices: int, cost: CostModel
+) -> None:
+    degrees = tuple(d for d in cost.any_degrees if d <= devices and not d & (d - 1))
+    if not degrees:
+        return
+    lengths = np.full(count, tokens)
+    found = optimum_of_equals(Problem.of(lengths, devices, degrees, cost))
+    wanted = equals_ms(count, tokens, devices, cost)
+    assert found.time_ms == pytest.approx(wanted, rel=1e-9)
+    if wanted < math.inf:
+        _check(found, lengths, list(degrees), devices, cost)
