@@ -26,12 +26,21 @@ from railx.settings import (
 )
 from railx.workload.model import ModelSettings
 
+#: Planners whose plans are of programs that nothing here runs, and why. Their groups
+#: and stages would run, but not as they were priced.
+_OTHER_PROGRAMS = {
+    "megatron": "its tensor and context parallelism are priced, not run",
+    "megatron_pipeline": "its tensor and context parallelism are priced, not run",
+    "slim_pipe": "attention that stages share is priced, not run",
+}
+
 __all__ = [
     "OptimizerSettings",
     "RunSettings",
     "TrainingSettings",
     "check_model",
     "check_plan",
+    "check_planner",
     "check_positions",
     "fabric_rounds",
     "fabric_sweep",
@@ -234,6 +243,7 @@ def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
 
     PlanError or SettingsError, one line.
     """
+    check_planner(plan.planner, "plan")
     check_ranks(plan, ranks)
     if plan.kind == "sequence_parallel":
         for used in sorted(
@@ -262,6 +272,19 @@ def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
             f"got {model.layers}; allowed: at least {stages}, the pipeline stages of the plan",
         )
     _check_recomputed(plan, model, stages)
+
+
+def check_planner(planner: str, key: str) -> None:
+    """Refuse the plans of planners that price other programs than the runtime's.
+
+    SettingsError names ``key``.
+    """
+    if planner in _OTHER_PROGRAMS:
+        raise SettingsError(
+            key,
+            f"got a plan of {planner}, which is simulated only: {_OTHER_PROGRAMS[planner]};"
+            " allowed in training: Ulysses groups, and pipelines of them",
+        )
 
 
 def pipeline_shape(plan: Plan) -> tuple[int, int]:

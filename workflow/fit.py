@@ -23,6 +23,7 @@ from railx.mapping.layout import place_ranks
 from railx.network.sub_grid import sub_grid
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
 from railx.places import WORK
+from railx.planning.best_schedule import TRAINED
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.reconfiguration import check_same_hardware
@@ -36,7 +37,7 @@ from railx.workload.corpus import (
 )
 from railx.workload.lengths import published_quantiles, read_length_file
 from railx.workload.text import folder_files, stdlib_documents
-from training.settings import check_model
+from training.settings import check_model, check_planner
 from workflow.effort import Cost, check_effort, check_latencies, check_packets, in_words
 from workflow.stages import STAGES, inputs_of, stage_of
 
@@ -555,11 +556,20 @@ def _check_training(experiment: Experiment) -> None:
     for name, run in experiment.runs.items():
         plan = experiment.plans[run.plan]
         try:
+            check_planner(plan.planner.planner, "planner")
             check_model(plan.model)
         except SettingsError as error:
             raise SettingsError(
                 f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
             ) from None
+        # What "best" takes is known when the plan is.
+        schedule = getattr(plan.planner, "schedule", "best")
+        if schedule not in (*TRAINED, "best", "best_trained"):
+            raise SettingsError(
+                f"plans.{run.plan}.planner.schedule",
+                f"got {schedule}, which is simulated only; allowed: {', '.join(TRAINED)},"
+                f" best_trained (run {name})",
+            )
         # Corpora that are lengths alone have no tokens.
         tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)
         if tokens is not None and plan.model.vocabulary < tokens:

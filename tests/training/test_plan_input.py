@@ -10,11 +10,12 @@ import pytest
 
 from railx.io import read_json, write_json
 from railx.planning.plan import Pipeline, Plan
+from railx.planning.planners import PLANNERS
 from railx.settings import SettingsError
 from tests.builders import checked
 from tests.plans import chunk, pipeline_plan
 from tests.training.test_run import pipeline, prepared, refused, sequence_parallel
-from training.settings import check_plan
+from training.settings import _OTHER_PROGRAMS, check_plan
 
 Change = Callable[[Any], None]
 
@@ -77,6 +78,10 @@ def _put_weights_off(plan: Any) -> None:
     plan["batches"][0]["pipelines"][0]["schedule"] = "zero_bubble"
 
 
+def _of_megatron(plan: Any) -> None:
+    plan["planner"] = "megatron"
+
+
 def _own_order(plan: Any) -> None:
     order = [f"{kind}{n}" for n in (0, 1) for kind in "F"] + ["B1", "W1", "B0", "W0"]
     plan["batches"][0]["pipelines"][0]["order"] = [[*order, "F2", "B2", "W2"]] * 2
@@ -101,6 +106,7 @@ def _own_order(plan: Any) -> None:
             _of_an_earlier_format,
             "schema is 'railx.plan/1'; allowed: railx.plan/3",
         ),
+        (sequence_parallel, _of_megatron, "got a plan of megatron, which is simulated only"),
         (pipeline, _tail_dropped, "chunk 0, sequence 0: slices end at 50; allowed: 90"),
         (pipeline, _whole_dropped, "batch 0: sequence 1 is dropped (1 in all); allowed: every"),
         (
@@ -136,6 +142,11 @@ def test_a_plan_that_was_changed_is_named(
     plan["digest"] = None  # as who writes a plan by hand leaves it
     write_json(tmp_path / "plan.json", plan)
     assert refused(settings, tmp_path, capfd).count(message) == 1
+
+
+def test_programs_that_are_priced_and_not_run_are_refused() -> None:
+    priced = {planner.name for planner in PLANNERS if planner.predictions == "own"}
+    assert set(_OTHER_PROGRAMS) == priced
 
 
 @pytest.mark.parametrize(

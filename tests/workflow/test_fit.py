@@ -55,6 +55,13 @@ MISFITS = {
         "plans.flexsp_stdlib.model.vocabulary: got 256; allowed: at least 257, the token ids of"
         " corpora.stdlib (run flexsp_stdlib)"
     ),
+    "planner@plans.static_stdlib.planner=megatron": (
+        "plans.static_stdlib.planner: got a plan of megatron, which is simulated only: its tensor"
+    ),
+    "plans.pipeline_stdlib.planner.schedule=zero_bubble": (
+        "plans.pipeline_stdlib.planner.schedule: got zero_bubble, which is simulated only; allowed:"
+        " 1f1b, searched, gpipe, best_trained (run pipeline_stdlib)"
+    ),
     "corpora.stdlib.tokenizer=byte_pair corpora.stdlib.vocabulary=4096": (
         "plans.static_stdlib.model.vocabulary: got 257; allowed: at least 4096, the token ids of"
     ),

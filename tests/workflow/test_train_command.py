@@ -34,6 +34,16 @@ def test_what_is_simulated_only_starts_nothing(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_plan_of_another_program_starts_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, replace(_plan(), planner="slim_pipe"))
+    line = refused(capsys, "train", str(path), "--out", str(tmp_path / "run"))
+    assert line.startswith(f"{path}: got a plan of slim_pipe, which is simulated only: attention")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     write_plan(path, _plan())

@@ -43,10 +43,12 @@ def add(commands: Any) -> None:
 def _train(options: argparse.Namespace) -> int:
     from railx.planning.schedule import runnable, schedule_name
     from railx.settings import to_dict
+    from training.settings import check_planner
     from workflow.config import compose_stage
     from workflow.stages import STAGES
 
     plan = plan_of(options.plan)
+    check_planner(plan.planner, str(options.plan))
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out: got {options.out}, a file; allowed: a folder")
     for batch in plan.pipeline_batches() if plan.kind == "pipeline" else ():
