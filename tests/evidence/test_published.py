@@ -18,8 +18,6 @@ from railx.evidence import (
     read_published,
 )
 from railx.io import write_json, write_table
-from railx.planning.plan import Chunk, Pipeline, Slice
-from railx.planning.schedule import simulate_pipeline
 from tests.builders import PUBLISHED, ROOT, published, write_result
 
 RESOURCES = ROOT / "resources"
@@ -292,57 +290,6 @@ def test_railx_static_table_is_consistent() -> None:
         assert float(row["min_bound_flits_per_chip_cycle"]) < float(
             row["ideal_flits_per_chip_cycle"]
         )
-
-
-def write_schedule(results: Path, rows: list[dict[str, Any]]) -> None:
-    write_result(results, "plan.schedule", rows, "pipeline_stdlib", fidelity="analytic")
-
-
-def pipeline_rows(
-    chunk_counts: list[int], stages: int, forward_ms: list[float] | None = None
-) -> list[dict[str, Any]]:
-    """The simulated schedule of sequences cut into these many chunks, longest first."""
-    chunks: list[Chunk] = []
-    for sequence, count in enumerate(chunk_counts):
-        for part in range(count):
-            ms = 1.0 if forward_ms is None else forward_ms[len(chunks)]
-            piece = Slice(sequence=sequence, start=part * 4, stop=part * 4 + 4, length=count * 4)
-            chunks.append(
-                Chunk(slices=(piece,), predicted_forward_ms=ms, predicted_backward_ms=2 * ms)
-            )
-    ops = simulate_pipeline(Pipeline(stages=stages, replica=0, chunks=tuple(chunks)))
-    common = {"iteration": 0, "pipeline": 0, "replica": 0}
-    return [
-        {
-            **common,
-            "stage": op.stage,
-            "chunk": op.chunk,
-            "kind": op.kind,
-            "start_ms": op.start_ms,
-            "end_ms": op.end_ms,
-        }
-        for op in ops
-    ]
-
-
-@pytest.mark.parametrize("chunk_counts", [[4, 3, 2, 1, 1, 1], [3, 3, 1, 1], [1] * 6, [2], [1]])
-def test_pipeline_claims_hold_for_equal_chunks(tmp_path: Path, chunk_counts: list[int]) -> None:
-    write_schedule(tmp_path, pipeline_rows(chunk_counts, 2))
-    found = verdicts(tmp_path, "infinipipe_window")
-    assert found["infinipipe_window_of_live_chunks"]["verdict"] == "reproduced"
-
-
-def test_a_stage_that_holds_every_chunk_breaks_the_window(tmp_path: Path) -> None:
-    rows = pipeline_rows([1] * 6, 2)
-    for row in rows:
-        if row["stage"] == 0 and row["kind"] == "backward":
-            row |= {"start_ms": row["start_ms"] + 100, "end_ms": row["end_ms"] + 100}
-    write_schedule(tmp_path, rows)
-    window = verdicts(tmp_path, "infinipipe_window_of_live_chunks")[
-        "infinipipe_window_of_live_chunks"
-    ]
-    # All six are held where d_p - p + N_split = 2 - 1 + 1 chunks are allowed.
-    assert (window["ours"], window["verdict"]) == (4.0, "not reproduced")
 
 
 Groups = list[tuple[int, int, float]]
