@@ -1,19 +1,24 @@
 """Tests that can fail: break the code on purpose and see whether a room's tests notice.
 
-Two sorts of mutants. Named ones are the patches of tests/mutants/ROOM: each breaks one
-thing that matters and says so in its head. Generated ones are small changes
-(cosmic-ray's operators) drawn by a seed from the modules that carry the room's science.
-Every mutant is put into a copy of the tree, the room's tests run there, and the tree
-itself is never touched.
+Two sorts of mutants. Named ones are the entries of tests/mutants/ROOM.yaml: each breaks
+one thing that matters. Generated ones are small changes (cosmic-ray's operators) drawn
+by a seed from the modules that carry the room's science. Every mutant is put into a
+copy of the tree, the room's tests run there, and the tree itself is never touched.
 
-The head of a patch, before the first ``diff``:
+An entry of a room's file:
 
-    breaks: the integer programme's solution is thrown away
-    tests: tests/planning/test_flexsp.py
-    expect: killed
+    solution_ignored:
+      breaks: the integer programme's solution is thrown away
+      tests: [tests/planning/test_flexsp.py]
+      changes:
+        - file: railx/planning/flexsp.py
+          old: return solution
+          new: return None
 
-``expect: survives`` marks a known gap: reported, but no failure until it is closed. A
-patch that no longer applies is an error: mend it.
+``old`` is the text of whole lines that the file has exactly once, at any indentation;
+``new`` takes their place at the same indentation. ``expect: survives`` marks a known
+gap: reported, but no failure until it is closed. An entry that no longer applies is an
+error: mend it.
 """
 
 from __future__ import annotations
@@ -26,13 +31,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
-PATCHES = Path("tests/mutants")
+MUTANTS = Path("tests/mutants")
+EXPECTED = ("killed", "survives")
 Outcome = Literal["killed", "survived", "timed out"]
 
 
@@ -301,44 +309,50 @@ def _copy_tree(tree: Path) -> None:
 
 
 def _named(tree: Path, name: str, room: Room) -> Iterator[Mutant]:
-    for patch in sorted((ROOT / PATCHES / name).glob("*.patch")):
-        head = dict(
-            line.split(": ", 1)
-            for line in patch.read_text(encoding="utf-8").split("diff --git", 1)[0].splitlines()
-            if ": " in line
-        )
-        expect = head.get("expect")
-        if "breaks" not in head or expect not in ("killed", "survives"):
+    """The mutants of a room's file, each with the texts of its changed files."""
+    entries = yaml.safe_load((ROOT / MUTANTS / f"{name}.yaml").read_text(encoding="utf-8"))
+    for mutant, entry in entries.items():
+        expect = entry.get("expect", "killed")
+        if set(entry) - {"expect"} != {"breaks", "tests", "changes"} or expect not in EXPECTED:
             raise MutantError(
-                f"{patch.name}: head: allowed: breaks, tests, expect: killed|survives"
+                f"{name}.yaml: {mutant}: allowed: breaks, tests, changes, expect: killed|survives"
             )
-        tests = tuple(head.get("tests", " ".join(room.tests)).split())
-        yield Mutant(patch.stem, head["breaks"], _patched(tree, patch), tests, expect == "survives")
+        texts = _mutated(tree, f"{name}.yaml: {mutant}", entry["changes"])
+        yield Mutant(mutant, entry["breaks"], texts, tuple(entry["tests"]), expect == "survives")
 
 
-def _patched(tree: Path, patch: Path) -> dict[str, str]:
-    """The texts of the files that a patch touches, after it."""
-    with tempfile.TemporaryDirectory(prefix="patched-") as folder:
-        listed = _git("apply", "--numstat", str(patch), cwd=tree)
-        names = [line.split("\t")[2] for line in listed.stdout.splitlines()]
-        for name in names:
-            if not (tree / name).is_file():
-                raise MutantError(f"{patch.name}: {name} is no file any more; mend the patch")
-            (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(tree / name, Path(folder) / name)
-        applied = _git("apply", str(patch), cwd=Path(folder))
-        if applied.returncode or not names:
-            reason = " ".join(applied.stderr.split())
-            raise MutantError(f"{patch.name} does not apply ({reason}); mend the patch")
-        return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in names}
+def _mutated(tree: Path, mutant: str, changes: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The texts of the files that ``changes`` touch, after them."""
+    texts: dict[str, str] = {}
+    for change in changes:
+        file = change["file"]
+        if not (tree / file).is_file():
+            raise MutantError(f"{mutant}: {file} is no file any more; mend the entry")
+        text = texts.get(file) or (tree / file).read_text(encoding="utf-8")
+        lines, old = text.split("\n"), change["old"].rstrip("\n").split("\n")
+        matches = [
+            (start, indent)
+            for start in range(len(lines) - len(old) + 1)
+            if (indent := _indent_of(lines[start : start + len(old)], old)) is not None
+        ]
+        if len(matches) != 1:
+            raise MutantError(
+                f"{mutant}: {file} has its old lines {len(matches)} times, not once; mend the entry"
+            )
+        ((start, indent),) = matches
+        new = change["new"].rstrip("\n").split("\n") if change["new"] else []
+        lines[start : start + len(old)] = [indent + line if line else "" for line in new]
+        texts[file] = "\n".join(lines)
+    return texts
 
 
-def _git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    # Outside a repository, so that paths are those of the folder.
-    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(cwd.parent)}
-    return subprocess.run(
-        ["git", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+def _indent_of(lines: Sequence[str], old: Sequence[str]) -> str | None:
+    """The indentation at which ``lines`` equal ``old``; None where they do not."""
+    indent = lines[0].removesuffix(old[0])
+    same = all(
+        line == (indent + text if text else "") for line, text in zip(lines, old, strict=True)
     )
+    return indent if same and not indent.strip() else None
 
 
 def _generated(tree: Path, room: Room, number: int, seed: int) -> list[Mutant]:
@@ -401,7 +415,10 @@ def _run(tree: Path, mutants: list[Mutant], limit_s: float) -> int:
         killed += dead
         note = ""
         if dead and mutant.survives:
-            note, surprises = "  (now killed: write `expect: killed` into the patch)", surprises + 1
+            note, surprises = (
+                "  (now killed: take `expect: survives` out of the entry)",
+                surprises + 1,
+            )
         elif not dead:
             note = "  (known)" if mutant.survives else "  (unexpected)"
             surprises += not mutant.survives

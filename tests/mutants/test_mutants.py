@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PATCHES = sorted((ROOT / "tests/mutants").glob("*/*.patch"))
 TEST = "tests/test_add.py"
 
 
@@ -39,33 +38,21 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def patch(folder: Path, before: str, after: str) -> Path:
-    path = folder / "change.patch"
-    path.write_text(
-        "breaks: the sum\nexpect: killed\n\n"
-        "diff --git a/add.py b/add.py\n--- a/add.py\n+++ b/add.py\n"
-        f"@@ -1,2 +1,2 @@\n def add(a, b):\n-    return {before}\n+    return {after}\n",
-        encoding="utf-8",
-    )
-    return path
+def change(old: str, new: str) -> dict[str, str]:
+    return {"file": "add.py", "old": f"return {old}", "new": f"return {new}"}
 
 
-def test_every_patch_belongs_to_a_room_and_says_what_it_breaks(mutants: ModuleType) -> None:
-    assert {path.parent.name for path in PATCHES} == set(mutants.ROOMS)
-    for path in PATCHES:
-        head = path.read_text(encoding="utf-8").split("diff --git", 1)[0]
-        words = dict(line.split(": ", 1) for line in head.splitlines() if line)
-        assert set(words) == {"breaks", "tests", "expect"}, path.name
-        assert words["expect"] in ("killed", "survives"), path.name
-        assert all((ROOT / test.split("::")[0]).exists() for test in words["tests"].split()), (
-            path.name
-        )
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
-def test_every_patch_fits_the_code_as_it_is(mutants: ModuleType, patch: Path) -> None:
-    changed = mutants._patched(ROOT, patch)
-    assert all(text != (ROOT / name).read_text("utf-8") for name, text in changed.items())
+def test_every_room_has_named_mutants_that_fit_the_code(mutants: ModuleType) -> None:
+    assert {path.stem for path in (ROOT / "tests/mutants").glob("*.yaml")} == set(mutants.ROOMS)
+    for name, room in mutants.ROOMS.items():
+        named = list(mutants._named(ROOT, name, room))
+        assert len({mutant.name for mutant in named}) == len(named) > 0
+        for mutant in named:
+            assert mutant.breaks
+            assert mutant.tests, mutant.name
+            assert all((ROOT / test.split("::")[0]).exists() for test in mutant.tests), mutant.name
+            for file, text in mutant.texts.items():
+                assert text != (ROOT / file).read_text("utf-8"), mutant.name
 
 
 def test_the_modules_and_tests_of_every_room_are_there(mutants: ModuleType) -> None:
@@ -73,18 +60,28 @@ def test_the_modules_and_tests_of_every_room_are_there(mutants: ModuleType) -> N
         assert all((ROOT / path).exists() for path in (*room.modules, *room.tests))
 
 
-def test_a_patch_is_applied_beside_the_tree(mutants: ModuleType, tree: Path) -> None:
-    texts = mutants._patched(tree, patch(tree, "a + b", "a - b"))
+def test_a_change_is_applied_beside_the_tree(mutants: ModuleType, tree: Path) -> None:
+    texts = mutants._mutated(tree, "m", [change("a + b", "a - b")])
     assert texts == {"add.py": "def add(a, b):\n    return a - b\n"}
     assert (tree / "add.py").read_text(encoding="utf-8").endswith("a + b\n")
 
 
-def test_a_patch_that_no_longer_applies_is_an_error(mutants: ModuleType, tree: Path) -> None:
-    with pytest.raises(mutants.MutantError, match=r"change\.patch does not apply .*mend the patch"):
-        mutants._patched(tree, patch(tree, "b + a", "a - b"))
+def test_lines_fit_at_any_indentation_and_can_be_removed(mutants: ModuleType, tree: Path) -> None:
+    (tree / "add.py").write_text("if x:\n    y()\n\n    if z:\n        w()\n", encoding="utf-8")
+    lines = {"file": "add.py", "old": "y()\n\nif z:\n    w()\n", "new": "if z:\n    v()\n"}
+    assert mutants._mutated(tree, "m", [lines])["add.py"] == "if x:\n    if z:\n        v()\n"
+    removed = {"file": "add.py", "old": "y()\n", "new": ""}
+    assert mutants._mutated(tree, "m", [removed])["add.py"].startswith("if x:\n\n    if z")
+
+
+def test_a_change_that_no_longer_applies_is_an_error(mutants: ModuleType, tree: Path) -> None:
+    for old, count in (("b + a", 0), ("a + b", 2)):
+        (tree / "add.py").write_text("return a + b\nreturn a + b\n", encoding="utf-8")
+        with pytest.raises(mutants.MutantError, match=f"old lines {count} times.*mend the entry"):
+            mutants._mutated(tree, "m", [change(old, "a - b")])
     (tree / "add.py").unlink()
-    with pytest.raises(mutants.MutantError, match=r"add\.py is no file any more; mend the patch"):
-        mutants._patched(tree, patch(tree, "a + b", "a - b"))
+    with pytest.raises(mutants.MutantError, match=r"add\.py is no file any more; mend the entry"):
+        mutants._mutated(tree, "m", [change("a + b", "a - b")])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +90,7 @@ def test_a_patch_that_no_longer_applies_is_an_error(mutants: ModuleType, tree: P
         ("a - b", False, 0, "killed     m: the sum\n"),
         ("a * b", False, 1, "survived   m: the sum  (unexpected)"),
         ("a * b", True, 0, "survived   m: the sum  (known)"),
-        ("a - b", True, 1, "(now killed: write `expect: killed` into the patch)"),
+        ("a - b", True, 1, "(now killed: take `expect: survives` out of the entry)"),
         ("next(n for n in iter(int, 1) if n)", False, 0, "timed out  m: the sum\n"),
     ],
 )
