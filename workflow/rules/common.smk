@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))
 
 from workflow.cluster import asked, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
+from workflow.interpreter import quote_interpreter
 from workflow.locking import hold_folder
 from workflow.places import check_cores, check_folder, check_sources, check_targets
 from workflow.resources import check_resources
@@ -38,6 +39,7 @@ def composed():
         sys.exit(2)
 
 
+quote_interpreter()
 EXPERIMENT = composed()
 RESULTS = results_folder(EXPERIMENT)
 
