@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from railx.economics import bill_of_materials, read_catalogue
+from railx.errors import UserError
 from railx.families import build_topology, check_topology, family_of
 from railx.figures import figure_of
 from railx.io import in_repository
@@ -240,7 +241,7 @@ def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
 def _catalogue(path: str, key: str) -> Catalogue:
     try:
         return read_catalogue(path)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         raise SettingsError(key, str(error)) from None
 
 
@@ -291,7 +292,7 @@ def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> Non
                 folder_files(place, corpus.pattern)
             elif not place.is_file() or place.stat().st_size <= _MOST_READ_BYTES:
                 read_length_file(place, corpus.column)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             said = str(error).replace(str(place), corpus.path)
             raise SettingsError(f"{key}.path", f"got {said}") from None
     quantiles = getattr(corpus, "quantiles", None)
@@ -454,7 +455,7 @@ def _check_transitions(experiment: Experiment) -> None:
         try:
             for each, settings in zip((transition.before, transition.after), own, strict=True):
                 if not family_of(settings).switched:
-                    raise ValueError(
+                    raise UserError(
                         f"{each} has no optical switches; allowed: topologies that have some"
                     )
             before, after = map(_small_graph, own)
@@ -462,7 +463,7 @@ def _check_transitions(experiment: Experiment) -> None:
                 check_same_hardware(before, after)
             else:
                 _check_same_nodes(*own)
-        except ValueError as error:
+        except UserError as error:
             raise SettingsError(
                 f"transitions.{name}",
                 f"topologies.{transition.before} and topologies.{transition.after}: {error} (or"
@@ -475,12 +476,12 @@ def _check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
     for key in ("m", "n"):
         one, other = (to_dict(settings).get(key) for settings in (before, after))
         if one != other:
-            raise ValueError(
+            raise UserError(
                 f"{key}: {one} before and {other} after; allowed: two settings of the same hardware"
             )
     one, other = _vertices(before), _vertices(after)
     if one != other:
-        raise ValueError(
+        raise UserError(
             f"{one:,} chips and switches before and {other:,} after; allowed: two settings of the"
             " same hardware"
         )

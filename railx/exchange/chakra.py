@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.exchange.chakra_messages import (
     ALL_GATHER,
     COLL,
@@ -360,7 +361,7 @@ class _Reader:
         if said.get("num_ops") and self._tflops is not None:
             return round(float(said["num_ops"]) / self._tflops / 1e3)
         if said.get("num_ops"):
-            raise ValueError(
+            raise UserError(
                 f"got {path}, node {node.id} with num_ops and no duration; allowed: durations, or"
                 " --tflops to turn num_ops into time"
             )
@@ -374,30 +375,30 @@ class _Reader:
         if node.type == COLL:
             kind = _NAMES.get(int(said.get("comm_type", -1)))
             if kind is None:
-                raise ValueError(f"{place} with comm_type {said.get('comm_type')}; allowed: 0 to 9")
+                raise UserError(f"{place} with comm_type {said.get('comm_type')}; allowed: 0 to 9")
             name = str(said.get("pg_name", ""))
             if name in self._groups:
                 members = tuple(sorted(self._groups[name]))
             elif name in ("", "0"):
                 members = tuple(range(self._ranks))
             else:
-                raise ValueError(
+                raise UserError(
                     f"{place} with pg_name {name!r}; allowed: a group of --groups"
                     f" ({', '.join(self._groups) or 'it has none'})"
                 )
             if rank not in members:
-                raise ValueError(f"{place} in group {name} of other ranks; allowed: one of its own")
+                raise UserError(f"{place} in group {name} of other ranks; allowed: one of its own")
             label = name or "all"
             shape = "ring"
         else:
             kind = "send" if node.type == SEND else "recv"
             ends = int(said.get("comm_src", rank)), int(said.get("comm_dst", rank))
             if ends[node.type == RECV] != rank or ends[0] == ends[1]:
-                raise ValueError(
+                raise UserError(
                     f"{place}, a {kind} from {ends[0]} to {ends[1]}; allowed: of its own"
                 )
             if not all(0 <= end < self._ranks for end in ends):
-                raise ValueError(
+                raise UserError(
                     f"{place}, a {kind} from {ends[0]} to {ends[1]}; allowed: ranks below"
                     f" {self._ranks}"
                 )
@@ -463,7 +464,7 @@ def read_chakra(
             files[int(number.group(1))] = path
     if sorted(files) != list(range(len(files))) or len(files) < 2:
         found = ", ".join(map(str, sorted(files))) or "none"
-        raise ValueError(
+        raise UserError(
             f"got ranks {found} of {prefix}; allowed: at least two, in files {prefix.name}.0.et,"
             f" {prefix.name}.1.et and so on, one for each rank"
         )
@@ -485,7 +486,7 @@ def _read_groups(prefix: Path, given: Path | None, ranks: int) -> dict[str, list
     try:
         groups = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"--groups: got {path} ({error}); allowed: a JSON file") from None
+        raise UserError(f"--groups: got {path} ({error}); allowed: a JSON file") from None
     if not isinstance(groups, dict) or not all(
         isinstance(members, list)
         and members
@@ -493,7 +494,7 @@ def _read_groups(prefix: Path, given: Path | None, ranks: int) -> dict[str, list
         and len(set(members)) == len(members)
         for members in groups.values()
     ):
-        raise ValueError(
+        raise UserError(
             f"--groups: got {path}; allowed: an object of lists of ranks from 0 to {ranks - 1}"
         )
     return groups
@@ -506,7 +507,7 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
         before = {*node.data_deps, *node.ctrl_deps}
         unknown = before - set(nodes)
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"got {path}, node {number} after node {min(unknown)}, which is not there; allowed:"
                 " nodes of the file"
             )
@@ -525,7 +526,7 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
             if not left[each]:
                 heapq.heappush(ready, each)
     if done < len(nodes):
-        raise ValueError(f"got {path} with nodes that depend on each other; allowed: no circle")
+        raise UserError(f"got {path} with nodes that depend on each other; allowed: no circle")
 
 
 def _check_matched(
@@ -548,7 +549,7 @@ def _check_matched(
         if ranks != list(members) or not alike:
             what = f"operation {sequence} of {channels[channel]}"
             named = ", ".join(sorted(KINDS[kind] for kind in kinds))
-            raise ValueError(
+            raise UserError(
                 f"got {prefix} with {what} on ranks {ranks} ({named}); allowed: one operation on"
                 f" ranks {list(members)}"
             )

@@ -76,6 +76,8 @@ import socket
 import struct
 from typing import Any
 
+from railx.errors import UserError
+
 __all__ = [
     "MAXIMUM_BYTES",
     "TOKEN",
@@ -270,7 +272,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         return local
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(
+        raise UserError(
             f"address of the controller: got {address!r}; allowed: host:port or unix:/path"
         )
     connection = socket.create_connection((host, int(port)), timeout=timeout_s)

@@ -43,6 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+from railx.errors import UserError
 from railx.io import read_json, write_json
 from railx.planning.simulation import ScheduleName
 from railx.settings import AtLeast, NonNegative, NotEmpty, PowerOfTwo, SettingsError, load, to_dict
@@ -84,7 +85,7 @@ _Count = Annotated[int, NonNegative()]
 _Milliseconds = Annotated[float, NonNegative()]
 
 
-class PlanError(ValueError):
+class PlanError(UserError):
     """A plan that cannot be run.
 
     One line names the batch and the part, and what is allowed.
@@ -773,7 +774,7 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, place: str) -> None:
         return
     try:
         held = stage_layers(layers, pipeline.model_stages)
-    except ValueError as error:
+    except UserError as error:
         raise PlanError(f"{place}: {error}") from None
     for number, chunk in enumerate(pipeline.chunks):
         for stage, recomputed in enumerate(chunk.checkpoint_layers):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir)))
 
+from railx.errors import UserError
 from workflow.cluster import asked, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.interpreter import quote_interpreter
@@ -34,7 +35,7 @@ def composed():
         check_targets(experiment, sys.argv[1:])
         check_nodes(workflow.resource_settings, STAGES, experiment)
         return experiment
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.families.imported.files import Network, read_network
 from railx.families.imported.settings import ImportedSettings
 from railx.io import in_repository
@@ -145,7 +146,7 @@ def _network(settings: ImportedSettings) -> Network:
         ) from None
     try:
         network, digest = _read(path, state.st_mtime_ns, state.st_size)
-    except ValueError as error:
+    except UserError as error:
         raise SettingsError("path", str(error)) from None
     if settings.digest is not None and settings.digest != digest:
         raise SettingsError(
