@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from railx.errors import DISK_FULL, UserError, is_explained
+from railx.errors import DISK_FULL, is_explained
 from railx.io import leaves
 from railx.progress import duration
 from railx.provenance.jobs import digest_of, now_utc
@@ -82,9 +82,9 @@ class JobLog:
 def logged(path: str | Path) -> Iterator[JobLog]:
     """Send this process's output (and that of its children) to ``path``.
 
-    An exception that explains itself (:func:`railx.errors.is_explained`) is one line in the
-    log and on the terminal. Any other is a bug: its traceback is in the log, and the
-    line on the terminal says where.
+    An exception that explains itself (:func:`railx.errors.is_explained`) is one line in
+    the log and on the terminal. Any other is a bug: its traceback is in the log, and
+    the line on the terminal says where.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     terminal = os.dup(sys.stderr.fileno())
@@ -105,7 +105,7 @@ def logged(path: str | Path) -> Iterator[JobLog]:
         log.terminal(line if explained else f"{line}; its traceback is in {path}")
         # A full disk takes no line of the log either.
         with contextlib.suppress(OSError):
-            if not isinstance(error, UserError):
+            if not explained:
                 traceback.print_exc()
             log.say(line)
             log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
