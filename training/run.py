@@ -37,7 +37,7 @@ from torch.distributed.rendezvous import rendezvous
 from railx.errors import UserError
 from railx.fabric import FabricError
 from railx.io import read_json
-from railx.planning.plan import read_plan
+from railx.planning.plan import priced_zero_stage, read_plan
 from railx.progress import publish
 from railx.settings import SettingsError, to_dict
 from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
@@ -48,7 +48,13 @@ from training.planning import PlannerFailed, check_planning
 from training.rails import Place
 from training.ranks import FAILED, UNUSABLE, launch_ranks
 from training.results import write_results
-from training.settings import RunSettings, check_plan, fabric_sweep, load_run_settings
+from training.settings import (
+    RunSettings,
+    check_plan,
+    check_sharding,
+    fabric_sweep,
+    load_run_settings,
+)
 from training.unfinished import PLACES, Unfinished, run_identity
 
 __all__ = ["launch", "main", "run_rank"]
@@ -196,6 +202,11 @@ def _check(
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
     check_planning(settings, plan)
+    zero_stage = priced_zero_stage(plan)
+    if zero_stage is not None:
+        mismatch = check_sharding(settings.training, zero_stage, plan.devices)
+        if mismatch and os.environ.get("RANK", "0") == "0":
+            print(f"training.run: training.sharding: {mismatch}", file=sys.stderr, flush=True)
     sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
     if resumed is not None:
         check_checkpoint(resumed, settings, plan, sequences)

@@ -38,7 +38,7 @@ from railx.workload.corpus import (
 )
 from railx.workload.lengths import published_quantiles, read_length_file
 from railx.workload.text import folder_files, stdlib_documents
-from training.settings import check_model, check_planner
+from training.settings import check_model, check_planner, check_sharding
 from workflow.effort import Cost, check_effort, check_latencies, check_packets, in_words
 from workflow.stages import STAGES, inputs_of, stage_of
 
@@ -563,6 +563,10 @@ def _check_training(experiment: Experiment) -> None:
             raise SettingsError(
                 f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
             ) from None
+        try:
+            check_sharding(run.training, plan.cost_model.zero_stage, plan.cluster.devices)
+        except SettingsError as error:
+            raise SettingsError(f"runs.{name}.{error.key}", error.message) from None
         # What "best" takes is known when the plan is.
         schedule = getattr(plan.planner, "schedule", "best")
         if schedule not in (*TRAINED, "best", "best_trained"):

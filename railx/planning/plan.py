@@ -67,6 +67,7 @@ __all__ = [
     "check_ranks",
     "layers_of",
     "plan_file",
+    "priced_zero_stage",
     "read_plan",
     "sequence_lengths",
     "validate_plan",
@@ -394,6 +395,13 @@ def plan_file(plan: Plan) -> dict[str, Any]:
             group["degree"] = len(group["ranks"])
     data["digest"] = _digest(data)
     return data
+
+
+def priced_zero_stage(plan: Plan) -> int | None:
+    """The ZeRO stage of the cost model that priced a plan; None where it names none."""
+    cost_model = plan.settings.get("cost_model")
+    stage = cost_model.get("zero_stage") if isinstance(cost_model, Mapping) else None
+    return stage if isinstance(stage, int) else None
 
 
 def validate_plan(plan: Plan) -> None:

@@ -68,8 +68,10 @@ def test_a_log_says_what_was_read_made_and_how_it_ended(tmp_path: Path) -> None:
         ("{}['x']", "error: KeyError: 'x'; its traceback is in LOG"),
         (
             "import numpy as np; np.ones(2) + np.ones(3)",
-            "error: ValueError: operands could not be broadcast together with shapes (2,) (3,);"
-            " its traceback is in LOG",
+            (
+                "error: ValueError: operands could not be broadcast together with shapes (2,)"
+                " (3,); its traceback is in LOG"
+            ),
         ),
         ("raise OSError('no thrift')", "error: OSError: no thrift; its traceback is in LOG"),
     ],
