@@ -222,10 +222,11 @@ def fabric_rounds(settings: RunSettings) -> list[list[FabricSettings]]:
 
 
 def check_sharding(training: TrainingSettings, zero_stage: int, devices: int) -> str:
-    """How the sharding differs from what the plan was priced with; empty where it does not.
+    """How the sharding differs from that of the plan's prices; empty if not.
 
     ``zero_stage`` is what the plan's cost model divides among its ``devices``; a single
-    device has nothing to divide. SettingsError where it differs and nobody asked for it.
+    device has nothing to divide. SettingsError where it differs and the settings do not
+    allow it.
     """
     if devices == 1 or _ZERO_STAGE[training.sharding] == zero_stage:
         return ""
