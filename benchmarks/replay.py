@@ -20,8 +20,8 @@ from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.planning.plan import Chunk, Pipeline, Slice
-from railx.planning.schedule import one_f_one_b
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.schedule import one_f_one_b
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.run import prepare, replay_programs
 

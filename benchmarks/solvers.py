@@ -32,9 +32,8 @@ from batches import DEVICES, cases
 from machine import describe
 from rows import record
 
-from railx.planning.blaster import bucket_lengths, cut_batch
-from railx.planning.flexsp_milp import least_micro_batches
-from railx.planning.programme import (
+from railx.planning.sequence.blaster import bucket_lengths, cut_batch, least_micro_batches
+from railx.planning.sequence.programme import (
     Programme,
     build_programme,
     homogeneous_fills,

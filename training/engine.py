@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch
-from railx.planning.schedule import stage_layers
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.schedule import stage_layers
 from railx.settings import SettingsError
 from railx.workload.memory import Held
 from training.attention import Kernel, choose_kernel

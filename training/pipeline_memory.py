@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch
-from railx.planning.schedule import Op, operations
+from railx.planning.format.parts import Chunk, Pipeline
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import Op, operations
 from railx.workload.memory import Held, Kept, Pass, pass_bytes, unit_sizes
 from railx.workload.model import ModelSettings
 from training.allocations import HeldStorages

@@ -23,7 +23,7 @@ from railx.mapping.layout import place_ranks
 from railx.network.sub_grid import sub_grid
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
 from railx.places import WORK
-from railx.planning.best_schedule import TRAINED
+from railx.planning.pipeline.best_schedule import TRAINED
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.reconfiguration import check_same_hardware

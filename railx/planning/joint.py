@@ -4,10 +4,10 @@ FlexSP gives each micro-batch groups of different degrees on all devices, Infini
 runs chunks through the stages of one shape. Which one wins depends on the lengths, the
 devices and the network. Here both plan the same batches under one cost model:
 
-* groups, by our search (``railx.planning.flexsp``);
+* groups, by our search (``railx.planning.sequence.flexsp``);
 * pipelines of every shape of stages x ranks of a stage x replicas that fills the
   devices, two stages or more, by the planner of elastic pipelines
-  (``railx.planning.pipeline``).
+  (``railx.planning.pipeline.infinipipe``).
 
 The least time of all batches together wins, so that a joint plan is never slower than
 either, at any shape. No paper has such a planner.
@@ -29,15 +29,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from railx.planning.flexsp import FLEXSP, FlexSPSettings
-from railx.planning.pipeline import PIPELINE, PipelineSettings
-from railx.planning.plan import PipelineBatch, PlanError, SequenceParallelBatch
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
+from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings
 from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
+from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
-__all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
+__all__ = [
+    "JOINT",
+    "JointSettings",
+    "pipeline_bound_ms",
+    "shapes_of",
+]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from railx.planning.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
+from railx.planning.format.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
 from railx.workload.batches import SampledBatch
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings
 from railx.workload.model import ModelSettings
 
-__all__ = ["Batches", "Planner", "PlannerBase", "PlanningTask"]
+__all__ = [
+    "Batches",
+    "Planner",
+    "PlannerBase",
+    "PlanningTask",
+]
 
 #: The batches of a plan, in the format of its kind.
 Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from railx.planning.format.parts import MicroBatch
+from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.make import make_plan
-from railx.planning.plan import MicroBatch, Plan, SequenceParallelBatch
 from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load
 from railx.workload.batches import BatchSettings
@@ -21,7 +22,12 @@ from railx.workload.cost import (
 )
 from railx.workload.model import ModelSettings
 
-__all__ = ["mix_rows", "on_network", "remade", "repriced"]
+__all__ = [
+    "mix_rows",
+    "on_network",
+    "remade",
+    "repriced",
+]
 
 
 def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:

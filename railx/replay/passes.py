@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from railx.planning.plan import Pipeline, Plan
-from railx.planning.schedule import one_f_one_b, stage_layers
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import one_f_one_b, stage_layers
 from railx.workload.profile import ProfileFit
 
 __all__ = ["Passes", "profiled_passes"]

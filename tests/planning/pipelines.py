@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from railx.planning.checkpoints import CheckpointProblem
-from railx.planning.plan import Chunk, Pipeline, Slice
-from railx.planning.schedule import one_f_one_b
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.schedule import one_f_one_b
+from railx.planning.pipeline.checkpoints import CheckpointProblem
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 
 __all__ = ["cost_of", "held_bytes", "pipeline_of", "problem_of"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.planning.plan import SequenceParallelBatch
+from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked

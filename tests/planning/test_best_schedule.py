@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.best_schedule import (
+from railx.planning.format.occupancy import fits, peak_bytes, weight_ms
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import pipeline_ms, runnable
+from railx.planning.pipeline.best_schedule import (
     NAMES,
     TRAINED,
     TRIED,
     best_batch,
     best_schedule,
-    weight_ms,
     with_schedule,
 )
-from railx.planning.occupancy import fits, peak_bytes
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
-from railx.planning.schedule import pipeline_ms, runnable
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 
 COST = PipelineCost(

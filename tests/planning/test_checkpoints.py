@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.checkpoints import (
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.schedule import pipeline_ms
+from railx.planning.pipeline.checkpoints import (
     CheckpointProblem,
     exact,
     fast,
@@ -21,8 +23,6 @@ from railx.planning.checkpoints import (
     quick,
     rows,
 )
-from railx.planning.plan import Pipeline
-from railx.planning.schedule import pipeline_ms
 from tests.planning.pipelines import held_bytes, pipeline_of, problem_of
 
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(

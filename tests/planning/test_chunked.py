@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.chunked import (
+from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.schedule import longest_split, pipeline_ms
+from railx.planning.pipeline.chunk_rules import (
     Run,
     chunk_of,
     cut_evenly,
@@ -24,15 +26,11 @@ from railx.planning.chunked import (
     whole,
     window_bytes,
 )
-from railx.planning.chunked import (
-    cost_of as cost_of_settings,
-)
-from railx.planning.dapple import packs
-from railx.planning.plan import Chunk, Pipeline, PlanError
+from railx.planning.pipeline.chunk_rules import cost_of as cost_of_settings
 from railx.planning.planners import planner_of
-from railx.planning.schedule import longest_split, pipeline_ms
-from railx.planning.seq1f1b import equal_work_cuts, fixed_slices, n_way
-from railx.planning.slim_pipe import balanced, uniform_slices
+from railx.planning.rivals.dapple import packs
+from railx.planning.rivals.seq1f1b import equal_work_cuts, fixed_slices, n_way
+from railx.planning.rivals.slim_pipe import balanced, uniform_slices
 from railx.settings import SettingsError
 from railx.workload.pipeline_cost import PipelineCost
 from tests.builders import checked

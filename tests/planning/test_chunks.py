@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.chunk_kernels import pack
-from railx.planning.chunks import (
+from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
     cut_and_pack,
@@ -19,6 +18,7 @@ from railx.planning.chunks import (
     longest_slice,
     mesh,
 )
+from railx.planning.pipeline.kernels import pack
 from railx.workload.pipeline_cost import PipelineCost
 from tests.planning.pipelines import cost_of
 

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.blaster import cut_batch
-from railx.planning.flexsp_milp import bucketed, least_micro_batches, plan_milp_batch
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.make import make_plan
-from railx.planning.plan import PlanError, SequenceParallelBatch, read_plan, write_plan
-from railx.planning.programme import build_programme
-from railx.planning.solver import SolverLimits, SolverPool, solve
+from railx.planning.sequence.blaster import cut_batch, least_micro_batches
+from railx.planning.sequence.flexsp_milp import bucketed, plan_milp_batch
+from railx.planning.sequence.programme import build_programme
+from railx.planning.sequence.solver import SolverLimits, SolverPool, solve
 from railx.workload import CostModel, SampledBatch
 from railx.workload.batches import BatchSettings
 from tests.builders import checked, drawn_batch

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.megatron import MEGATRON, MegatronSettings, Shape, plan_megatron_batch, shapes
-from railx.planning.plan import PlanError
+from railx.planning.format.parts import PlanError
 from railx.planning.planner import PlanningTask
+from railx.planning.rivals.megatron import (
+    MEGATRON,
+    MegatronSettings,
+    Shape,
+    plan_megatron_batch,
+    shapes,
+)
 from railx.workload import CostModel, SampledBatch, build_cost_model
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of

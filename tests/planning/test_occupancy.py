@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.make import memory_rows
-from railx.planning.occupancy import (
+from railx.planning.format.occupancy import (
     batch_starts,
     chunk_bytes,
     cost_of,
@@ -20,15 +19,16 @@ from railx.planning.occupancy import (
     stage_times,
     virtual_cost,
 )
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
-from railx.planning.schedule import (
-    SCHEDULES,
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import (
     ScheduledOp,
-    ScheduleName,
     peak_live_chunks,
     pipeline_ms,
     simulate_pipeline,
 )
+from railx.planning.format.simulation import SCHEDULES, ScheduleName
+from railx.planning.format.tables import memory_rows
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from tests.planning.pipelines import pipeline_of
 from tests.plans import pipeline_plan

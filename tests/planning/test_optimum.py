@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.optimum import MOST_SEQUENCES, optimum, optimum_of_equals
-from railx.planning.search import Found, Problem, search
+from railx.planning.sequence.optimum import MOST_SEQUENCES, optimum, optimum_of_equals
+from railx.planning.sequence.search import Found, Problem, search
 from railx.workload import CostModel
 from tests.planning.optima import costs, equals_ms, optimum_ms
 

@@ -12,11 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning import checkpoints
-from railx.planning.checkpoints import CheckpointProblem, Solution
-from railx.planning.chunks import share_among_replicas
+from railx.planning.format.files import validate_plan
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
+from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
 from railx.planning.make import make_plan
-from railx.planning.pipeline import (
+from railx.planning.pipeline import checkpoints
+from railx.planning.pipeline.checkpoints import CheckpointProblem, Solution
+from railx.planning.pipeline.chunks import share_among_replicas
+from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
     _most_chunk_tokens,
     _own,
@@ -24,17 +28,6 @@ from railx.planning.pipeline import (
     checkpoint_problem,
     plan_pipeline_batch,
 )
-from railx.planning.plan import (
-    SCHEMA,
-    Chunk,
-    Pipeline,
-    PipelineBatch,
-    Plan,
-    PlanError,
-    Slice,
-    validate_plan,
-)
-from railx.planning.schedule import backward_order, longest_split, pipeline_ms
 from railx.settings import SettingsError
 from railx.workload import SampledBatch
 from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
@@ -182,8 +175,8 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
     group or all separate.
     """
     # The grouping works on chunks that no plan shows, so it is asked itself.
-    from railx.planning import pipeline as module
-    from railx.planning.chunks import cut_and_pack
+    from railx.planning.pipeline import infinipipe as module
+    from railx.planning.pipeline.chunks import cut_and_pack
 
     cost = cost_of(3, tokens=tokens)
     lengths = np.array([400, 300, 290, 200, 190, *[100] * 30])
@@ -228,8 +221,8 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
 @pytest.mark.parametrize("tokens", [330, 380, 500])
 def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
     """Chunks of unequal time, every division of the classes of equal count."""
-    from railx.planning import pipeline as module
-    from railx.planning.chunks import cut_and_pack
+    from railx.planning.pipeline import infinipipe as module
+    from railx.planning.pipeline.chunks import cut_and_pack
 
     cost, chosen = cost_of(3, tokens=tokens), _planner(stages=3)
     lengths = np.array([400, 390, 260, 250, 230, 120, 110, *[45] * 9])
@@ -260,7 +253,7 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
 )
 def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, tokens: int) -> None:
     """Every number of slices and limit of tokens, grouped in either way."""
-    from railx.planning import pipeline as module
+    from railx.planning.pipeline import infinipipe as module
 
     drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
     chosen = _planner(stages=stages, most_over_mean=None)

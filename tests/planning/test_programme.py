@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.blaster import bucket_lengths
-from railx.planning.groups import micro_batch_ms
-from railx.planning.programme import (
+from railx.planning.sequence.blaster import bucket_lengths
+from railx.planning.sequence.groups import micro_batch_ms
+from railx.planning.sequence.programme import (
     Programme,
     build_programme,
     hand_out,
     homogeneous_fills,
     least_ms,
 )
-from railx.planning.solver import SolverLimits, solve
+from railx.planning.sequence.solver import SolverLimits, solve
 from railx.workload import CostModel
 
 EXACT = SolverLimits(work=None, time_s=None)

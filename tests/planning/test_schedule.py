@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.plan import Chunk, Pipeline, PlanError, Slice
-from railx.planning.schedule import (
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.planning.format.schedule import (
     Op,
     backward_order,
     longest_split,

@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from railx.planning.plan import Pipeline, Plan, ScheduleName
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
+from railx.planning.format.simulation import ScheduleName
 from railx.workload.memory import Held, Pass, rank_memory
 from railx.workload.model import ModelSettings
 from tests.builders import choice

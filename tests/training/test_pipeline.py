@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
-from railx.planning.schedule import one_f_one_b, stage_layers
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import one_f_one_b, stage_layers
 from railx.workload.model import ModelSettings
 from tests.plans import chunk, pipeline_plan
 from training import pipeline as runtime

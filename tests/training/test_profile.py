@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from railx.io import read_rows, write_json
-from railx.planning.plan import read_plan
+from railx.planning.format.files import read_plan
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.cost import with_profile
 from railx.workload.memory import Held, Pass, rank_memory

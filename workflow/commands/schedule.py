@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workflow.commands.shared import command, plan_of, print_table
 
 if TYPE_CHECKING:
-    from railx.planning.plan import PipelineBatch, Plan
+    from railx.planning.format.plan import PipelineBatch, Plan
     from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = ["add"]
@@ -81,9 +81,10 @@ def add(commands: Any) -> None:
 
 def _schedule(options: argparse.Namespace) -> int:
     from railx.io import write_json
-    from railx.planning.chrome import chrome_trace
-    from railx.planning.occupancy import cost_of
-    from railx.planning.plan import PlanError, write_plan
+    from railx.planning.format.chrome import chrome_trace
+    from railx.planning.format.files import write_plan
+    from railx.planning.format.occupancy import cost_of
+    from railx.planning.format.parts import PlanError
 
     _check_endings(options)
     plan = plan_of(options.plan)
@@ -142,7 +143,7 @@ def _check_endings(options: argparse.Namespace) -> None:
 
 def _check_virtual_stages(parts: int, plan: Plan) -> None:
     """Refuse more parts of a stage than the plan's model has layers for."""
-    from railx.planning.plan import layers_of
+    from railx.planning.format.plan import layers_of
 
     layers = layers_of(plan)
     stages = max(one.stages for batch in plan.pipeline_batches() for one in batch.pipelines)
@@ -168,8 +169,14 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
     """The plan with the schedule that was asked for, in every batch."""
-    from railx.planning.best_schedule import TOLD, TRAINED, TRIED, best_batch, with_schedule
-    from railx.planning.schedule import ordered
+    from railx.planning.format.schedule import ordered
+    from railx.planning.pipeline.best_schedule import (
+        TOLD,
+        TRAINED,
+        TRIED,
+        best_batch,
+        with_schedule,
+    )
 
     name, batches, own_times = options.schedule, [], plan.predictions == "own"
     for batch in plan.pipeline_batches():
@@ -202,8 +209,8 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
 
 def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
     """A row for each stage of each pipeline."""
-    from railx.planning.occupancy import batch_starts, held_over_time, stage_times
-    from railx.planning.schedule import schedule_name, simulate_pipeline
+    from railx.planning.format.occupancy import batch_starts, held_over_time, stage_times
+    from railx.planning.format.schedule import schedule_name, simulate_pipeline
 
     rows: list[dict[str, Any]] = []
     for index, (pipeline, start_ms) in enumerate(
@@ -238,7 +245,7 @@ def _compared(
     batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, own_times: bool
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
-    from railx.planning.best_schedule import NAMES, with_schedule
+    from railx.planning.pipeline.best_schedule import NAMES, with_schedule
 
     rows = [_compared_row("plan", batch, cost)]
     for name in NAMES:
@@ -255,8 +262,8 @@ def _compared(
 
 
 def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
-    from railx.planning.occupancy import fits, held_over_time, stage_times
-    from railx.planning.schedule import runnable, simulate_pipeline
+    from railx.planning.format.occupancy import fits, held_over_time, stage_times
+    from railx.planning.format.schedule import runnable, simulate_pipeline
 
     simulated = [simulate_pipeline(one) for one in batch.pipelines]
     times = [time for rows in simulated for time in stage_times(rows)]
@@ -291,7 +298,7 @@ def _recomputed(batch: PipelineBatch, cost: PipelineCost | None) -> float | None
 
 def _orders(batch: PipelineBatch) -> list[dict[str, Any]]:
     """A row for each stage of each pipeline: what it runs, in order."""
-    from railx.planning.schedule import ordered
+    from railx.planning.format.schedule import ordered
 
     return [
         {"pipeline": index, "stage": stage, "order": " ".join(order)}
@@ -307,8 +314,8 @@ def _gib(values: Iterable[float | None]) -> float | None:
 
 
 def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
-    from railx.planning.occupancy import fits
-    from railx.planning.schedule import runnable
+    from railx.planning.format.occupancy import fits
+    from railx.planning.format.schedule import runnable
 
     note = "" if all(map(runnable, batch.pipelines)) else "; simulated only, railx train refuses it"
     if cost is not None and not all(fits(one, cost) for one in batch.pipelines):
@@ -332,7 +339,7 @@ def _draw(
     """A figure of one batch, of which one image is kept."""
     from railx.figures import FigureSettings, draw_figure
     from railx.io import write_table
-    from railx.planning.make import memory_rows, plan_rows, schedule_rows
+    from railx.planning.format.tables import memory_rows, plan_rows, schedule_rows
     from railx.settings import load
     from workflow.config import read_choice
     from workflow.mounts import CONF

@@ -1,0 +1,162 @@
+"""DynaPipe's micro-batches: sorted sequences, cut where the pipeline's time is least.
+
+The method and its deviations stand in ``railx.planning.rivals.dyna_pipe``; elastic
+pipelines try these chunks too (``chunking: best``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.planning.format.parts import Chunk, Pipeline
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import pipeline_ms
+from railx.planning.pipeline.chunk_rules import (
+    ChunkedSettings,
+    chunk_of,
+    fits,
+    pipeline_of,
+    recomputing,
+    spread,
+    whole,
+)
+from railx.workload.batches import SampledBatch
+from railx.workload.pipeline_cost import PipelineCost
+
+__all__ = [
+    "consecutive_cuts",
+    "plan_dyna_pipe_batch",
+]
+
+Floats = npt.NDArray[np.float64]
+
+
+def consecutive_cuts(
+    works_ms: Floats,
+    tokens: npt.NDArray[np.int64],
+    constant_ms: float,
+    most_tokens: int,
+    fill_weight: float,
+    share: float = 1.0,
+) -> list[int]:
+    """Ends of the consecutive micro-batches of least time, ascending.
+
+    Micro-batch t is the sum of its sequences' ``works_ms`` [n] and ``constant_ms``; it
+    holds up to ``most_tokens`` of ``tokens`` [n], or one sequence. The time is
+    ``fill_weight`` times the longest t plus ``share`` times their sum.
+    """
+    work = np.concatenate(([0.0], np.cumsum(works_ms)))
+    held = np.concatenate(([0], np.cumsum(tokens)))
+
+    def within(limit_ms: float) -> list[int]:
+        """The fewest micro-batches of up to this time."""
+        ends, start, count = [], 0, len(works_ms)
+        while start < count:
+            by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right") - 1
+            by_tokens = np.searchsorted(held, held[start] + most_tokens, side="right") - 1
+            start = max(start + 1, min(int(by_time), int(by_tokens)))
+            ends.append(start)
+        return ends
+
+    def longest_ms(ends: list[int]) -> float:
+        return float(np.diff(work[[0, *ends]]).max()) + constant_ms
+
+    def time_ms(ends: list[int]) -> float:
+        whole = float(work[-1]) + len(ends) * constant_ms
+        return fill_weight * longest_ms(ends) + share * whole
+
+    # A hair above: without their constant again, both may be rounded below their works.
+    low = (float(works_ms.max()) + constant_ms) * (1 + 1e-12)
+    high = (float(work[-1]) + constant_ms) * (1 + 1e-12)
+    best = min((within(low), within(high)), key=time_ms)
+    # Fewer micro-batches than between two limits there are not, nor a shorter longest.
+    intervals = [(low, high, len(within(low)), len(within(high)))]
+    while intervals:
+        low, high, many, few = intervals.pop()
+        bound = fill_weight * low + share * (work[-1] + few * constant_ms)
+        if many == few or high - low <= 1e-12 * high or bound >= time_ms(best):
+            continue
+        middle = (low + high) / 2
+        ends = within(middle)
+        best = min(best, ends, key=time_ms)
+        intervals += [(middle, high, len(ends), few), (low, middle, many, len(ends))]
+    return best
+
+
+def plan_dyna_pipe_batch(
+    iteration: int, batch: SampledBatch, settings: ChunkedSettings, cost: PipelineCost
+) -> PipelineBatch | None:
+    """Plan one batch; None where memory does not hold it."""
+    layers = sum(map(cost.layers_of, range(cost.shape.stages)))
+    given = settings.checkpointed_layers
+    low, high = (0, layers) if given is None else (given, given)
+    found = _with_layers(batch, high, settings.replicas, cost)
+    if found is None:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        made = _with_layers(batch, middle, settings.replicas, cost)
+        if made is None:
+            low = middle + 1
+        else:
+            high, found = middle, made
+    micro_batches = sum(len(pipeline.chunks) for pipeline in found)
+    account = {"checkpointed_layers": high, "micro_batches": micro_batches}
+    return PipelineBatch(iteration, tuple(found), account, predicted_other_ms=cost.batch_ms)
+
+
+def _with_layers(
+    batch: SampledBatch, layers: int, replicas: int, cost: PipelineCost
+) -> list[Pipeline] | None:
+    """Pipelines that recompute so many layers; None where they do not fit memory."""
+    shape, each = cost.shape, spread(layers, cost)
+    order = np.lexsort((batch.sequences, batch.lengths))
+    sequences, lengths = batch.sequences[order], batch.lengths[order]
+    forward, backward, _ = cost.slice_times_ms(np.zeros(len(lengths)), lengths)
+    room = min(
+        cost.capacity_bytes(stage)
+        / (float(cost.activation_bytes(1, False, stage, each[stage])) * (shape.stages - stage))
+        for stage in range(shape.stages)
+    )
+    again = max(count / cost.layers_of(stage) for stage, count in enumerate(each))
+    empty = cost.chunk_time_ms([])
+    ends = consecutive_cuts(
+        (1 + again) * forward + backward,
+        lengths,
+        (1 + again) * empty.forward_ms + empty.backward_ms,
+        int(room),
+        shape.stages - 1,
+        1 / replicas,
+    )
+    # A replica without a micro-batch would not be one.
+    while len(ends) < replicas:
+        widths = np.diff([0, *ends])
+        widest = int(np.argmax(widths))
+        ends.insert(widest, ends[widest] - int(widths[widest]) // 2)
+    chunks = [
+        recomputing(chunk_of([whole(*pair) for pair in zip(rows, own, strict=True)], cost), each)
+        for rows, own in zip(
+            np.split(sequences, ends[:-1]), np.split(lengths, ends[:-1]), strict=True
+        )
+    ]
+    pipelines = []
+    for replica, own in enumerate(_shared(chunks, replicas)):
+        both = [pipeline_of(some, replica, shape) for some in (own, own[::-1])]
+        if not fits(both[0], cost) and not fits(both[1], cost):
+            return None
+        pipelines.append(min((one for one in both if fits(one, cost)), key=pipeline_ms))
+    return pipelines
+
+
+def _shared(chunks: list[Chunk], replicas: int) -> list[list[Chunk]]:
+    """Chunks for each replica, in the order of falling time."""
+    busy = np.zeros(replicas)
+    shared: list[list[Chunk]] = [[] for _ in range(replicas)]
+    for chunk in sorted(
+        chunks, key=lambda one: -(one.predicted_forward_ms + one.predicted_backward_ms)
+    ):
+        chosen = int(np.argmin(busy))
+        shared[chosen].append(chunk)
+        busy[chosen] += chunk.predicted_forward_ms + chunk.predicted_backward_ms
+    return shared
