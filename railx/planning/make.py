@@ -62,9 +62,9 @@ def make_plan(
         tuple(drawn), cost, filled.max_length_tokens, cluster, model, cost_model, seed
     )
     batches: Any = plan_batches(planner, task)
-    kind, held = chosen.kind_of(batches), cost.tokens_per_device
+    kind, tokens_per_device = chosen.kind_of(batches), cost.tokens_per_device
     if kind == "pipeline":
-        held = pipeline_tokens_per_device(
+        tokens_per_device = pipeline_tokens_per_device(
             batches, cost_model, cluster, model, filled.max_length_tokens, cost
         )
     plan = Plan(
@@ -74,7 +74,7 @@ def make_plan(
         chosen.ranks_of(planner, cluster.devices),
         settings,
         batches,
-        held,
+        tokens_per_device,
         chosen.predictions,
         chosen.whole_heads,
     )
@@ -101,23 +101,24 @@ def plan_batches(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
     chosen = planner_of(planner)
     planned: tuple[Any, ...] = chosen.plan(planner, task)
     return tuple(
-        _recorded(made, one, chosen.name) for made, one in zip(planned, task.batches, strict=True)
+        _recorded(batch, drawn, chosen.name)
+        for batch, drawn in zip(planned, task.batches, strict=True)
     )
 
 
-def _recorded(made: Any, drawn: SampledBatch, planner: str) -> Any:
+def _recorded(planned: Any, drawn: SampledBatch, planner: str) -> Any:
     """A planned batch with what it was planned for.
 
     Bound, name of the solver and effort get fields of their own.
     """
-    account = dict(made.solver)
+    account = dict(planned.solver)
     lifted = {
-        "lower_bound_ms": account.pop("lower_bound_ms", made.lower_bound_ms),
-        "solved_by": account.pop("name", made.solved_by or planner),
-        "effort": account.pop("effort", made.effort),
+        "lower_bound_ms": account.pop("lower_bound_ms", planned.lower_bound_ms),
+        "solved_by": account.pop("name", planned.solved_by or planner),
+        "effort": account.pop("effort", planned.effort),
     }
     return replace(
-        made,
+        planned,
         sequences=tuple(drawn.sequences.tolist()),
         lengths=tuple(drawn.lengths.tolist()),
         solver=account,

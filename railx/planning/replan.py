@@ -36,7 +36,7 @@ __all__ = [
     "Answer",
     "check_inputs",
     "main",
-    "planner_again",
+    "replanner",
 ]
 
 #: What ``settings`` of a plan hold from which it can be planned once more.
@@ -65,7 +65,7 @@ def check_inputs(plan: Plan) -> None:
             )
 
 
-def planner_again(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBatch]:
+def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBatch]:
     """A function that plans the batch at a place of the plan once more.
 
     SettingsError or PlanError where the plan's settings are none.
@@ -76,20 +76,20 @@ def planner_again(plan: Plan) -> Callable[[int], SequenceParallelBatch | Pipelin
     constants: CostModelSettings = load(CostModelSettings, given["cost_model"], "cost_model")
     longest, seed = given["max_length_tokens"], given["seed"]
 
-    def again(place: int) -> SequenceParallelBatch | PipelineBatch:
-        before = plan.batches[place]
+    def replan(index: int) -> SequenceParallelBatch | PipelineBatch:
+        before = plan.batches[index]
         drawn = SampledBatch(
             np.array(before.sequences, dtype=np.int64), np.array(before.lengths, dtype=np.int64)
         )
         task = PlanningTask(
             (drawn,), named.cost, longest, named.cluster, named.model, constants, seed
         )
-        (made,) = plan_batches(planner, task)
+        (planned,) = plan_batches(planner, task)
         return cast(
-            "SequenceParallelBatch | PipelineBatch", replace(made, iteration=before.iteration)
+            "SequenceParallelBatch | PipelineBatch", replace(planned, iteration=before.iteration)
         )
 
-    return again
+    return replan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,27 +98,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Answers alone go where answers are read: what a solver prints is a message.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    wanted: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(wanted,), daemon=True).start()
-    again: Callable[[int], Any] | None = None
+    requests: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    replan: Callable[[int], Any] | None = None
     while True:
-        place = wanted.get()
+        index = requests.get()
         begin = time.perf_counter()
         try:
-            if again is None:
-                again = planner_again(read_plan(Path(path)))
+            if replan is None:
+                replan = replanner(read_plan(Path(path)))
                 begin = time.perf_counter()
-            _send(answers, Answer(again(place), (time.perf_counter() - begin) * 1e3))
+            _send(answers, Answer(replan(index), (time.perf_counter() - begin) * 1e3))
         except ImportError as error:
             _send(answers, Answer(None, 0.0, f"the plan's planner needs {error.name}, not here"))
         except (SettingsError, PlanError, ValueError, OSError) as error:
             _send(answers, Answer(None, 0.0, str(error)))
 
 
-def _read(wanted: queue.SimpleQueue[int]) -> None:
+def _read(requests: queue.SimpleQueue[int]) -> None:
     """Pass on what is asked for; end the process with its input, also amid a batch."""
     for line in sys.stdin:
-        wanted.put(int(line))
+        requests.put(int(line))
     os._exit(0)
 
 

@@ -196,7 +196,7 @@ def test_chunks_keep_every_rule(
     for chunk in range(found.chunks):
         parts = found.slices(chunk)
         assert sum(part.tokens for part in parts) == found.tokens[chunk] <= most
-        cut = [part for part in parts if not part.is_whole]
+        cut = [part for part in parts if not part.is_uncut]
         assert len(cut) <= 1  # no two tails, no slice beside another
         assert found.split[chunk] == (bool(cut) and len(parts) == 1)
         time = COST.chunk_time_ms([(part.start, part.tokens) for part in parts])

@@ -19,7 +19,7 @@ from railx.planning.format.schedule import pipeline_ms
 from railx.planning.pipeline.chunk_rules import sizes_of
 from railx.planning.pipeline.fixed_chunks import fixed_chunks
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings, _static
-from railx.planning.pipeline.kernels import one_f_one_b_ms
+from railx.planning.pipeline.kernels import makespan_1f1b_ms
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import planner_of
 from railx.planning.rivals.dapple import packs
@@ -130,7 +130,7 @@ def test_the_compiled_simulation_is_the_simulation(
         ]
         for stage in range(stages)
     ]
-    time_ms = one_f_one_b_ms(
+    time_ms = makespan_1f1b_ms(
         np.array([chunk.predicted_forward_ms for chunk in chunks]),
         np.array(back),
         np.array([chunk.predicted_send_ms for chunk in chunks]),

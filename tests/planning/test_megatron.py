@@ -208,7 +208,7 @@ def test_plans_hold_every_sequence_once_within_memory(
     own = replace(RING, tensor=tensor, context=context, exchange=exchange)
     [shape] = shapes(own, _task(192_000, *lengths))
     made = planned_of(plan_megatron_batch, lengths, own, 64, shape)
-    check_batch(made, lengths, 64, shape.cost, own_times=True)
+    check_batch(made, lengths, 64, shape.cost, use_plan_times=True)
     for one in made.micro_batches:
         for group in one.groups:
             time = shape.group_time_ms(np.asarray(group.lengths))

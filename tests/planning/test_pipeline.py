@@ -22,8 +22,8 @@ from railx.planning.pipeline.checkpoints import CheckpointProblem, Solution
 from railx.planning.pipeline.chunks import share_among_replicas
 from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
+    _best_processed,
     _most_chunk_tokens,
-    _own,
     _recomputing_less,
     checkpoint_problem,
     plan_pipeline_batch,
@@ -194,7 +194,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
                 found = checkpoints.rough(problem)
                 counts = math.inf if found is None else float(found.sum())
             else:
-                everything = np.full(problem.kept.shape, 4 if mode == "full" else 0)
+                everything = np.full(problem.stored.shape, 4 if mode == "full" else 0)
                 holds = checkpoints.fits(problem, everything)
                 counts = float(everything[0, 0] * problem.diagonals) if holds else math.inf
             total += 2 * float(chunked.total_ms[own].mean())
@@ -234,7 +234,7 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
         bounds = (*(starts[first] for first, _ in grouping), chunked.chunks)
         problems = [module._problem_of(chunked, *ends, cost) for ends in itertools.pairwise(bounds)]
         if all(checkpoints.rough(problem) is not None for problem in problems):
-            divided = module._Divided(chunked, bounds, 0.0, 0.0)
+            divided = module._Division(chunked, bounds, 0.0, 0.0)
             times.append(module._solved(divided, chosen, cost, "rough").simulated_ms)
     grouped = module._group(chunked, chosen, cost, simulated=True)
     assert grouped is not None
@@ -441,7 +441,7 @@ def test_best_chunks_are_taken_by_time_alone() -> None:
     rows, lengths = np.arange(6), np.array([617, 549, 46, 42, 25, 28])
     cost, planner = cost_of(2, tokens=200), _planner(most_slices=6)
     free, even, best = (
-        _own(rows, lengths, replace(planner, **changes), cost)
+        _best_processed(rows, lengths, replace(planner, **changes), cost)
         for changes in ({"most_over_mean": None}, {}, {"chunking": "best"})
     )
     assert free is not None
@@ -483,8 +483,8 @@ def test_recomputation_of_another_planner_stays_where_ours_is_slower() -> None:
             )
         )
     given_ones = Pipeline(2, 0, tuple(chunks))
-    kept, _ = _recomputing_less(given_ones, _planner(), cost)
-    assert kept == given_ones
+    stored, _ = _recomputing_less(given_ones, _planner(), cost)
+    assert stored == given_ones
     every = tuple(replace(chunk, checkpoint_layers=(3, 3)) for chunk in chunks)
     less, diagonals = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
     assert pipeline_ms(less) < pipeline_ms(replace(given_ones, chunks=every))

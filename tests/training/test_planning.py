@@ -22,7 +22,7 @@ from railx.planning.format.files import plan_file, read_plan, write_plan
 from railx.planning.format.plan import Plan
 from railx.planning.make import make_plan
 from railx.planning.planners import PlannerSettings
-from railx.planning.replan import planner_again
+from railx.planning.replan import replanner
 from railx.settings import SettingsError, load
 from railx.workload import ClusterSettings, CostModelSettings, ModelSettings
 from railx.workload.batches import BatchSettings
@@ -170,7 +170,7 @@ def test_a_run_from_a_file_plans_nothing(runs: dict[str, Path]) -> None:
 @pytest.mark.parametrize("planner", ["flexsp", "static", "wlb", "any_degree"])
 def test_a_batch_planned_alone_is_that_of_the_plan(planner: str, tmp_path: Path) -> None:
     plan = made(prepared(tmp_path, sequence_parallel()), planner, 4)
-    again = planner_again(plan)
+    again = replanner(plan)
     for place in (2, 0, 1):
         assert again(place) == plan.batches[place]
 

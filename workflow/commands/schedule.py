@@ -171,24 +171,24 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
     """The plan with the schedule that was asked for, in every batch."""
     from railx.planning.format.schedule import ordered
     from railx.planning.pipeline.best_schedule import (
-        TOLD,
-        TRAINED,
-        TRIED,
+        CANDIDATE_SCHEDULES,
+        SCHEDULE_ACCOUNT_KEYS,
+        TRAINABLE_SCHEDULES,
         best_batch,
         with_schedule,
     )
 
-    name, batches, own_times = options.schedule, [], plan.predictions == "own"
+    name, batches, use_plan_times = options.schedule, [], plan.predictions == "own"
     for batch in plan.pipeline_batches():
         changed = batch
         if name in ("best", "best_trained"):
-            among = TRIED if name == "best" else TRAINED
-            changed = best_batch(batch, cost, among, own_times=own_times)
+            among = CANDIDATE_SCHEDULES if name == "best" else TRAINABLE_SCHEDULES
+            changed = best_batch(batch, cost, among, use_plan_times=use_plan_times)
         elif name is not None:
             pipelines = []
             for index, pipeline in enumerate(batch.pipelines):
                 parts = options.virtual_stages or _VIRTUAL_STAGES
-                made = with_schedule(pipeline, name, cost, parts, own_times=own_times)
+                made = with_schedule(pipeline, name, cost, parts, use_plan_times=use_plan_times)
                 if made is None:
                     raise ValueError(
                         f"--schedule: got {name}; allowed for batch {batch.iteration}, pipeline"
@@ -196,7 +196,11 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
                     )
                 pipelines.append(made)
             # What was tried before was tried for another choice.
-            solver = {key: value for key, value in batch.solver.items() if key not in TOLD}
+            solver = {
+                key: value
+                for key, value in batch.solver.items()
+                if key not in SCHEDULE_ACCOUNT_KEYS
+            }
             changed = replace(batch, pipelines=tuple(pipelines), solver=solver)
         if options.explicit:
             changed = replace(
@@ -209,7 +213,7 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
 
 def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
     """A row for each stage of each pipeline."""
-    from railx.planning.format.occupancy import batch_starts, held_over_time, stage_times
+    from railx.planning.format.occupancy import batch_starts, memory_over_time, stage_times
     from railx.planning.format.schedule import schedule_name, simulate_pipeline
 
     rows: list[dict[str, Any]] = []
@@ -217,7 +221,7 @@ def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, A
         zip(batch.pipelines, batch_starts(batch), strict=True)
     ):
         simulated = simulate_pipeline(pipeline, start_ms)
-        held = held_over_time(pipeline, cost, simulated)
+        held = memory_over_time(pipeline, cost, simulated)
         for time in stage_times(simulated, start_ms):
             own = held[time.stage]
             rows.append(
@@ -242,15 +246,15 @@ def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, A
 
 
 def _compared(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, own_times: bool
+    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, use_plan_times: bool
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
-    from railx.planning.pipeline.best_schedule import NAMES, with_schedule
+    from railx.planning.pipeline.best_schedule import SCHEDULE_NAMES, with_schedule
 
     rows = [_compared_row("plan", batch, cost)]
-    for name in NAMES:
+    for name in SCHEDULE_NAMES:
         made = [
-            with_schedule(one, name, cost, virtual_stages, own_times=own_times)
+            with_schedule(one, name, cost, virtual_stages, use_plan_times=use_plan_times)
             for one in batch.pipelines
         ]
         pipelines = tuple(one for one in made if one is not None)
@@ -262,7 +266,7 @@ def _compared(
 
 
 def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
-    from railx.planning.format.occupancy import fits, held_over_time, stage_times
+    from railx.planning.format.occupancy import fits, memory_over_time, stage_times
     from railx.planning.format.schedule import runnable, simulate_pipeline
 
     simulated = [simulate_pipeline(one) for one in batch.pipelines]
@@ -270,7 +274,7 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
     held = [
         moment
         for pipeline, rows in zip(batch.pipelines, simulated, strict=True)
-        for own in held_over_time(pipeline, cost, rows)
+        for own in memory_over_time(pipeline, cost, rows)
         for moment in own
     ]
     busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from railx.planning.format.occupancy import batch_starts, held_over_time
+from railx.planning.format.occupancy import batch_starts, memory_over_time
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import Op, schedule_name, simulate_pipeline
 
@@ -27,14 +27,14 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
     Times are microseconds from the start of the batch.
     """
     events: list[dict[str, Any]] = []
-    known: set[tuple[int, int]] = set()
+    tracks: set[tuple[int, int]] = set()
     for number, (pipeline, start_ms) in enumerate(
         zip(batch.pipelines, batch_starts(batch), strict=True)
     ):
         rows = simulate_pipeline(pipeline, start_ms)
         for stage in range(pipeline.stages):
-            if (pipeline.replica, stage) not in known:
-                known.add((pipeline.replica, stage))
+            if (pipeline.replica, stage) not in tracks:
+                tracks.add((pipeline.replica, stage))
                 events += _names(pipeline.replica, stage)
         for row in rows:
             chunk = pipeline.chunks[row.chunk]
@@ -58,18 +58,18 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
                     },
                 }
             )
-        for own in held_over_time(pipeline, cost, rows):
-            for held in own:
-                values: dict[str, float] = {"chunks": held.chunks}
-                if held.activation_bytes is not None:
-                    values = {"GiB": held.activation_bytes / 2**30}
+        for samples in memory_over_time(pipeline, cost, rows):
+            for sample in samples:
+                values: dict[str, float] = {"chunks": sample.chunks}
+                if sample.activation_bytes is not None:
+                    values = {"GiB": sample.activation_bytes / 2**30}
                 events.append(
                     {
                         "ph": "C",
-                        "name": f"stage {held.stage} holds",
+                        "name": f"stage {sample.stage} holds",
                         "pid": pipeline.replica,
-                        "tid": held.stage,
-                        "ts": 1e3 * held.time_ms,
+                        "tid": sample.stage,
+                        "ts": 1e3 * sample.time_ms,
                         "args": values,
                     }
                 )

@@ -53,8 +53,8 @@ def read_plan(path: str | Path) -> Plan:
     """
     data = read_json(path, keys_once=True)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise PlanError(f"{path}: schema is {found!r}; allowed: {SCHEMA}")
+        got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise PlanError(f"{path}: schema is {got!r}; allowed: {SCHEMA}")
     try:
         kind, batch_types = data.get("kind"), _BATCH_TYPES
         if not isinstance(kind, str) or kind not in batch_types:
@@ -102,18 +102,18 @@ def validate_plan(plan: Plan) -> None:
         raise PlanError("the plan has no batches; allowed: at least one")
     expected = SequenceParallelBatch if plan.kind == "sequence_parallel" else PipelineBatch
     for batch in plan.batches:
-        place = f"batch {batch.iteration}"
+        where = f"batch {batch.iteration}"
         if not isinstance(batch, expected):
             raise PlanError(
-                f"{place}: a {type(batch).__name__} in a plan of kind {plan.kind}; allowed:"
+                f"{where}: a {type(batch).__name__} in a plan of kind {plan.kind}; allowed:"
                 f" {expected.__name__}"
             )
         if isinstance(batch, SequenceParallelBatch):
-            _validate_sequence_parallel(batch, plan, place)
+            _validate_sequence_parallel(batch, plan, where)
         else:
-            _validate_pipelines(batch, plan, place)
-        _validate_batch(batch, place)
-        _validate_bound(batch, place)
+            _validate_pipelines(batch, plan, where)
+        _validate_batch(batch, where)
+        _validate_bound(batch, where)
     if model is not None:
         check_predictions(plan, model)
     _unique((batch.iteration for batch in plan.batches), "the plan: iteration")
@@ -133,16 +133,16 @@ class _Head:
     whole_heads: bool = True
 
 
-def _check_finite(value: Any, place: str) -> None:
+def _check_finite(value: Any, where: str) -> None:
     """Refuse what JSON cannot hold in the parts of a file that have no fields."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            _check_finite(item, f"{place}.{key}")
+            _check_finite(item, f"{where}.{key}")
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _check_finite(item, f"{place}[{index}]")
+            _check_finite(item, f"{where}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise PlanError(f"{place}: got {value!r}; allowed: a finite number")
+        raise PlanError(f"{where}: got {value!r}; allowed: a finite number")
 
 
 def _groups(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -185,11 +185,11 @@ def _without(batch: Mapping[str, Any]) -> dict[str, Any]:
 def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """What a file says of itself follows from the rest of it."""
     for index, (said, right) in enumerate(zip(data["batches"], expected["batches"], strict=True)):
-        place = f"batches[{index}]"
-        _check_number(f"{place}.predicted_ms", said, right, "predicted_ms", "its time in all")
+        where = f"batches[{index}]"
+        _check_number(f"{where}.predicted_ms", said, right, "predicted_ms", "its time in all")
         numbers = enumerate(zip(_groups(said), _groups(right), strict=True))
-        for number, (group, own) in numbers:
-            _check_number(f"{place}, group {number}: degree", group, own, "degree", "its ranks")
+        for number, (group, derived) in numbers:
+            _check_number(f"{where}, group {number}: degree", group, derived, "degree", "its ranks")
     digest = data.get("digest")
     if digest is not None and digest != _digest(data):
         raise PlanError(
@@ -199,13 +199,13 @@ def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None
 
 
 def _check_number(
-    place: str, said: Mapping[str, Any], right: Mapping[str, Any], key: str, what: str
+    where: str, said: Mapping[str, Any], right: Mapping[str, Any], key: str, what: str
 ) -> None:
     value = said.get(key)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not agree(cast("float", value), right[key]):
-        found = "is missing" if key not in said else f"got {value!r}"
-        raise PlanError(f"{place}: {found}; allowed: {right[key]}, {what}")
+        problem = "is missing" if key not in said else f"got {value!r}"
+        raise PlanError(f"{where}: {problem}; allowed: {right[key]}, {what}")
 
 
 def _digest(data: Mapping[str, Any]) -> str:
@@ -227,48 +227,48 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, place: str) -> None:
+def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
     """What is processed is what the batch holds: all of it, nothing else."""
     if not batch.sequences or len(batch.sequences) != len(batch.lengths):
         raise PlanError(
-            f"{place}: made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths;"
+            f"{where}: made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths;"
             " allowed: the ids and lengths of the batch that was planned, at least one"
         )
-    _unique(batch.sequences, f"{place}: made for sequence")
-    wanted = dict(zip(batch.sequences, batch.lengths, strict=True))
+    _unique(batch.sequences, f"{where}: made for sequence")
+    expected = dict(zip(batch.sequences, batch.lengths, strict=True))
     for sequence, length in sequence_lengths(batch):
-        if sequence not in wanted:
+        if sequence not in expected:
             raise PlanError(
-                f"{place}: sequence {sequence}; allowed: the sequences of the batch that the plan"
+                f"{where}: sequence {sequence}; allowed: the sequences of the batch that the plan"
                 " was made for"
             )
-        if length != wanted[sequence]:
+        if length != expected[sequence]:
             raise PlanError(
-                f"{place}, sequence {sequence}: length {length}; allowed: {wanted[sequence]}, its"
+                f"{where}, sequence {sequence}: length {length}; allowed: {expected[sequence]}, its"
                 " length in the batch that the plan was made for"
             )
-        del wanted[sequence]
-    if wanted:
+        del expected[sequence]
+    if expected:
         raise PlanError(
-            f"{place}: sequence {next(iter(wanted))} is dropped ({len(wanted)} in all); allowed:"
-            " every sequence of the batch that the plan was made for"
+            f"{where}: sequence {next(iter(expected))} is dropped ({len(expected)} in all);"
+            " allowed: every sequence of the batch that the plan was made for"
         )
 
 
-def _validate_bound(batch: SequenceParallelBatch | PipelineBatch, place: str) -> None:
+def _validate_bound(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
     """A lower bound is none above the batch's own time."""
     if batch.lower_bound_ms is None:
         return
     bound, time_ms = batch.lower_bound_ms, batch.predicted_ms
     if bound > time_ms and not agree(bound, time_ms):
         raise PlanError(
-            f"{place}: lower_bound_ms {bound}; allowed: at most {time_ms}, the predicted time"
+            f"{where}: lower_bound_ms {bound}; allowed: at most {time_ms}, the predicted time"
         )
 
 
-def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, place: str) -> None:
+def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, where: str) -> None:
     for index, micro_batch in enumerate(batch.micro_batches):
-        inside = f"{place}, micro-batch {index}"
+        inside = f"{where}, micro-batch {index}"
         used = sum(group.degree for group in micro_batch.groups)
         if used > plan.devices:
             raise PlanError(
@@ -284,29 +284,29 @@ def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, place:
                 " its slowest group"
             )
         _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
-    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{place}: sequence")
+    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
 
 
-def _validate_group(group: Group, plan: Plan, place: str) -> None:
+def _validate_group(group: Group, plan: Plan, where: str) -> None:
     first, degree = (group.ranks[0] if group.ranks else -1), len(group.ranks)
     aligned = PowerOfTwo().accepts(degree)
     consecutive = group.ranks == tuple(range(first, first + degree))
     if not degree or not consecutive or (aligned and first % degree):
         multiple = f" that start at a multiple of {degree}" if aligned else ", at least one"
-        raise PlanError(f"{place}: ranks {list(group.ranks)}; allowed: consecutive ranks{multiple}")
+        raise PlanError(f"{where}: ranks {list(group.ranks)}; allowed: consecutive ranks{multiple}")
     if first + degree > plan.devices:
-        raise PlanError(f"{place}: rank {first + degree - 1}; allowed: 0 to {plan.devices - 1}")
+        raise PlanError(f"{where}: rank {first + degree - 1}; allowed: 0 to {plan.devices - 1}")
     if not group.sequences or len(group.sequences) != len(group.lengths):
         raise PlanError(
-            f"{place}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed:"
+            f"{where}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed:"
             " one length each, at least one"
         )
     for sequence, length in zip(group.sequences, group.lengths, strict=True):
         if length < 1:
-            raise PlanError(f"{place}, sequence {sequence}: length {length}; allowed: at least 1")
+            raise PlanError(f"{where}, sequence {sequence}: length {length}; allowed: at least 1")
     if plan.tokens_per_device is not None and group.tokens > plan.tokens_per_device * degree:
         raise PlanError(
-            f"{place}: {group.tokens} tokens; allowed: at most {plan.tokens_per_device * degree},"
+            f"{where}: {group.tokens} tokens; allowed: at most {plan.tokens_per_device * degree},"
             f" what {degree} ranks hold"
         )
     parts = (
@@ -316,12 +316,12 @@ def _validate_group(group: Group, plan: Plan, place: str) -> None:
     )
     if not agree(group.predicted_ms, sum(parts)):
         raise PlanError(
-            f"{place}: predicted_ms {group.predicted_ms}; allowed: {sum(parts)}, compute,"
+            f"{where}: predicted_ms {group.predicted_ms}; allowed: {sum(parts)}, compute,"
             " all-to-all and other terms together"
         )
 
 
-def _validate_pipelines(batch: PipelineBatch, plan: Plan, place: str) -> None:
+def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
     for what, counts in (
         ("stages", {pipeline.stages for pipeline in batch.pipelines}),
         ("ranks a stage", {pipeline.degree for pipeline in batch.pipelines}),
@@ -329,11 +329,11 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, place: str) -> None:
     ):
         if len(counts) != 1:
             raise PlanError(
-                f"{place}: pipelines with {sorted(counts)} {what}; allowed: the same number in"
+                f"{where}: pipelines with {sorted(counts)} {what}; allowed: the same number in"
                 " every pipeline"
             )
     for index, pipeline in enumerate(batch.pipelines):
-        inside = f"{place}, pipeline {index}"
+        inside = f"{where}, pipeline {index}"
         if not PowerOfTwo().accepts(pipeline.degree):
             raise PlanError(
                 f"{inside}: {pipeline.degree} ranks a stage; allowed: {PowerOfTwo().allowed}"
@@ -349,42 +349,42 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, place: str) -> None:
         _validate_coverage(pipeline, inside)
         _validate_schedule(pipeline, plan, inside)
         _validate_memory(pipeline, plan.tokens_per_device, inside)
-    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{place}: sequence")
+    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
 
 
-def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
+def _validate_chunk(chunk: Chunk, stages: int, where: str) -> None:
     if not chunk.slices:
-        raise PlanError(f"{place}: no slices; allowed: at least one")
+        raise PlanError(f"{where}: no slices; allowed: at least one")
     for part in chunk.slices:
         if not 0 <= part.start < part.stop <= part.length:
             raise PlanError(
-                f"{place}, sequence {part.sequence}: slice {part.start} to {part.stop} of"
+                f"{where}, sequence {part.sequence}: slice {part.start} to {part.stop} of"
                 f" {part.length} tokens; allowed: a non-empty slice within the sequence"
             )
         if part.stop < part.length and len(chunk.slices) > 1:
             raise PlanError(
-                f"{place}, sequence {part.sequence}: a slice before the tail beside other slices;"
+                f"{where}, sequence {part.sequence}: a slice before the tail beside other slices;"
                 " allowed: alone in its chunk"
             )
     if chunk.predicted_weight_ms > chunk.predicted_backward_ms:
         raise PlanError(
-            f"{place}: predicted_weight_ms {chunk.predicted_weight_ms}; allowed: at most"
+            f"{where}: predicted_weight_ms {chunk.predicted_weight_ms}; allowed: at most"
             f" {chunk.predicted_backward_ms}, predicted_backward_ms, of which it is a part"
         )
     with_context = [part.sequence for part in chunk.slices if part.start > 0]
     if len(with_context) > 1:
         raise PlanError(
-            f"{place}: sequences {with_context} have context; allowed: at most one slice with"
+            f"{where}: sequences {with_context} have context; allowed: at most one slice with"
             " context (two tails never together)"
         )
     if chunk.checkpoint_layers and len(chunk.checkpoint_layers) != stages:
         raise PlanError(
-            f"{place}: {len(chunk.checkpoint_layers)} checkpoint counts; allowed: none or one for"
+            f"{where}: {len(chunk.checkpoint_layers)} checkpoint counts; allowed: none or one for"
             f" each of {stages} stages"
         )
 
 
-def _validate_coverage(pipeline: Pipeline, place: str) -> None:
+def _validate_coverage(pipeline: Pipeline, where: str) -> None:
     """Slices cover each sequence once, left to right, in neighbouring chunks.
 
     1F1B's backward order needs the last.
@@ -393,56 +393,56 @@ def _validate_coverage(pipeline: Pipeline, place: str) -> None:
     for number, chunk in enumerate(pipeline.chunks):
         for part in chunk.slices:
             covered, length, last = seen.get(part.sequence, (0, part.length, number - 1))
-            where = f"{place}, chunk {number}, sequence {part.sequence}"
+            inside = f"{where}, chunk {number}, sequence {part.sequence}"
             if part.length != length:
                 raise PlanError(
-                    f"{where}: length {part.length} after {length}; allowed: the same length in"
+                    f"{inside}: length {part.length} after {length}; allowed: the same length in"
                     " every slice"
                 )
             if part.start != covered:
                 raise PlanError(
-                    f"{where}: slice starts at {part.start}; allowed: {covered}, where the slice"
+                    f"{inside}: slice starts at {part.start}; allowed: {covered}, where the slice"
                     " before it ends"
                 )
             if number != last + 1:
                 raise PlanError(
-                    f"{where}: previous slice is in chunk {last}; allowed: the chunk before,"
+                    f"{inside}: previous slice is in chunk {last}; allowed: the chunk before,"
                     f" {number - 1}"
                 )
             seen[part.sequence] = (part.stop, length, number)
     for sequence, (covered, length, last) in seen.items():
         if covered != length:
             raise PlanError(
-                f"{place}, chunk {last}, sequence {sequence}: slices end at {covered}; allowed:"
+                f"{where}, chunk {last}, sequence {sequence}: slices end at {covered}; allowed:"
                 f" {length}, the whole sequence"
             )
 
 
-def _validate_schedule(pipeline: Pipeline, plan: Plan, place: str) -> None:
+def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
     """The order can be run, and every stage has the layers that it recomputes."""
     if pipeline.virtual_stages > 1 and pipeline.schedule != "interleaved":
         raise PlanError(
-            f"{place}: virtual_stages {pipeline.virtual_stages} with schedule"
+            f"{where}: virtual_stages {pipeline.virtual_stages} with schedule"
             f" {pipeline.schedule}; allowed: 1, or schedule interleaved"
         )
-    check_order(pipeline, place)
+    check_order(pipeline, where)
     layers = layers_of(plan)
     if layers is None:
         return
     try:
-        held = stage_layers(layers, pipeline.model_stages)
+        layer_ranges = stage_layers(layers, pipeline.model_stages)
     except ValueError as error:
-        raise PlanError(f"{place}: {error}") from None
+        raise PlanError(f"{where}: {error}") from None
     for number, chunk in enumerate(pipeline.chunks):
         for stage, recomputed in enumerate(chunk.checkpoint_layers):
-            if recomputed > len(held[stage]):
+            if recomputed > len(layer_ranges[stage]):
                 raise PlanError(
-                    f"{place}, chunk {number}: {recomputed} checkpointed layers of stage {stage};"
-                    f" allowed: at most {len(held[stage])}, the layers that it has"
+                    f"{where}, chunk {number}: {recomputed} checkpointed layers of stage {stage};"
+                    f" allowed: at most {len(layer_ranges[stage])}, the layers that it has"
                 )
 
 
-def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, place: str) -> None:
+def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: str) -> None:
     """No stage holds more tokens at once than its ranks can.
 
     A stage has its share of the layers only, so that its ranks hold ``stages`` times as
@@ -454,7 +454,7 @@ def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, place: s
     # A virtual stage holds its share of a stage's layers.
     most = tokens_per_device * pipeline.degree * pipeline.model_stages
     for stage in range(pipeline.stages):
-        held = 0
+        live_tokens = 0
         ops = operations(pipeline, stage)
         closing = "weight" if any(op.kind == "weight" for op in ops) else "backward"
         for op in ops:
@@ -464,11 +464,11 @@ def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, place: s
                 and chunk.checkpoint_layers[op.part * pipeline.stages + stage]
             ):
                 continue
-            held += chunk.tokens if op.kind == "forward" else -chunk.tokens
-            if held > most:
+            live_tokens += chunk.tokens if op.kind == "forward" else -chunk.tokens
+            if live_tokens > most:
                 raise PlanError(
-                    f"{place}, chunk {op.chunk}: stage {stage} then holds {held} tokens; allowed:"
-                    f" at most {most}, what its {pipeline.degree} ranks hold"
+                    f"{where}, chunk {op.chunk}: stage {stage} then holds {live_tokens} tokens;"
+                    f" allowed: at most {most}, what its {pipeline.degree} ranks hold"
                 )
 
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Held",
+    "StageMemory",
     "StageTime",
     "batch_starts",
     "chunk_bytes",
     "cost_of",
     "fits",
-    "held_over_time",
+    "memory_over_time",
     "peak_bytes",
     "stage_times",
     "tensor_ranks",
@@ -63,12 +63,12 @@ class StageTime:
     @property
     def bubble_share(self) -> float:
         """Share of the pipeline's time in which the stage has nothing to run."""
-        whole = self.busy_ms + self.idle_ms
-        return self.idle_ms / whole if whole else 0.0
+        total_ms = self.busy_ms + self.idle_ms
+        return self.idle_ms / total_ms if total_ms else 0.0
 
 
 @dataclass(frozen=True)
-class Held:
+class StageMemory:
     """What a stage holds from a moment on, of all its virtual stages.
 
     ``activation_bytes`` are those of one rank, None without a cost model.
@@ -83,18 +83,20 @@ class Held:
 
 def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[StageTime]:
     """Busy and idle time of every stage of a simulated pipeline."""
-    whole = max(row.end_ms for row in rows) - start_ms
+    makespan_ms = max(row.end_ms for row in rows) - start_ms
     busy: dict[int, float] = {}
     for row in rows:
         busy[row.stage] = busy.get(row.stage, 0.0) + row.end_ms - row.start_ms
-    return [StageTime(stage, time, max(0.0, whole - time)) for stage, time in sorted(busy.items())]
+    return [
+        StageTime(stage, time, max(0.0, makespan_ms - time)) for stage, time in sorted(busy.items())
+    ]
 
 
-def held_over_time(
+def memory_over_time(
     pipeline: Pipeline,
     cost: PipelineCost | None = None,
     rows: Sequence[ScheduledOp] | None = None,
-) -> list[list[Held]]:
+) -> list[list[StageMemory]]:
     """By stage the moments at which what it holds changes, in order of time.
 
     ``rows`` are those of :func:`simulate_pipeline` where they are at hand.
@@ -113,7 +115,10 @@ def held_over_time(
             changes[row.stage].append((row.start_ms, 1, tokens, size))
         elif row.kind == closing:
             changes[row.stage].append((row.end_ms, -1, -tokens, -size))
-    return [_accumulated(stage, own, table is not None) for stage, own in enumerate(changes)]
+    return [
+        _accumulated(stage, stage_changes, table is not None)
+        for stage, stage_changes in enumerate(changes)
+    ]
 
 
 def peak_bytes(
@@ -121,8 +126,8 @@ def peak_bytes(
 ) -> list[float]:
     """The most bytes of activations that a rank of each stage holds at once."""
     return [
-        max((held.activation_bytes or 0.0 for held in own), default=0.0)
-        for own in held_over_time(pipeline, cost, rows)
+        max((sample.activation_bytes or 0.0 for sample in samples), default=0.0)
+        for samples in memory_over_time(pipeline, cost, rows)
     ]
 
 
@@ -166,11 +171,11 @@ def cost_of(plan: Plan) -> PipelineCost | None:
     longest = plan.settings["max_length_tokens"]
     if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
         raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
-    pipelines = [one for batch in plan.pipeline_batches() for one in batch.pipelines]
+    pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
     shape = PipelineShape(
         pipelines[0].stages,
         pipelines[0].degree,
-        1 + max(one.replica for one in pipelines),
+        1 + max(pipeline.replica for pipeline in pipelines),
         # Where times are the cost model's, no account of a planner changes it.
         tensor_ranks(plan.pipeline_batches()) if plan.predictions == "own" else None,
     )
@@ -188,9 +193,9 @@ def cost_of(plan: Plan) -> PipelineCost | None:
 
 def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
     """Ranks of tensor parallelism that a planner tells in its account; None: none."""
-    told = batches[0].solver.get("tensor") if batches else None
+    tensor = batches[0].solver.get("tensor") if batches else None
     degree = batches[0].pipelines[0].degree if batches else 1
-    return told if isinstance(told, int) and told >= 1 and degree % told == 0 else None
+    return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
 
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
@@ -240,16 +245,16 @@ def _scaled(time: PassTime, share: float) -> PassTime:
 
 
 def _accumulated(
-    stage: int, changes: Sequence[tuple[float, int, int, float]], known: bool
-) -> list[Held]:
-    held: list[Held] = []
+    stage: int, changes: Sequence[tuple[float, int, int, float]], with_bytes: bool
+) -> list[StageMemory]:
+    samples: list[StageMemory] = []
     chunks = tokens = 0
     size = 0.0
     for time_ms, count, more, much in changes:
         chunks, tokens, size = chunks + count, tokens + more, size + much
-        now = Held(stage, time_ms, chunks, tokens, max(size, 0.0) if known else None)
-        if held and held[-1].time_ms == time_ms and count > 0:
-            held[-1] = now
+        sample = StageMemory(stage, time_ms, chunks, tokens, max(size, 0.0) if with_bytes else None)
+        if samples and samples[-1].time_ms == time_ms and count > 0:
+            samples[-1] = sample
         else:
-            held.append(now)
-    return held
+            samples.append(sample)
+    return samples

@@ -92,7 +92,7 @@ class Slice:
         return self.stop - self.start
 
     @property
-    def is_whole(self) -> bool:
+    def is_uncut(self) -> bool:
         return self.start == 0 and self.stop == self.length
 
 
@@ -129,7 +129,7 @@ class Chunk:
         Whole sequences; one slice of a cut sequence; the tail of a cut sequence with
         whole ones.
         """
-        if all(part.is_whole for part in self.slices):
+        if all(part.is_uncut for part in self.slices):
             return "batched"
         return "split" if len(self.slices) == 1 else "hybrid"
 
@@ -143,7 +143,7 @@ class Chunk:
 
         None in a batched chunk.
         """
-        return next((part.sequence for part in self.slices if not part.is_whole), None)
+        return next((part.sequence for part in self.slices if not part.is_uncut), None)
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,6 @@ class Pipeline:
         return self.ranks[stage * self.degree : (stage + 1) * self.degree]
 
 
-def agree(one: float, other: float) -> bool:
+def agree(value: float, other: float) -> bool:
     """Whether two times are the same but for the last bits of their sums."""
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12)

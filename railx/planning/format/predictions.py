@@ -97,12 +97,12 @@ def check_predictions(plan: Plan, named: NamedCostModel) -> None:
     _check_tokens_per_device(plan, cost.tokens_per_device)
     if plan.devices != named.cluster.devices:
         raise PlanError(_devices(plan, str(named.cluster.devices)))
-    for one in plan.sequence_parallel_batches():
-        for index, micro_batch in enumerate(one.micro_batches):
+    for planned in plan.sequence_parallel_batches():
+        for index, micro_batch in enumerate(planned.micro_batches):
             for number, group in enumerate(micro_batch.groups):
-                place = f"batch {one.iteration}, micro-batch {index}, group {number}"
-                _check_degree(group.degree, plan, named, place)
-                _check_group(group, cost, place)
+                where = f"batch {planned.iteration}, micro-batch {index}, group {number}"
+                _check_degree(group.degree, plan, named, where)
+                _check_group(group, cost, where)
 
 
 def pipeline_tokens_per_device(
@@ -126,37 +126,37 @@ def _shapes(batches: tuple[PipelineBatch, ...], tensor: int | None) -> list[Pipe
     """
     pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
     replicas = 1 + max(pipeline.replica for pipeline in pipelines)
-    found = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
-    return [PipelineShape(*one, replicas, tensor) for one in sorted(found)]
+    sizes = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
+    return [PipelineShape(*size, replicas, tensor) for size in sorted(sizes)]
 
 
 def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
     batches = plan.pipeline_batches()
     for batch in batches:
         for index, pipeline in enumerate(batch.pipelines):
-            place = f"batch {batch.iteration}, pipeline {index}"
-            _check_degree(pipeline.degree, plan, named, place)
+            where = f"batch {batch.iteration}, pipeline {index}"
+            _check_degree(pipeline.degree, plan, named, where)
     # The account of a planner is no input: none whose times are the cost model's has
     # tensor parallelism.
     shapes = _shapes(batches, None)
     costs = {(shape.stages, shape.degree): named.pipelines(shape) for shape in shapes}
-    held = max(cost.tokens_per_device for cost in costs.values())
-    _check_tokens_per_device(plan, held)
+    tokens_per_device = max(cost.tokens_per_device for cost in costs.values())
+    _check_tokens_per_device(plan, tokens_per_device)
     for batch in batches:
-        place = f"batch {batch.iteration}"
-        once = max(costs[one.stages, one.degree].batch_ms for one in batch.pipelines)
-        _check_ms(place, "predicted_other_ms", batch.predicted_other_ms, once)
+        where = f"batch {batch.iteration}"
+        once = max(costs[shape.stages, shape.degree].batch_ms for shape in batch.pipeshapes)
+        _check_ms(where, "predicted_other_ms", batch.predicted_other_ms, once)
         for index, pipeline in enumerate(batch.pipelines):
             cost = costs[pipeline.stages, pipeline.degree]
-            place = f"batch {batch.iteration}, pipeline {index}"
+            where = f"batch {batch.iteration}, pipeline {index}"
             part = virtual_cost(cost, pipeline.virtual_stages)
             for number, chunk in enumerate(pipeline.chunks):
-                _check_chunk(chunk, cost, part, f"{place}, chunk {number}")
+                _check_chunk(chunk, cost, part, f"{where}, chunk {number}")
             for stage, peak in enumerate(peak_bytes(pipeline, cost)):
                 capacity = cost.capacity_bytes(stage)
                 if peak > capacity and not agree(peak, capacity):
                     raise PlanError(
-                        f"{place}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
+                        f"{where}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
                         f" allowed: at most {capacity / 2**20:.1f} MiB, what"
                         f" settings.cluster.{_memory_key(cost)}"
                     )
@@ -169,10 +169,10 @@ def _memory_key(cost: PipelineCost) -> str:
     return "memory_gib leaves beside its states"
 
 
-def _check_tokens_per_device(plan: Plan, held: int) -> None:
-    if plan.tokens_per_device != held:
+def _check_tokens_per_device(plan: Plan, expected: int) -> None:
+    if plan.tokens_per_device != expected:
         raise PlanError(
-            f"tokens_per_device: got {plan.tokens_per_device}; allowed: {held}, what the plan's"
+            f"tokens_per_device: got {plan.tokens_per_device}; allowed: {expected}, what the plan's"
             " cluster and cost model say"
         )
 
@@ -181,40 +181,40 @@ def _devices(plan: Plan, allowed: str) -> str:
     return f"devices: got {plan.devices}; allowed: {allowed}, those of settings.cluster"
 
 
-def _check_degree(degree: int, plan: Plan, named: NamedCostModel, place: str) -> None:
+def _check_degree(degree: int, plan: Plan, named: NamedCostModel, where: str) -> None:
     if plan.whole_heads and degree not in named.cost.any_degrees:
         allowed = ", ".join(map(str, named.cost.any_degrees))
         raise PlanError(
-            f"{place}: degree {degree}; allowed: {allowed}, those that divide the"
+            f"{where}: degree {degree}; allowed: {allowed}, those that divide the"
             f" {named.model.heads} heads and have a bandwidth"
         )
 
 
-def _check_group(group: Group, cost: CostModel, place: str) -> None:
+def _check_group(group: Group, cost: CostModel, where: str) -> None:
     time = cost.group_time_ms(group.lengths, group.degree)
-    _check_ms(place, "predicted_compute_ms", group.predicted_compute_ms, time.compute_ms)
-    _check_ms(place, "predicted_all_to_all_ms", group.predicted_all_to_all_ms, time.all_to_all_ms)
+    _check_ms(where, "predicted_compute_ms", group.predicted_compute_ms, time.compute_ms)
+    _check_ms(where, "predicted_all_to_all_ms", group.predicted_all_to_all_ms, time.all_to_all_ms)
     for name, time_ms in group.predicted_other_ms.items():
-        _check_ms(place, f"predicted_other_ms.{name}", time_ms, 0.0)
+        _check_ms(where, f"predicted_other_ms.{name}", time_ms, 0.0)
 
 
-def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, place: str) -> None:
+def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, where: str) -> None:
     """``part`` is the cost of a virtual stage, ``cost`` that of a whole one."""
-    time = part.chunk_time_ms([(one.start, one.tokens) for one in chunk.slices])
-    _check_ms(place, "predicted_forward_ms", chunk.predicted_forward_ms, time.forward_ms)
-    _check_ms(place, "predicted_backward_ms", chunk.predicted_backward_ms, time.backward_ms)
-    _check_ms(place, "predicted_all_to_all_ms", chunk.predicted_all_to_all_ms, time.all_to_all_ms)
-    _check_ms(place, "predicted_send_ms", chunk.predicted_send_ms, cost.send_ms(chunk.tokens))
+    time = part.chunk_time_ms([(piece.start, piece.tokens) for piece in chunk.slices])
+    _check_ms(where, "predicted_forward_ms", chunk.predicted_forward_ms, time.forward_ms)
+    _check_ms(where, "predicted_backward_ms", chunk.predicted_backward_ms, time.backward_ms)
+    _check_ms(where, "predicted_all_to_all_ms", chunk.predicted_all_to_all_ms, time.all_to_all_ms)
+    _check_ms(where, "predicted_send_ms", chunk.predicted_send_ms, cost.send_ms(chunk.tokens))
     if any(chunk.checkpoint_layers) or chunk.predicted_layer_forward_ms:
         layer = part.layer_forward_ms(time.forward_ms)
-        _check_ms(place, "predicted_layer_forward_ms", chunk.predicted_layer_forward_ms, layer)
+        _check_ms(where, "predicted_layer_forward_ms", chunk.predicted_layer_forward_ms, layer)
     if chunk.predicted_weight_ms:
         weights = weight_ms(part, chunk.tokens)
-        _check_ms(place, "predicted_weight_ms", chunk.predicted_weight_ms, weights)
+        _check_ms(where, "predicted_weight_ms", chunk.predicted_weight_ms, weights)
 
 
-def _check_ms(place: str, key: str, said: float, right: float) -> None:
+def _check_ms(where: str, key: str, said: float, right: float) -> None:
     if not agree(said, right):
         raise PlanError(
-            f"{place}: {key} {said}; allowed: {right}, what the plan's cost model gives"
+            f"{where}: {key} {said}; allowed: {right}, what the plan's cost model gives"
         )

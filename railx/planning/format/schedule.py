@@ -45,8 +45,8 @@ __all__ = [
     "coded",
     "durations_ms",
     "longest_split",
-    "one_f_one_b",
     "operations",
+    "operations_1f1b",
     "ordered",
     "peak_live",
     "peak_live_chunks",
@@ -133,13 +133,13 @@ def operations(pipeline: Pipeline, stage: int) -> list[Op]:
     Those of the pipeline's own order where it has one, else of its named schedule.
     """
     _check_stage(pipeline, stage)
-    return [_op(one, pipeline) for one in _orders(pipeline)[stage]]
+    return [_op(number, pipeline) for number in _orders(pipeline)[stage]]
 
 
-def one_f_one_b(pipeline: Pipeline, stage: int) -> list[Op]:
+def operations_1f1b(pipeline: Pipeline, stage: int) -> list[Op]:
     """The operations of ``stage`` (0-based) in InfiniPipe's order, whatever it runs."""
     _check_stage(pipeline, stage)
-    return [_op(one, pipeline) for one in orders_of("1f1b", shape_of(pipeline))[stage]]
+    return [_op(number, pipeline) for number in orders_of("1f1b", shape_of(pipeline))[stage]]
 
 
 def ordered(pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
@@ -149,7 +149,7 @@ def ordered(pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
 
 def coded(orders: Sequence[Sequence[int]], pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
     """Passes as numbers (``simulation``) in the words of an order."""
-    return tuple(tuple(_op(one, pipeline).code for one in order) for order in orders)
+    return tuple(tuple(_op(number, pipeline).code for number in order) for order in orders)
 
 
 def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
@@ -191,11 +191,11 @@ def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[Schedul
     times = _run(pipeline, orders, start_ms)
     rows = []
     for stage, order in enumerate(orders):
-        for one in order:
+        for number in order:
             op, begin_ms, end_ms = (
-                _op(one, pipeline),
-                times.begins[stage][one],
-                times.ends[stage][one],
+                _op(number, pipeline),
+                times.begins[stage][number],
+                times.ends[stage][number],
             )
             rows.append(ScheduledOp(stage, op.chunk, op.kind, begin_ms, end_ms, op.part))
     return rows
@@ -236,7 +236,7 @@ def runnable(pipeline: Pipeline) -> bool:
     return pipeline.schedule in RUNNABLE
 
 
-def check_order(pipeline: Pipeline, place: str) -> None:
+def check_order(pipeline: Pipeline, where: str) -> None:
     """Refuse an explicit order that cannot be run; PlanError names stage and chunk.
 
     Each stage runs every pass once, slices left to right and back right to left, a
@@ -247,7 +247,7 @@ def check_order(pipeline: Pipeline, place: str) -> None:
         return
     if len(pipeline.order) != pipeline.stages:
         raise PlanError(
-            f"{place}: orders of {len(pipeline.order)} stages; allowed: one for each of"
+            f"{where}: orders of {len(pipeline.order)} stages; allowed: one for each of"
             f" {pipeline.stages} stages, or none"
         )
     weights = any(code.startswith("W") for order in pipeline.order for code in order)
@@ -259,7 +259,7 @@ def check_order(pipeline: Pipeline, place: str) -> None:
         for _ in range(count)
     ]
     for stage, order in enumerate(pipeline.order):
-        inside = f"{place}, stage {stage}"
+        inside = f"{where}, stage {stage}"
         done: set[Op] = set()
         for code in order:
             op = _parsed(code, pipeline, inside)
@@ -275,7 +275,7 @@ def check_order(pipeline: Pipeline, place: str) -> None:
                     f"{inside}: chunk {chunk} is dropped, no {op.code}; allowed: every pass of"
                     " every chunk"
                 )
-    _run(pipeline, _orders(pipeline), place=place)
+    _run(pipeline, _orders(pipeline), place=where)
 
 
 def stage_layers(layers: int, stages: int) -> list[range]:
@@ -329,7 +329,7 @@ def _run(
     pipeline: Pipeline,
     orders: Sequence[Sequence[int]],
     start_ms: float = 0.0,
-    place: str = "the pipeline",
+    where: str = "the pipeline",
 ) -> Times:
     """The simulation; PlanError where orders wait for themselves."""
     sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
@@ -337,13 +337,13 @@ def _run(
     if times.complete:
         return times
     stage, code = next(
-        (stage, _op(one, pipeline).code)
+        (stage, _op(number, pipeline).code)
         for stage, order in enumerate(orders)
-        for one in order
-        if times.ends[stage][one] < 0.0
+        for number in order
+        if times.ends[stage][number] < 0.0
     )
     raise PlanError(
-        f"{place}, stage {stage}: {code} waits for itself by way of other stages; allowed: orders"
+        f"{where}, stage {stage}: {code} waits for itself by way of other stages; allowed: orders"
         " in which some stage can always go on"
     )
 
@@ -359,7 +359,7 @@ def _number(op: Op, pipeline: Pipeline) -> int:
     return (kind * pipeline.virtual_stages + op.part) * len(pipeline.chunks) + op.chunk
 
 
-def _parsed(code: str, pipeline: Pipeline, place: str) -> Op:
+def _parsed(code: str, pipeline: Pipeline, where: str) -> Op:
     """An operation of an explicit order; PlanError where it names none."""
     chunk, _, part = code[1:].partition(".")
     chunks, parts = len(pipeline.chunks), pipeline.virtual_stages
@@ -367,18 +367,18 @@ def _parsed(code: str, pipeline: Pipeline, place: str) -> Op:
     if not shaped or not code.isascii() or not 1 < len(code) <= _LONGEST_CODE:
         shown = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
         raise PlanError(
-            f"{place}: got {shown!r}; allowed: F, B or W and a chunk, as in F0 (F0.1 in virtual"
+            f"{where}: got {shown!r}; allowed: F, B or W and a chunk, as in F0 (F0.1 in virtual"
             " stage 1)"
         )
     if int(chunk) >= chunks:
-        raise PlanError(f"{place}: {code} of chunk {chunk}; allowed: 0 to {chunks - 1}")
+        raise PlanError(f"{where}: {code} of chunk {chunk}; allowed: 0 to {chunks - 1}")
     if int(part or 0) >= parts:
-        raise PlanError(f"{place}: {code} of virtual stage {part}; allowed: 0 to {parts - 1}")
+        raise PlanError(f"{where}: {code} of virtual stage {part}; allowed: 0 to {parts - 1}")
     return Op(_KINDS[_LETTERS.index(code[0])], int(chunk), int(part or 0))
 
 
 def _check_before(
-    op: Op, code: str, done: set[Op], edges: Sequence[tuple[int, int]], place: str
+    op: Op, code: str, done: set[Op], edges: Sequence[tuple[int, int]], where: str
 ) -> None:
     """What a pass needs of its own stage has run.
 
@@ -400,7 +400,7 @@ def _check_before(
     for needed, why in needs:
         if needed not in done:
             raise PlanError(
-                f"{place}, chunk {op.chunk}: {code} before {needed.code}; allowed: {why}"
+                f"{where}, chunk {op.chunk}: {code} before {needed.code}; allowed: {why}"
             )
 
 

@@ -103,7 +103,7 @@ def orders_of(name: ScheduleName, shape: Shape) -> list[list[int]]:
         return [_zero_bubble(shape, stage) for stage in range(shape.stages)]
     if name == "interleaved":
         return _all_interleaved(shape)
-    return [_one_f_one_b(shape, stage) for stage in range(shape.stages)]
+    return [_order_1f1b(shape, stage) for stage in range(shape.stages)]
 
 
 def run_orders(
@@ -139,24 +139,24 @@ def run_orders(
             lead = chunks if stage == 0 else 0
             lag = chunks if stage == stages - 1 else 0
             while position < last:
-                one = order[position]
+                number = order[position]
                 ready: float | None
-                if lead <= one < backward:
-                    ready = up[one - lead]
-                elif backward <= one < weight - lag:
-                    ready = down[one + lag]
+                if lead <= number < backward:
+                    ready = up[number - lead]
+                elif backward <= number < weight - lag:
+                    ready = down[number + lag]
                 else:
                     ready = None  # nothing comes from elsewhere
                 if ready is not None:
                     if ready < 0.0:
                         break
                     if not free:
-                        ready += sends[one % chunks]
+                        ready += sends[number % chunks]
                     if ready > clock:
                         clock = ready
-                began[one] = clock
-                clock += takes[one]
-                ended[one] = clock
+                began[number] = clock
+                clock += takes[number]
+                ended[number] = clock
                 position += 1
             remaining -= position - positions[stage]
             positions[stage], clocks[stage] = position, clock
@@ -199,13 +199,13 @@ def durations_of(
     for stage in range(shape.stages):
         row = list(forward_ms) * shape.parts
         for part in range(shape.parts):
-            whole = backward_ms[part * shape.stages + stage]
-            row += [own - put for own, put in zip(whole, later, strict=True)]
+            backward_row = backward_ms[part * shape.stages + stage]
+            row += [total - deferred for total, deferred in zip(backward_row, later, strict=True)]
         table.append(row + later * shape.parts)
     return table
 
 
-def _one_f_one_b(shape: Shape, stage: int) -> list[int]:
+def _order_1f1b(shape: Shape, stage: int) -> list[int]:
     n, backward = shape.chunks, shape.backward
     warm_up = shape.warm_up(stage)
     order = list(range(warm_up))
@@ -253,10 +253,10 @@ def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
     ]
     warm_up = min(2 * (stages - stage - 1) + (parts - 1) * stages + extra, parts * n)
     order = forward[:warm_up]
-    for step, one in enumerate(backward):
+    for step, number in enumerate(backward):
         if warm_up + step < parts * n:
             order.append(forward[warm_up + step])
-        order.append(one)
+        order.append(number)
     return order
 
 
@@ -267,20 +267,20 @@ def _all_interleaved(shape: Shape) -> list[list[int]]:
     durations = [[1.0] * (3 * shape.parts * shape.chunks)] * shape.stages
     for extra in itertools.count(shape.longest - 1):
         orders = [_interleaved(shape, stage, extra) for stage in range(shape.stages)]
-        if not all(_own_first(order, shape) for order in orders):
+        if not all(_forward_first(order, shape) for order in orders):
             continue
         if run_orders(orders, durations, [0.0] * shape.chunks, shape.parts).complete:
             return orders
     raise AssertionError("all forward passes first always runs")
 
 
-def _own_first(order: Sequence[int], shape: Shape) -> bool:
+def _forward_first(order: Sequence[int], shape: Shape) -> bool:
     """Whether every backward pass of a stage comes after its own forward pass."""
     seen: set[int] = set()
     every = shape.parts * shape.chunks
-    for one in order:
-        if one < every:
-            seen.add(one)
-        elif one < 2 * every and one - every not in seen:
+    for number in order:
+        if number < every:
+            seen.add(number)
+        elif number < 2 * every and number - every not in seen:
             return False
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from railx.planning.format.occupancy import batch_starts, held_over_time
+from railx.planning.format.occupancy import batch_starts, memory_over_time
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.format.predictions import named_cost_model
 from railx.planning.format.schedule import schedule_name, simulate_pipeline
@@ -94,16 +94,16 @@ def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[s
                     "pipeline": index,
                     "replica": pipeline.replica,
                     "schedule": schedule_name(pipeline),
-                    "stage": held.stage,
-                    "time_ms": held.time_ms,
-                    "live_chunks": held.chunks,
-                    "live_tokens": held.tokens,
-                    "activation_bytes": held.activation_bytes,
-                    "capacity_bytes": None if cost is None else cost.capacity_bytes(held.stage),
+                    "stage": sample.stage,
+                    "time_ms": sample.time_ms,
+                    "live_chunks": sample.chunks,
+                    "live_tokens": sample.tokens,
+                    "activation_bytes": sample.activation_bytes,
+                    "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
                     "fidelity": "analytic",
                 }
-                for own in held_over_time(pipeline, cost, simulated)
-                for held in own
+                for samples in memory_over_time(pipeline, cost, simulated)
+                for sample in samples
             ]
     return rows
 
@@ -122,8 +122,8 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         )
         tokens = sum(batch.tokens for batch in steps)
         priced = plan.predictions == "cost_model"
-        each_ms = named_cost_model(plan).cost.sharding_ms if priced else 0.0
-        sharding_ms = sum(len(batch.micro_batches) for batch in steps) * each_ms
+        micro_batch_ms = named_cost_model(plan).cost.sharding_ms if priced else 0.0
+        sharding_ms = sum(len(batch.micro_batches) for batch in steps) * micro_batch_ms
     else:
         pipelined = plan.pipeline_batches()
         times = [batch.predicted_ms for batch in pipelined]

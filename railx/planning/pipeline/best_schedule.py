@@ -29,26 +29,32 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "NAMES",
-    "TOLD",
-    "TRAINED",
-    "TRIED",
+    "CANDIDATE_SCHEDULES",
+    "SCHEDULE_ACCOUNT_KEYS",
+    "SCHEDULE_NAMES",
+    "TRAINABLE_SCHEDULES",
     "Choice",
-    "TriedName",
+    "ScheduleChoice",
     "best_batch",
     "best_schedule",
     "with_schedule",
 ]
 
 #: A named schedule, or an order that is searched for.
-TriedName = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
-NAMES: tuple[TriedName, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "searched")
+ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
+SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (
+    "1f1b",
+    "gpipe",
+    "interleaved",
+    "zero_bubble",
+    "searched",
+)
 #: What a batch may take, the paper's first: of equals the first is taken.
-TRIED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
+CANDIDATE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
 #: Those of them that the training runtime runs.
-TRAINED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe")
+TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
 #: What the account of a batch says of the schedules that were tried for it.
-TOLD = ("schedules", "schedule_ms", "one_f_one_b_ms")
+SCHEDULE_ACCOUNT_KEYS = ("schedules", "schedule_ms", "one_f_one_b_ms")
 #: Simulations that the search for an order may take.
 _BUDGET = 60
 #: A schedule that is faster by less than this is not taken.
@@ -62,7 +68,7 @@ class Choice:
     None where the activations of a schedule do not fit or it cannot be built.
     """
 
-    name: TriedName
+    name: ScheduleChoice
     pipeline: Pipeline
     times_ms: Mapping[str, float | None]
 
@@ -70,21 +76,21 @@ class Choice:
 def best_schedule(
     pipeline: Pipeline,
     cost: PipelineCost | None,
-    among: Sequence[TriedName] = TRIED,
+    among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     budget: int = _BUDGET,
     recompute: bool = True,
-    own_times: bool = False,
+    use_plan_times: bool = False,
 ) -> Choice:
     """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
 
     The pipeline as it is where none of them fits. Without a cost all fit.
-    ``own_times``: see :func:`with_schedule`.
+    ``use_plan_times``: see :func:`with_schedule`.
     """
     times: dict[str, float | None] = {}
-    best: tuple[float, TriedName, Pipeline] | None = None
+    best: tuple[float, ScheduleChoice, Pipeline] | None = None
     for name in among:
         tried = with_schedule(
-            pipeline, name, cost, budget=budget, recompute=recompute, own_times=own_times
+            pipeline, name, cost, budget=budget, recompute=recompute, use_plan_times=use_plan_times
         )
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
@@ -100,21 +106,21 @@ def best_schedule(
 def best_batch(
     batch: PipelineBatch,
     cost: PipelineCost | None,
-    among: Sequence[TriedName] = TRIED,
+    among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     budget: int = _BUDGET,
     recompute: bool = True,
-    own_times: bool = False,
+    use_plan_times: bool = False,
 ) -> PipelineBatch:
     """A batch whose pipelines each take their fastest schedule.
 
-    Its account says which (``schedules``) and what the paper's takes
-    (``one_f_one_b_ms``, of the whole batch). ``own_times``: see :func:`with_schedule`.
+    Its account names them (``schedules``) and has the time of the whole batch under
+    1F1B (``one_f_one_b_ms``). ``use_plan_times``: see :func:`with_schedule`.
     """
     choices = [
-        best_schedule(pipeline, cost, among, budget, recompute, own_times)
+        best_schedule(pipeline, cost, among, budget, recompute, use_plan_times)
         for pipeline in batch.pipelines
     ]
-    plain = tuple(_plain(one, cost, own_times) for one in batch.pipelines)
+    plain = tuple(_plain(pipeline, cost, use_plan_times) for pipeline in batch.pipelines)
     account: dict[str, Any] = {
         "schedules": [choice.name for choice in choices],
         "schedule_ms": [dict(choice.times_ms) for choice in choices],
@@ -129,32 +135,31 @@ def best_batch(
 
 def with_schedule(
     pipeline: Pipeline,
-    name: TriedName,
+    name: ScheduleChoice,
     cost: PipelineCost | None = None,
     virtual_stages: int = 2,
     budget: int = _BUDGET,
     recompute: bool = True,
-    own_times: bool = False,
+    use_plan_times: bool = False,
 ) -> Pipeline | None:
     """The chunks of a pipeline under another schedule.
 
-    ``cost`` times what changes with it: the parts of a stage (interleaved) and of a
-    backward pass (zero-bubble), and says what fits: others than 1F1B recompute as many
-    layers more of each chunk as they need to, where they may (``recompute``); a
-    searched order stays within the room.
-    Without it the plan's own times stand and a searched order holds as many chunks as
-    1F1B. With ``own_times`` too: they are not those of ``cost``, which then says what
-    fits and how a stage divides. None where there are fewer layers than virtual stages,
-    or no order fits.
+    ``cost`` gives the times of virtual stages (interleaved), those of the weights' part
+    of a backward pass (zero-bubble), and the memory limits. With ``recompute``,
+    schedules other than 1F1B recompute as many more layers of each chunk as memory
+    requires; a searched order stays within memory. Without ``cost`` the plan's times remain, and a
+    searched order holds as many chunks as 1F1B. With ``use_plan_times`` the plan's times
+    remain too, and ``cost`` gives memory and how a stage divides. None where there are
+    fewer layers than virtual stages, or no order fits.
     """
-    plain = _plain(pipeline, cost, own_times)
+    plain = _plain(pipeline, cost, use_plan_times)
     if name == "1f1b":
         return plain
     if name == "searched":
         return _searched(plain, cost, budget)
-    made: Pipeline | None = replace(plain, schedule=name)
+    scheduled: Pipeline | None = replace(plain, schedule=name)
     if name == "interleaved":
-        made = _interleaved(plain, cost, virtual_stages, own_times)
+        scheduled = _interleaved(plain, cost, virtual_stages, use_plan_times)
     elif name == "zero_bubble" and cost is not None:
         chunks = tuple(
             replace(
@@ -163,48 +168,50 @@ def with_schedule(
             )
             for chunk in plain.chunks
         )
-        made = replace(plain, chunks=chunks, schedule=name)
-    if made is None or cost is None or not recompute:
-        return made
-    return _fitted(made, cost, own_times)
+        scheduled = replace(plain, chunks=chunks, schedule=name)
+    if scheduled is None or cost is None or not recompute:
+        return scheduled
+    return _fitted(scheduled, cost, use_plan_times)
 
 
-def _fitted(pipeline: Pipeline, cost: PipelineCost, own_times: bool) -> Pipeline:
+def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pipeline:
     """With the fewest layers of each chunk recomputed, beyond those that are, that fit.
 
     As it is where not even all of them are enough.
     """
     if fits(pipeline, cost):
         return pipeline
-    own = virtual_cost(cost, pipeline.virtual_stages)
-    least, most = 0, max(own.layer_counts)
-    if not fits(_recomputing(pipeline, own, most, own_times), cost):
+    part_cost = virtual_cost(cost, pipeline.virtual_stages)
+    fewest, most = 0, max(part_cost.layer_counts)
+    if not fits(_recomputing(pipeline, part_cost, most, use_plan_times), cost):
         return pipeline
-    while most - least > 1:
-        middle = (least + most) // 2
-        if fits(_recomputing(pipeline, own, middle, own_times), cost):
+    while most - fewest > 1:
+        middle = (fewest + most) // 2
+        if fits(_recomputing(pipeline, part_cost, middle, use_plan_times), cost):
             most = middle
         else:
-            least = middle
-    return _recomputing(pipeline, own, most, own_times)
+            fewest = middle
+    return _recomputing(pipeline, part_cost, most, use_plan_times)
 
 
-def _recomputing(pipeline: Pipeline, own: PipelineCost, least: int, own_times: bool) -> Pipeline:
+def _recomputing(
+    pipeline: Pipeline, part_cost: PipelineCost, fewest: int, use_plan_times: bool
+) -> Pipeline:
     """At least so many layers of every chunk on every model stage are recomputed."""
     chunks = []
     for chunk in pipeline.chunks:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
-        time = own.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
-        layer_ms = own.layer_forward_ms(time.forward_ms)
-        if own_times:
-            each_ms = chunk.predicted_forward_ms / max(own.layer_counts)
-            layer_ms = chunk.predicted_layer_forward_ms or each_ms
+        time = part_cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
+        layer_ms = part_cost.layer_forward_ms(time.forward_ms)
+        if use_plan_times:
+            layer_share_ms = chunk.predicted_forward_ms / max(part_cost.layer_counts)
+            layer_ms = chunk.predicted_layer_forward_ms or layer_share_ms
         chunks.append(
             replace(
                 chunk,
                 checkpoint_layers=tuple(
-                    max(count, min(least, layers))
-                    for count, layers in zip(planned, own.layer_counts, strict=True)
+                    max(count, min(fewest, layers))
+                    for count, layers in zip(planned, part_cost.layer_counts, strict=True)
                 ),
                 predicted_layer_forward_ms=layer_ms,
             )
@@ -212,7 +219,7 @@ def _recomputing(pipeline: Pipeline, own: PipelineCost, least: int, own_times: b
     return replace(pipeline, chunks=tuple(chunks))
 
 
-def _plain(pipeline: Pipeline, cost: PipelineCost | None, own_times: bool) -> Pipeline:
+def _plain(pipeline: Pipeline, cost: PipelineCost | None, use_plan_times: bool) -> Pipeline:
     """The same chunks in 1F1B order, one part of the model a stage."""
     parts = pipeline.virtual_stages
     bare = replace(pipeline, order=(), schedule="1f1b", virtual_stages=1)
@@ -224,7 +231,7 @@ def _plain(pipeline: Pipeline, cost: PipelineCost | None, own_times: bool) -> Pi
         chunks=tuple(
             replace(
                 chunk,
-                **_times(chunk, None if own_times else cost, 1 / share),
+                **_times(chunk, None if use_plan_times else cost, 1 / share),
                 checkpoint_layers=tuple(
                     sum(chunk.checkpoint_layers[stage :: pipeline.stages])
                     for stage in range(pipeline.stages if chunk.checkpoint_layers else 0)
@@ -235,9 +242,9 @@ def _plain(pipeline: Pipeline, cost: PipelineCost | None, own_times: bool) -> Pi
     )
 
 
-def _share(whole: PipelineCost, part: PipelineCost) -> float:
+def _share(stage_cost: PipelineCost, part: PipelineCost) -> float:
     """What a virtual stage takes of a stage's time: that of the one of most layers."""
-    return max(part.layer_counts) / max(whole.layer_counts)
+    return max(part.layer_counts) / max(stage_cost.layer_counts)
 
 
 def _times(chunk: Chunk, cost: PipelineCost | None, share: float) -> dict[str, Any]:
@@ -265,28 +272,28 @@ def _searched(pipeline: Pipeline, cost: PipelineCost | None, budget: int) -> Pip
     if cost is not None:
         room = [cost.capacity_bytes(stage) for stage in range(pipeline.stages)]
     sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
-    found = search_orders(
+    searched = search_orders(
         shape_of(pipeline), durations_ms(pipeline), sends, holds, room, budget=budget
     )
-    if found is None:
+    if searched is None:
         return None
-    return replace(pipeline, order=coded(found.orders, pipeline))
+    return replace(pipeline, order=coded(searched.orders, pipeline))
 
 
 def _interleaved(
-    pipeline: Pipeline, cost: PipelineCost | None, parts: int, own_times: bool
+    pipeline: Pipeline, cost: PipelineCost | None, parts: int, use_plan_times: bool
 ) -> Pipeline | None:
-    counts, own, share = None, cost, 1.0 / parts
+    counts, part_cost, share = None, cost, 1.0 / parts
     if cost is not None:
         layers = sum(cost.layer_counts)
         if pipeline.stages * parts > layers:
             return None
-        own = virtual_cost(cost, parts)
-        counts, share = own.layer_counts, _share(cost, own)
+        part_cost = virtual_cost(cost, parts)
+        counts, share = part_cost.layer_counts, _share(cost, part_cost)
     chunks = tuple(
         replace(
             chunk,
-            **_times(chunk, None if own_times else own, share),
+            **_times(chunk, None if use_plan_times else part_cost, share),
             checkpoint_layers=_divided(chunk.checkpoint_layers, counts, parts),
         )
         for chunk in pipeline.chunks
@@ -304,7 +311,7 @@ def _divided(
     shared = []
     for part in range(parts):
         for stage, recomputed in enumerate(checkpoint_layers):
-            each, rest = divmod(recomputed, parts)
-            own = each + (part < rest)
-            shared.append(own if counts is None else min(own, counts[part * stages + stage]))
+            share, rest = divmod(recomputed, parts)
+            count = share + (part < rest)
+            shared.append(count if counts is None else min(count, counts[part * stages + stage]))
     return tuple(shared)

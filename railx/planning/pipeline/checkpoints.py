@@ -8,7 +8,7 @@ diagonal b + s. With n chunks and d stages there are n + d - 1 counts C in place
 and recomputing takes the time of one layer times their sum. The integer programme is
 
     min Σ C,  0 <= C <= layers of a stage,  and on every stage at every step
-    Σ over live chunks (kept - saved · C on its diagonal) <= capacity
+    Σ over live chunks (stored - saved · C on its diagonal) <= capacity
 
 A chunk is live whose forward has run and whose backward has not (eqs. 6-7). Rows after
 the last forward are left out: what is live then was live before.
@@ -21,9 +21,10 @@ the last forward are left out: what is live then was live before.
 * :func:`fast` is the default of plans. It also rounds the relaxation in the same way.
   Where that proves nothing best and the case is small, it asks the solver.
 
-Deviations: the paper prints no coefficients (the body of its algorithm 2); ``kept`` and
-``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it is
-HiGHS. Where stages have unequal layers a diagonal counts at most those of the smallest.
+Deviations: the paper prints no coefficients (the body of its algorithm 2); ``stored``
+and ``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it
+is HiGHS. Where stages have unequal layers a diagonal counts at most those of the
+smallest.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ _NODES = 500
 class CheckpointProblem:
     """Chunks [n] in forward order on stages [d], all memory in bytes per rank.
 
-    ``kept`` [d, n] is what a chunk keeps on a stage without recomputing, ``saved`` [n]
-    what each recomputed layer of it saves, ``capacity`` [d] what a stage has for
-    activations, ``layers`` the most that a diagonal may count. ``backward`` [n] are
-    chunks in backward order, ``longest_split`` N_split.
+    ``stored`` [d, n] are the activations of a chunk on a stage without recomputing,
+    ``saved`` [n] what each recomputed layer of it saves, ``capacity`` [d] the memory of
+    a stage for activations, ``layers`` the most that a diagonal may count. ``backward``
+    [n] are chunks in backward order, ``longest_split`` is N_split.
     """
 
-    kept: Floats
+    stored: Floats
     saved: Floats
     capacity: Floats
     layers: int
@@ -100,9 +101,9 @@ class CheckpointProblem:
     @property
     def position(self) -> Integers:
         """Each chunk's place [n] in the backward order (f2b of the paper)."""
-        place = np.empty_like(self.backward)
-        place[self.backward] = np.arange(len(self.backward))
-        return place
+        positions = np.empty_like(self.backward)
+        positions[self.backward] = np.arange(len(self.backward))
+        return positions
 
     def counts(self, diagonals: Integers) -> Integers:
         """Layers [d, n] that each stage recomputes of each chunk (eq. 16)."""
@@ -121,7 +122,7 @@ def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
     for stage in range(problem.stages):
         after, warm, steps = _steps(problem, stage)
         live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
-        missing = live @ problem.kept[stage] - problem.capacity[stage]
+        missing = live @ problem.stored[stage] - problem.capacity[stage]
         broken = missing > SLACK * problem.capacity[stage]
         matrix = np.zeros((np.count_nonzero(broken), problem.diagonals))
         matrix[:, problem.position + after] = live[broken] * problem.saved
@@ -135,10 +136,10 @@ def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
 
     ``layers`` [d, n] are recomputed of each chunk on each stage.
     """
-    held = problem.kept - problem.saved * np.broadcast_to(layers, problem.kept.shape)
+    remaining = problem.stored - problem.saved * np.broadcast_to(layers, problem.stored.shape)
     none = np.zeros((problem.stages, 1))
-    begun = np.concatenate([none, np.cumsum(held, axis=1)], axis=1)
-    ended = np.concatenate([none, np.cumsum(held[:, problem.backward], axis=1)], axis=1)
+    begun = np.concatenate([none, np.cumsum(remaining, axis=1)], axis=1)
+    ended = np.concatenate([none, np.cumsum(remaining[:, problem.backward], axis=1)], axis=1)
     peaks = np.empty(problem.stages)
     for stage in range(problem.stages):
         _, warm, steps = _steps(problem, stage)
@@ -189,7 +190,7 @@ def exact(
     options: Any = {"mip_rel_gap": gap}
     if most_nodes is not None:
         options["node_limit"] = most_nodes
-    found: Any = milp(
+    result: Any = milp(
         np.ones(problem.diagonals),
         integrality=np.ones(problem.diagonals, dtype=np.int64),
         bounds=Bounds(0, problem.layers),
@@ -197,16 +198,16 @@ def exact(
         options=options,
     )
     counts = None
-    if found.x is not None:
+    if result.x is not None:
         # The solver forgives a millionth of a row, which the sweep mends.
-        counts = _swept(problem, np.round(found.x).astype(np.int64), 0)
-    if found.status != _OPTIMAL and found.status != _INFEASIBLE:
-        counts = _least([counts, quick(problem)])
+        counts = _swept(problem, np.round(result.x).astype(np.int64), 0)
+    if result.status != _OPTIMAL and result.status != _INFEASIBLE:
+        counts = _smallest([counts, quick(problem)])
     if counts is None:
         return None
-    bound = found.mip_dual_bound
-    known = bound is not None and math.isfinite(bound)
-    return Solution(counts, math.ceil(bound - _NEAR) if known else lp_bound(problem))
+    bound = result.mip_dual_bound
+    proven = bound is not None and math.isfinite(bound)
+    return Solution(counts, math.ceil(bound - _NEAR) if proven else lp_bound(problem))
 
 
 def rough(problem: CheckpointProblem) -> Integers | None:
@@ -217,10 +218,10 @@ def rough(problem: CheckpointProblem) -> Integers | None:
 def quick(problem: CheckpointProblem) -> Integers | None:
     """Counts [n + d - 1] with a small sum, by no solver; None where none suffice."""
     nothing = np.zeros(problem.diagonals, dtype=np.int64)
-    found = _swept(problem, nothing, 0)
-    if found is None or not found.any():
-        return found
-    return _least([found, *(_swept(problem, nothing, rule) for rule in range(1, _RULES))])
+    counts = _swept(problem, nothing, 0)
+    if counts is None or not counts.any():
+        return counts
+    return _smallest([counts, *(_swept(problem, nothing, rule) for rule in range(1, _RULES))])
 
 
 def fast(problem: CheckpointProblem) -> Integers | None:
@@ -228,25 +229,25 @@ def fast(problem: CheckpointProblem) -> Integers | None:
 
     Small cases are solved exactly.
     """
-    found = quick(problem)
-    if found is None or not found.any():
-        return found
+    counts = quick(problem)
+    if counts is None or not counts.any():
+        return counts
     relaxed = _relaxed(problem)
     assert relaxed is not None  # the relaxation holds whatever whole counts hold
     start = np.floor(relaxed + _NEAR).astype(np.int64)
     rounded = (_swept(problem, start, rule) for rule in range(_RULES))
-    found = _least([found, *rounded])
-    assert found is not None
-    proven = found.sum() <= math.ceil(relaxed.sum() - _NEAR)
+    counts = _smallest([counts, *rounded])
+    assert counts is not None
+    proven = counts.sum() <= math.ceil(relaxed.sum() - _NEAR)
     if proven or problem.diagonals > _SMALL:
-        return found
+        return counts
     solved = exact(problem, most_nodes=_NODES)
-    return _least([found, None if solved is None else solved.counts])
+    return _smallest([counts, None if solved is None else solved.counts])
 
 
-def _least(found: Iterable[Integers | None]) -> Integers | None:
+def _smallest(candidates: Iterable[Integers | None]) -> Integers | None:
     """The counts with the least sum, the first of equals."""
-    return min((one for one in found if one is not None), key=np.sum, default=None)
+    return min((counts for counts in candidates if counts is not None), key=np.sum, default=None)
 
 
 def _swept(
@@ -257,7 +258,7 @@ def _swept(
 
     counts = start.copy()
     enough = sweep(
-        problem.kept,
+        problem.stored,
         problem.saved,
         problem.capacity,
         problem.layers,
@@ -286,11 +287,11 @@ def _relaxed(problem: CheckpointProblem) -> Floats | None:
     if not len(needed):
         return np.zeros(problem.diagonals)
     scale = problem.saved.max()
-    found: Any = linprog(
+    result: Any = linprog(
         np.ones(problem.diagonals),
         A_ub=-matrix / scale,
         b_ub=-needed / scale,
         bounds=(0, problem.layers),
         method="highs",
     )
-    return None if found.x is None else np.asarray(found.x)
+    return None if result.x is None else np.asarray(result.x)

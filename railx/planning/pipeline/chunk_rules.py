@@ -36,9 +36,9 @@ from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
 __all__ = [
-    "ChunkedSettings",
+    "ChunkRule",
+    "FixedChunkSettings",
     "Run",
-    "Way",
     "check_settings",
     "chunk_of",
     "cost_of",
@@ -47,13 +47,13 @@ __all__ = [
     "fits",
     "pieces",
     "pipeline_of",
-    "plan_chunked",
+    "plan_with_rules",
     "ranks_of",
     "recomputing",
     "refusal",
     "sizes_of",
     "spread",
-    "whole",
+    "uncut",
     "window_bytes",
 ]
 
@@ -70,7 +70,7 @@ _TIMES = (2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True)
-class ChunkedSettings(PlannerBase):
+class FixedChunkSettings(PlannerBase):
     """What the settings of every planner of fixed chunks have."""
 
     stages: Annotated[int, AtLeast(1)]
@@ -88,7 +88,7 @@ class ChunkedSettings(PlannerBase):
 
 
 @dataclass(frozen=True)
-class Way:
+class ChunkRule:
     """One way to make the chunks of a plan.
 
     ``recomputes(count, place)`` says whether all layers of the chunk at ``place`` of a
@@ -102,7 +102,7 @@ class Way:
     retimed: Callable[[list[Chunk]], list[Chunk]] | None = None
 
 
-def cost_of(settings: ChunkedSettings, task: PlanningTask) -> PipelineCost:
+def cost_of(settings: FixedChunkSettings, task: PlanningTask) -> PipelineCost:
     """The costs of the shape that the settings name."""
     shape = PipelineShape(settings.stages, settings.sequence_parallel_degree, settings.replicas)
     return build_pipeline_cost(
@@ -110,12 +110,12 @@ def cost_of(settings: ChunkedSettings, task: PlanningTask) -> PipelineCost:
     )
 
 
-def ranks_of(settings: ChunkedSettings) -> int:
+def ranks_of(settings: FixedChunkSettings) -> int:
     """Every rank of every stage."""
     return settings.stages * settings.replicas * settings.sequence_parallel_degree
 
 
-def whole(sequence: int, length: int) -> Slice:
+def uncut(sequence: int, length: int) -> Slice:
     """A sequence that is not cut."""
     return Slice(int(sequence), 0, int(length), int(length))
 
@@ -144,18 +144,18 @@ def filled(
     ``opened`` are slices that begin a chunk each and may be joined. Returns those
     chunks and the new ones. A sequence over the capacity is alone.
     """
-    bins: list[list[Slice]] = [[one] for one in opened]
-    room = np.array([capacity - one.tokens for one in opened], dtype=np.int64)
-    for one in sorted(short, key=lambda part: (-part.tokens, part.sequence)):
-        left = room - one.tokens
+    bins: list[list[Slice]] = [[part] for part in opened]
+    room = np.array([capacity - part.tokens for part in opened], dtype=np.int64)
+    for part in sorted(short, key=lambda part: (-part.tokens, part.sequence)):
+        left = room - part.tokens
         fitting = np.flatnonzero(left >= 0)
         if len(fitting):
             chosen = int(fitting[np.argmin(left[fitting])])
-            bins[chosen].append(one)
-            room[chosen] -= one.tokens
+            bins[chosen].append(part)
+            room[chosen] -= part.tokens
         else:
-            bins.append([one])
-            room = np.append(room, capacity - one.tokens)
+            bins.append([part])
+            room = np.append(room, capacity - part.tokens)
     return bins[: len(opened)], bins[len(opened) :]
 
 
@@ -167,16 +167,16 @@ def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -
     """
     if given is not None:
         return [given]
-    wanted = [longest / part for part in _PARTS if part <= most_parts]
-    wanted += [longest * times for times in _TIMES]
-    return sorted({math.ceil(one / alignment) * alignment for one in wanted}, reverse=True)
+    sizes = [longest / part for part in _PARTS if part <= most_parts]
+    sizes += [longest * times for times in _TIMES]
+    return sorted({math.ceil(size / alignment) * alignment for size in sizes}, reverse=True)
 
 
 def spread(layers: int, cost: PipelineCost) -> tuple[int, ...]:
     """Recomputed layers of each stage: as even as can be, the first ones more."""
-    each, rest = divmod(layers, cost.shape.stages)
+    share, rest = divmod(layers, cost.shape.stages)
     return tuple(
-        min(each + (stage < rest), cost.layers_of(stage)) for stage in range(cost.shape.stages)
+        min(share + (stage < rest), cost.layers_of(stage)) for stage in range(cost.shape.stages)
     )
 
 
@@ -214,7 +214,7 @@ def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
 def window_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
     """The most that a rank of a stage holds at once."""
     chunks = pipeline.chunks
-    held = cost.activation_bytes(
+    chunk_bytes = cost.activation_bytes(
         np.array([chunk.tokens for chunk in chunks], dtype=np.int64),
         np.array([chunk.kind == "split" for chunk in chunks]),
         stage,
@@ -222,36 +222,36 @@ def window_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
     )
     count = len(chunks)
     window = pipeline.stages - (stage + 1) + longest_split(chunks)
-    begun = np.concatenate(([0.0], np.cumsum(held)))
-    ended = np.concatenate(([0.0], np.cumsum(held[backward_order(chunks)])))
+    begun = np.concatenate(([0.0], np.cumsum(chunk_bytes)))
+    ended = np.concatenate(([0.0], np.cumsum(chunk_bytes[backward_order(chunks)])))
     step = np.arange(count)
     return float((begun[np.minimum(count, window + step)] - ended[step]).max())
 
 
-def plan_chunked(
-    settings: ChunkedSettings, task: PlanningTask, ways: Sequence[Way], cost: PipelineCost
+def plan_with_rules(
+    settings: FixedChunkSettings, task: PlanningTask, rules: Sequence[ChunkRule], cost: PipelineCost
 ) -> tuple[PipelineBatch, ...]:
     """The batches of the fastest way; PlanError where none fits memory."""
     check_settings(settings, task)
     best: tuple[PipelineBatch, ...] | None = None
-    least = np.inf
-    for way in ways:
-        made = _made(way, settings, task, cost)
-        if made is not None:
-            total = sum(batch.predicted_ms for batch in made)
-            if total < least:
-                best, least = made, total
+    best_ms = np.inf
+    for rule in rules:
+        batches = _plan_with_rule(rule, settings, task, cost)
+        if batches is not None:
+            total = sum(batch.predicted_ms for batch in batches)
+            if total < best_ms:
+                best, best_ms = batches, total
     if best is None:
 
         def holds(batch: SampledBatch) -> bool:
             only, alone = replace(task, batches=(batch,)), replace(settings, replicas=1)
-            return any(_made(way, alone, only, cost) is not None for way in ways)
+            return any(_plan_with_rule(rule, alone, only, cost) is not None for rule in rules)
 
         raise refusal(settings, task, holds)
     return best
 
 
-def check_settings(settings: ChunkedSettings, task: PlanningTask) -> None:
+def check_settings(settings: FixedChunkSettings, task: PlanningTask) -> None:
     """Refuse fewer sequences in a batch than replicas, and layers that are not."""
     layers = settings.checkpointed_layers
     if layers is not None and layers > task.model.layers:
@@ -268,15 +268,15 @@ def check_settings(settings: ChunkedSettings, task: PlanningTask) -> None:
 
 
 def refusal(
-    settings: ChunkedSettings, task: PlanningTask, holds: Callable[[SampledBatch], bool]
+    settings: FixedChunkSettings, task: PlanningTask, holds: Callable[[SampledBatch], bool]
 ) -> PlanError:
     """Why nothing fits memory, with the longest sequence and the longest that fits.
 
     ``holds`` says whether one replica holds a batch.
     """
     worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
-    place = int(np.argmax(worst.lengths))
-    sequence, length = int(worst.sequences[place]), int(worst.lengths[place])
+    index = int(np.argmax(worst.lengths))
+    sequence, length = int(worst.sequences[index]), int(worst.lengths[index])
     where = f"{settings.stages} stages of {settings.sequence_parallel_degree} ranks"
     most, fails = 0, length + 1
     while fails - most > 1:
@@ -296,8 +296,8 @@ def refusal(
     )
 
 
-def _made(
-    way: Way, settings: ChunkedSettings, task: PlanningTask, cost: PipelineCost
+def _plan_with_rule(
+    rule: ChunkRule, settings: FixedChunkSettings, task: PlanningTask, cost: PipelineCost
 ) -> tuple[PipelineBatch, ...] | None:
     """All batches in one way with the fewest layers recomputed; None: too large."""
     layers = sum(map(cost.layers_of, range(cost.shape.stages)))
@@ -307,31 +307,31 @@ def _made(
         counts = range(layers + 1)
     runs = [
         [
-            way.cut(batch.sequences[positions], batch.lengths[positions])
+            rule.cut(batch.sequences[positions], batch.lengths[positions])
             for positions in share_among_replicas(batch.lengths, settings.replicas, cost)
         ]
         for batch in counted(task.batches, "batches")
     ]
-    chunked = [[_timed(way, one, cost) for one in batch] for batch in runs]
+    chunked = [[_timed(rule, replica_runs, cost) for replica_runs in batch] for batch in runs]
     low = 0
     for batch_runs in chunked:
         for replica, timed in enumerate(batch_runs):
             high = len(counts) - 1
-            if not fits(_pipeline(way, timed, counts[high], replica, cost), cost):
+            if not fits(_pipeline(rule, timed, counts[high], replica, cost), cost):
                 return None
             while low < high:
                 middle = (low + high) // 2
-                if fits(_pipeline(way, timed, counts[middle], replica, cost), cost):
+                if fits(_pipeline(rule, timed, counts[middle], replica, cost), cost):
                     high = middle
                 else:
                     low = middle + 1
     count = counts[low]
-    account = {**way.account, "checkpointed_layers": count}
+    account = {**rule.account, "checkpointed_layers": count}
     return tuple(
         PipelineBatch(
             index,
             tuple(
-                _pipeline(way, timed, count, replica, cost)
+                _pipeline(rule, timed, count, replica, cost)
                 for replica, timed in enumerate(batch_runs)
             ),
             account,
@@ -341,25 +341,27 @@ def _made(
     )
 
 
-def _timed(way: Way, runs: list[Run], cost: PipelineCost) -> list[list[Chunk]]:
+def _timed(rule: ChunkRule, runs: list[Run], cost: PipelineCost) -> list[list[Chunk]]:
     """Runs as chunks with their times, those of most chunks first."""
-    made = [[chunk_of(slices, cost) for slices in run] for run in runs]
-    if way.retimed is not None:
-        made = [way.retimed(run) for run in made]
-    return sorted(made, key=lambda run: -len(run))
+    chunk_runs = [[chunk_of(slices, cost) for slices in run] for run in runs]
+    if rule.retimed is not None:
+        chunk_runs = [rule.retimed(run) for run in chunk_runs]
+    return sorted(chunk_runs, key=lambda run: -len(run))
 
 
 def _pipeline(
-    way: Way, runs: list[list[Chunk]], layers: int, replica: int, cost: PipelineCost
+    chunk_rule: ChunkRule, runs: list[list[Chunk]], layers: int, replica: int, cost: PipelineCost
 ) -> Pipeline:
-    each = spread(layers, cost)
+    spread_layers = spread(layers, cost)
     every = tuple(map(cost.layers_of, range(cost.shape.stages)))
-    rule = way.recomputes
+    rule = chunk_rule.recomputes
     return pipeline_of(
         (
-            recomputing(chunk, every if rule is not None and rule(len(run), place) else each)
+            recomputing(
+                chunk, every if rule is not None and rule(len(run), index) else spread_layers
+            )
             for run in runs
-            for place, chunk in enumerate(run)
+            for index, chunk in enumerate(run)
         ),
         replica,
         cost.shape,

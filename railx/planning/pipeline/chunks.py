@@ -92,10 +92,10 @@ class Chunked:
     @cached_property
     def run_start(self) -> Integers:
         """The first chunk [n] of each one's cut sequence, its own where none is cut."""
-        starts, place, counts = [], 0, self.count.tolist()
-        while place < len(counts):
-            starts += [place] * counts[place]
-            place += counts[place]
+        starts, start, counts = [], 0, self.count.tolist()
+        while start < len(counts):
+            starts += [start] * counts[start]
+            start += counts[start]
         return np.array(starts, dtype=np.int64)
 
     @cached_property
@@ -104,10 +104,10 @@ class Chunked:
 
     def slices(self, chunk: int) -> tuple[Slice, ...]:
         """What a chunk holds."""
-        own = slice(int(self._first[chunk]), int(self._first[chunk + 1]))
+        span = slice(int(self._first[chunk]), int(self._first[chunk + 1]))
         parts = (self.sequence, self.start, self.stop, self.length)
         return tuple(
-            Slice(*each) for each in zip(*(part[own].tolist() for part in parts), strict=True)
+            Slice(*fields) for fields in zip(*(part[span].tolist() for part in parts), strict=True)
         )
 
 
@@ -160,10 +160,10 @@ def cut_and_pack(
     constant = cost.chunk_constant_ms
     inner = _slice_ms(edges[:-1], widths, cost)
     # Long sequences come first.
-    whole = np.searchsorted(edges[1:-1], tokens, side="left")
-    cut = int(np.count_nonzero(whole))
-    counts = whole[:cut] + 1
-    tail_start = edges[whole[:cut]]
+    inner_cuts = np.searchsorted(edges[1:-1], tokens, side="left")
+    cut = int(np.count_nonzero(inner_cuts))
+    counts = inner_cuts[:cut] + 1
+    tail_start = edges[inner_cuts[:cut]]
     tail_tokens = tokens[:cut] - tail_start
     short = tokens[cut:]
     opened = (tail_tokens, _slice_ms(tail_start, tail_tokens, cost) + constant)
@@ -173,7 +173,7 @@ def cut_and_pack(
     # Compiled code is loaded by who plans.
     from railx.planning.pipeline.kernels import pack
 
-    place, bins = pack(
+    bin_of, bins = pack(
         short,
         _slice_ms(np.zeros_like(short), short, cost),
         opened[0],
@@ -185,7 +185,7 @@ def cut_and_pack(
     )
     owner = np.repeat(np.arange(cut), counts)
     nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return join(tuple(cuts), rows, tokens, owner, edges[nth], place, bins, len(opened[0]), cost)
+    return join(tuple(cuts), rows, tokens, owner, edges[nth], bin_of, bins, len(opened[0]), cost)
 
 
 def join(
@@ -194,7 +194,7 @@ def join(
     tokens: Lengths,
     owner: Integers,
     start: Integers,
-    place: Integers,
+    bin_of: Integers,
     bins: int,
     tails: int,
     cost: PipelineCost,
@@ -206,20 +206,20 @@ def join(
     begin. The others are in bins [n - cut], of which the first ``tails`` are the last
     chunks of the cut sequences.
     """
-    cut = len(tokens) - len(place)
+    cut = len(tokens) - len(bin_of)
     counts = np.bincount(owner, minlength=cut).astype(np.int64)
     ends = np.cumsum(counts)
     stop = np.append(start, 0)[1:]
     stop[ends - 1] = tokens[:cut]
     chunk_of_bin = np.concatenate([ends[:tails] - 1, len(owner) + np.arange(bins - tails)])
     position = np.concatenate([owner, np.arange(cut, len(tokens))])
-    chunk = np.concatenate([np.arange(len(owner)), chunk_of_bin.astype(np.int64)[place]])
+    chunk = np.concatenate([np.arange(len(owner)), chunk_of_bin.astype(np.int64)[bin_of]])
     by_chunk = np.lexsort((position, chunk))
     return _chunked(
         cuts,
         rows[position][by_chunk],
         tokens[position][by_chunk],
-        np.concatenate([start, np.zeros_like(place)])[by_chunk],
+        np.concatenate([start, np.zeros_like(bin_of)])[by_chunk],
         np.concatenate([stop, tokens[cut:]])[by_chunk],
         chunk[by_chunk],
         np.concatenate([np.repeat(counts, counts), np.ones(bins - tails, dtype=np.int64)]),

@@ -6,6 +6,8 @@ pipelines try these chunks too (``chunking: best``).
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,13 +15,13 @@ from railx.planning.format.parts import Chunk, Pipeline
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import pipeline_ms
 from railx.planning.pipeline.chunk_rules import (
-    ChunkedSettings,
+    FixedChunkSettings,
     chunk_of,
     fits,
     pipeline_of,
     recomputing,
     spread,
-    whole,
+    uncut,
 )
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost
@@ -47,14 +49,16 @@ def consecutive_cuts(
     ``fill_weight`` times the longest t plus ``share`` times their sum.
     """
     work = np.concatenate(([0.0], np.cumsum(works_ms)))
-    held = np.concatenate(([0], np.cumsum(tokens)))
+    token_sums = np.concatenate(([0], np.cumsum(tokens)))
 
     def within(limit_ms: float) -> list[int]:
         """The fewest micro-batches of up to this time."""
         ends, start, count = [], 0, len(works_ms)
         while start < count:
             by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right") - 1
-            by_tokens = np.searchsorted(held, held[start] + most_tokens, side="right") - 1
+            by_tokens = (
+                np.searchsorted(token_sums, token_sums[start] + most_tokens, side="right") - 1
+            )
             start = max(start + 1, min(int(by_time), int(by_tokens)))
             ends.append(start)
         return ends
@@ -63,8 +67,8 @@ def consecutive_cuts(
         return float(np.diff(work[[0, *ends]]).max()) + constant_ms
 
     def time_ms(ends: list[int]) -> float:
-        whole = float(work[-1]) + len(ends) * constant_ms
-        return fill_weight * longest_ms(ends) + share * whole
+        total_ms = float(work[-1]) + len(ends) * constant_ms
+        return fill_weight * longest_ms(ends) + share * total_ms
 
     # A hair above: without their constant again, both may be rounded below their works.
     low = (float(works_ms.max()) + constant_ms) * (1 + 1e-12)
@@ -85,41 +89,44 @@ def consecutive_cuts(
 
 
 def plan_dyna_pipe_batch(
-    iteration: int, batch: SampledBatch, settings: ChunkedSettings, cost: PipelineCost
+    iteration: int, batch: SampledBatch, settings: FixedChunkSettings, cost: PipelineCost
 ) -> PipelineBatch | None:
     """Plan one batch; None where memory does not hold it."""
     layers = sum(map(cost.layers_of, range(cost.shape.stages)))
     given = settings.checkpointed_layers
     low, high = (0, layers) if given is None else (given, given)
-    found = _with_layers(batch, high, settings.replicas, cost)
-    if found is None:
+    pipelines = _with_layers(batch, high, settings.replicas, cost)
+    if pipelines is None:
         return None
     while low < high:
         middle = (low + high) // 2
-        made = _with_layers(batch, middle, settings.replicas, cost)
-        if made is None:
+        trial = _with_layers(batch, middle, settings.replicas, cost)
+        if trial is None:
             low = middle + 1
         else:
-            high, found = middle, made
-    micro_batches = sum(len(pipeline.chunks) for pipeline in found)
+            high, pipelines = middle, trial
+    micro_batches = sum(len(pipeline.chunks) for pipeline in pipelines)
     account = {"checkpointed_layers": high, "micro_batches": micro_batches}
-    return PipelineBatch(iteration, tuple(found), account, predicted_other_ms=cost.batch_ms)
+    return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
 
 def _with_layers(
     batch: SampledBatch, layers: int, replicas: int, cost: PipelineCost
 ) -> list[Pipeline] | None:
     """Pipelines that recompute so many layers; None where they do not fit memory."""
-    shape, each = cost.shape, spread(layers, cost)
-    order = np.lexsort((batch.sequences, batch.lengths))
-    sequences, lengths = batch.sequences[order], batch.lengths[order]
+    shape, recomputed = cost.shape, spread(layers, cost)
+    ascending = np.lexsort((batch.sequences, batch.lengths))
+    sequences, lengths = batch.sequences[ascending], batch.lengths[ascending]
     forward, backward, _ = cost.slice_times_ms(np.zeros(len(lengths)), lengths)
     room = min(
         cost.capacity_bytes(stage)
-        / (float(cost.activation_bytes(1, False, stage, each[stage])) * (shape.stages - stage))
+        / (
+            float(cost.activation_bytes(1, False, stage, recomputed[stage]))
+            * (shape.stages - stage)
+        )
         for stage in range(shape.stages)
     )
-    again = max(count / cost.layers_of(stage) for stage, count in enumerate(each))
+    again = max(count / cost.layers_of(stage) for stage, count in enumerate(recomputed))
     empty = cost.chunk_time_ms([])
     ends = consecutive_cuts(
         (1 + again) * forward + backward,
@@ -129,23 +136,26 @@ def _with_layers(
         shape.stages - 1,
         1 / replicas,
     )
-    # A replica without a micro-batch would not be one.
+    # Every replica needs a micro-batch.
     while len(ends) < replicas:
         widths = np.diff([0, *ends])
         widest = int(np.argmax(widths))
         ends.insert(widest, ends[widest] - int(widths[widest]) // 2)
+    slices = [uncut(*pair) for pair in zip(sequences, lengths, strict=True)]
     chunks = [
-        recomputing(chunk_of([whole(*pair) for pair in zip(rows, own, strict=True)], cost), each)
-        for rows, own in zip(
-            np.split(sequences, ends[:-1]), np.split(lengths, ends[:-1]), strict=True
-        )
+        recomputing(chunk_of(slices[start:end], cost), recomputed)
+        for start, end in pairwise([0, *ends])
     ]
     pipelines = []
-    for replica, own in enumerate(_shared(chunks, replicas)):
-        both = [pipeline_of(some, replica, shape) for some in (own, own[::-1])]
-        if not fits(both[0], cost) and not fits(both[1], cost):
+    for replica, order in enumerate(_shared(chunks, replicas)):
+        fitting = [
+            pipeline
+            for pipeline in (pipeline_of(order[::way], replica, shape) for way in (1, -1))
+            if fits(pipeline, cost)
+        ]
+        if not fitting:
             return None
-        pipelines.append(min((one for one in both if fits(one, cost)), key=pipeline_ms))
+        pipelines.append(min(fitting, key=pipeline_ms))
     return pipelines
 
 
@@ -154,7 +164,7 @@ def _shared(chunks: list[Chunk], replicas: int) -> list[list[Chunk]]:
     busy = np.zeros(replicas)
     shared: list[list[Chunk]] = [[] for _ in range(replicas)]
     for chunk in sorted(
-        chunks, key=lambda one: -(one.predicted_forward_ms + one.predicted_backward_ms)
+        chunks, key=lambda chunk_: -(chunk_.predicted_forward_ms + chunk_.predicted_backward_ms)
     ):
         chosen = int(np.argmin(busy))
         shared[chosen].append(chunk)

@@ -59,34 +59,34 @@ def fixed_chunks(
     order = np.lexsort((sequences, -lengths))
     rows, tokens = sequences[order], lengths[order]
 
-    def made(size: int, cut: Callable[[Lengths], _Slices], beside_tails: bool = False) -> Chunked:
+    def packed(size: int, cut: Callable[[Lengths], _Slices], beside_tails: bool = False) -> Chunked:
         long = int(np.count_nonzero(tokens > size))
         return _packed(rows, tokens, long, cut(tokens[:long]), size, beside_tails, cost)
 
     for size in sizes_of(None, context, most_parts, 1):
-        yield FixedChunks(f"dapple {size}", made(size, _whole))
+        yield FixedChunks(f"dapple {size}", packed(size, _uncut))
     for size in sizes_of(None, context, most_parts, alignment):
         count = -(-context // size)
         of_size = _by_size(size)
-        yield FixedChunks(f"seq1f1b {size}", made(size, of_size, beside_tails=True))
-        alone = made(size, of_size)
-        for kept in sorted({2**k for k in range(count.bit_length()) if 2**k < count} | {count}):
-            yield FixedChunks(f"chunk_flow {size} {kept}", alone, kept)
-        yield FixedChunks(f"slim_pipe {size}", made(size, _evenly(size=size)))
+        yield FixedChunks(f"seq1f1b {size}", packed(size, of_size, beside_tails=True))
+        alone = packed(size, of_size)
+        for retained in sorted({2**k for k in range(count.bit_length()) if 2**k < count} | {count}):
+            yield FixedChunks(f"chunk_flow {size} {retained}", alone, retained)
+        yield FixedChunks(f"slim_pipe {size}", packed(size, _evenly(size=size)))
         if count > 1:
-            yield FixedChunks(f"seq1f1b even {size}", made(size, _evenly(count=count)))
+            yield FixedChunks(f"seq1f1b even {size}", packed(size, _evenly(count=count)))
             by_work = _by_work(count, alignment, cost)
-            yield FixedChunks(f"seq1f1b equal_work {size}", made(size, by_work))
+            yield FixedChunks(f"seq1f1b equal_work {size}", packed(size, by_work))
 
 
-def _whole(tokens: Lengths) -> _Slices:
+def _uncut(tokens: Lengths) -> _Slices:
     return np.arange(len(tokens)), np.zeros_like(tokens)
 
 
 def _by_size(size: int) -> Callable[[Lengths], _Slices]:
     def cut(tokens: Lengths) -> _Slices:
-        owner, place = _places(-(-tokens // size))
-        return owner, place * size
+        owner, index = _indices(-(-tokens // size))
+        return owner, index * size
 
     return cut
 
@@ -96,8 +96,8 @@ def _evenly(count: int | None = None, size: int = 1) -> Callable[[Lengths], _Sli
 
     def cut(tokens: Lengths) -> _Slices:
         counts = -(-tokens // size) if count is None else np.minimum(count, tokens)
-        owner, place = _places(counts)
-        return owner, tokens[owner] * place // counts[owner]
+        owner, index = _indices(counts)
+        return owner, tokens[owner] * index // counts[owner]
 
     return cut
 
@@ -106,19 +106,19 @@ def _by_work(count: int, alignment: int, cost: PipelineCost) -> Callable[[Length
     """Slices of equal time; cuts that coincide are one (``equal_work_cuts``)."""
 
     def cut(tokens: Lengths) -> _Slices:
-        whole = tokens[:, None].astype(np.float64)
+        length = tokens[:, None].astype(np.float64)
         quadratic, linear = cost.quadratic_ms, cost.linear_ms
-        target = (quadratic * whole**2 + linear * whole) * np.arange(count) / count
+        target = (quadratic * length**2 + linear * length) * np.arange(count) / count
         position = 2 * target / (linear + np.sqrt(linear**2 + 4 * quadratic * target))
         starts = (np.round(position / alignment) * alignment).astype(np.int64)
         first = np.diff(starts, axis=1, prepend=-1) > 0
-        owner, place = np.nonzero(first & (starts < tokens[:, None]))
-        return owner.astype(np.int64), starts[owner, place]
+        owner, index = np.nonzero(first & (starts < tokens[:, None]))
+        return owner.astype(np.int64), starts[owner, index]
 
     return cut
 
 
-def _places(counts: Integers) -> _Slices:
+def _indices(counts: Integers) -> _Slices:
     """For so many slices of each sequence [n]: each one's sequence and place [m]."""
     owner = np.repeat(np.arange(len(counts)), counts)
     first = np.cumsum(counts) - counts
@@ -145,10 +145,10 @@ def _packed(
     counts = np.bincount(owner, minlength=long).astype(np.int64)
     by_count = np.argsort(-counts, kind="stable")
     if np.any(by_count[1:] < by_count[:-1]):
-        place_of = np.empty_like(by_count)
-        place_of[by_count] = np.arange(long)
-        by_place = np.argsort(place_of[owner], kind="stable")
-        owner, start = place_of[owner][by_place], start[by_place]
+        rank_of = np.empty_like(by_count)
+        rank_of[by_count] = np.arange(long)
+        by_rank = np.argsort(rank_of[owner], kind="stable")
+        owner, start = rank_of[owner][by_rank], start[by_rank]
         rows = np.concatenate([rows[:long][by_count], rows[long:]])
         tokens = np.concatenate([tokens[:long][by_count], tokens[long:]])
         counts = counts[by_count]
@@ -156,5 +156,5 @@ def _packed(
     tails = tokens[:long] - start[ends - 1] if beside_tails else tokens[:0]
     short = tokens[long:]
     nothing = np.zeros(len(short))
-    place, bins = pack(short, nothing, tails, np.zeros(len(tails)), 0.0, math.inf, size, 2)
-    return join((), rows, tokens, owner, start, place, bins, len(tails), cost)
+    bin_of, bins = pack(short, nothing, tails, np.zeros(len(tails)), 0.0, math.inf, size, 2)
+    return join((), rows, tokens, owner, start, bin_of, bins, len(tails), cost)

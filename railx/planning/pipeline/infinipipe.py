@@ -44,14 +44,14 @@ from railx.planning.format.schedule import backward_order, longest_split, pipeli
 from railx.planning.packing import Lengths
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import (
-    TRAINED,
-    TRIED,
-    TriedName,
+    CANDIDATE_SCHEDULES,
+    TRAINABLE_SCHEDULES,
+    ScheduleChoice,
     best_batch,
     with_schedule,
 )
 from railx.planning.pipeline.checkpoints import CheckpointProblem
-from railx.planning.pipeline.chunk_rules import ChunkedSettings, spread
+from railx.planning.pipeline.chunk_rules import FixedChunkSettings, spread
 from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
@@ -84,21 +84,21 @@ Integers = npt.NDArray[np.int64]
 #: What is recomputed: as much as memory asks for, everything, or nothing.
 Checkpointing = Literal["adaptive", "exact", "full", "none"]
 #: The order of passes: a schedule, an order that is searched for, or the fastest.
-PipelineSchedule = TriedName | Literal["best", "best_trained"]
+PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
 
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
 _TOKEN_LIMITS = 8
 #: Families of candidates of which every one is grouped and simulated, at most, and how
 #: far above the best family's their times may be.
-_FAMILIES = 5
-_NEAR = 1.015
+_MAX_FAMILIES = 5
+_NEAR_BEST = 1.015
 #: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
-_WORTH = 0.05
+_MAX_SLOWDOWN_FOR_BALANCE = 0.05
 #: Pipelines whose division and recomputation are mended; half where a plan is known.
-_MENDED = 6
+_CANDIDATES_TO_REFINE = 6
 #: What solving them thoroughly may gain, beyond which nobody tries.
-_LOWERED = 1.005
+_SOLVING_GAIN = 1.005
 #: How counts of recomputed layers are found: as they are priced, or with more care.
 _Care = Literal["rough", "quick", "thorough"]
 _METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
@@ -181,7 +181,7 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _Recomputation:
     """Σ C, what makes the layers [d, n] of it, what the exact programme left open."""
 
     total: int
@@ -190,7 +190,7 @@ class _Counted:
 
 
 @dataclass(frozen=True)
-class _Divided:
+class _Division:
     """Chunks and where pipelines of them begin and end.
 
     With the price of eq. 14 and the time of the simulation, both in ms.
@@ -203,7 +203,7 @@ class _Divided:
 
 
 @dataclass(frozen=True)
-class _Grouped:
+class _Grouping:
     """Chunks in pipelines, their time, and the name of how they were made."""
 
     chunked: Chunked
@@ -234,10 +234,10 @@ def plan_pipeline_batch(
     planned = _planned(iteration, batch, settings, cost, longest)
     if settings.chunking == "best":
         limit_ms = math.inf if planned is None else planned.predicted_ms
-        planned = _of_neighbours(iteration, batch, settings, cost, limit_ms) or planned
+        planned = _with_sorted_micro_batches(iteration, batch, settings, cost, limit_ms) or planned
     if planned is None:
-        own = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
-        raise _refusal(batch, own, cost)
+        tried = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
+        raise _refusal(batch, tried, cost)
     return _scheduled(planned, settings, cost)
 
 
@@ -250,27 +250,31 @@ def _planned(
 ) -> PipelineBatch | None:
     """The batch in 1F1B order, each replica by itself; None where one does not fit."""
     pipelines: list[Pipeline] = []
-    found: list[_Grouped] = []
+    groupings: list[_Grouping] = []
     for replica, positions in enumerate(
         share_among_replicas(batch.lengths, settings.replicas, cost)
     ):
         best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
         if best is None:
             return None
-        found.append(best)
+        groupings.append(best)
         pipelines += _pipelines(best, replica, cost)
     account: dict[str, Any] = {
-        "chunking": [one.chunking for one in found],
-        "slices_of_the_longest": [int(one.chunked.count.max()) for one in found],
-        "longest_over_mean": [one.chunked.longest_over_mean for one in found],
-        "recomputed_diagonals": [sum(group.diagonals for group in one.groups) for one in found],
+        "chunking": [grouping.chunking for grouping in groupings],
+        "slices_of_the_longest": [int(grouping.chunked.count.max()) for grouping in groupings],
+        "longest_over_mean": [grouping.chunked.longest_over_mean for grouping in groupings],
+        "recomputed_diagonals": [
+            sum(group.diagonals for group in grouping.groups) for grouping in groupings
+        ],
     }
     if settings.checkpointing == "exact":
-        account["checkpoint_gap"] = [max(group.gap for group in one.groups) for one in found]
+        account["checkpoint_gap"] = [
+            max(group.gap for group in grouping.groups) for grouping in groupings
+        ]
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
 
-def _of_neighbours(
+def _with_sorted_micro_batches(
     iteration: int,
     batch: SampledBatch,
     settings: PipelineSettings,
@@ -283,23 +287,23 @@ def _of_neighbours(
     """
     layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
     shape = cost.shape
-    own = ChunkedSettings("dyna_pipe", shape.stages, shape.replicas, shape.degree, layers)
-    made = plan_dyna_pipe_batch(iteration, batch, own, cost)
-    if made is None:
+    rule = FixedChunkSettings("dyna_pipe", shape.stages, shape.replicas, shape.degree, layers)
+    planned = plan_dyna_pipe_batch(iteration, batch, rule, cost)
+    if planned is None:
         return None
     pipelines, recomputed, over = [], [], []
-    for pipeline in made.pipelines:
+    for pipeline in planned.pipelines:
         first, last = pipeline.chunks[0], pipeline.chunks[-1]
         edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
         work_ms = sum(
-            one.predicted_forward_ms + one.predicted_backward_ms for one in pipeline.chunks
+            chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in pipeline.chunks
         )
         if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
         other, diagonals = _recomputing_less(pipeline, settings, cost)
         pipelines.append(other)
         recomputed.append(diagonals)
-        times = [one.predicted_forward_ms + one.predicted_backward_ms for one in other.chunks]
+        times = [chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in other.chunks]
         over.append(max(times) * len(times) / sum(times))
     replicas = range(shape.replicas)
     account = {
@@ -308,25 +312,25 @@ def _of_neighbours(
         "longest_over_mean": over,
         "recomputed_diagonals": recomputed,
     }
-    made = replace(made, pipelines=tuple(pipelines), solver=account)
-    return made if made.predicted_ms < limit_ms else None
+    planned = replace(planned, pipelines=tuple(pipelines), solver=account)
+    return planned if planned.predicted_ms < limit_ms else None
 
 
 def _recomputing_less(
     pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
 ) -> tuple[Pipeline, int]:
     """With the layers that our method recomputes where that is faster, and Σ C."""
-    own = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
-    found = _counts(checkpoint_problem(pipeline, cost), settings, cost, "thorough")
-    if found is not None and any(map(any, own)):
+    planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
+    counts = _counts(checkpoint_problem(pipeline, cost), settings, cost, "thorough")
+    if counts is not None and any(map(any, planned_layers)):
         chunks = tuple(
             replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
-            for chunk, layers in zip(pipeline.chunks, found.layers().T.tolist(), strict=True)
+            for chunk, layers in zip(pipeline.chunks, counts.layers().T.tolist(), strict=True)
         )
         other = replace(pipeline, chunks=chunks)
         if pipeline_ms(other) < pipeline_ms(pipeline):
-            return other, found.total
-    return pipeline, sum(map(max, own))
+            return other, counts.total
+    return pipeline, sum(map(max, planned_layers))
 
 
 def _scheduled(
@@ -337,7 +341,7 @@ def _scheduled(
         return batch
     recompute = settings.checkpointing != "none"
     if settings.schedule == "best" or settings.schedule == "best_trained":
-        among = TRIED if settings.schedule == "best" else TRAINED
+        among = CANDIDATE_SCHEDULES if settings.schedule == "best" else TRAINABLE_SCHEDULES
         return best_batch(batch, cost, among, recompute=recompute)
     changed = []
     for index, pipeline in enumerate(batch.pipelines):
@@ -372,10 +376,10 @@ def _problem(
     most_chunks: int,
     cost: PipelineCost,
 ) -> CheckpointProblem:
-    kept, saved = _token_bytes(cost)
+    stored, saved = _token_bytes(cost)
     kind = split.astype(np.int64)
     return CheckpointProblem(
-        kept=kept[:, kind] * tokens,
+        stored=stored[:, kind] * tokens,
         saved=saved[kind] * tokens,
         capacity=np.array(cost.capacities, dtype=np.float64),
         layers=min(cost.layer_counts),
@@ -391,8 +395,8 @@ def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
     First of chunks that are not one slice of a cut sequence, then of those that are.
     """
     kinds = np.array([False, True])
-    kept = [cost.activation_bytes(1, kinds, stage) for stage in range(cost.shape.stages)]
-    return np.array(kept), np.asarray(cost.layer_saving_bytes(1, kinds), dtype=np.float64)
+    stored = [cost.activation_bytes(1, kinds, stage) for stage in range(cost.shape.stages)]
+    return np.array(stored), np.asarray(cost.layer_saving_bytes(1, kinds), dtype=np.float64)
 
 
 def _best(
@@ -401,72 +405,78 @@ def _best(
     settings: PipelineSettings,
     cost: PipelineCost,
     context: int,
-) -> _Grouped | None:
+) -> _Grouping | None:
     """The pipelines with the least simulated time; None where nothing fits memory."""
     if settings.chunking != "best":
-        return _own(sequences, lengths, settings, cost)
-    own = _own(sequences, lengths, settings, cost)
-    made = list(
+        return _best_processed(sequences, lengths, settings, cost)
+    processed = _best_processed(sequences, lengths, settings, cost)
+    fixed = list(
         fixed_chunks(
             sequences, lengths, context, settings.most_slices, settings.alignment_tokens, cost
         )
     )
-    return _of_fixed_chunks(made, own, settings, cost)
+    return _of_fixed_chunks(fixed, processed, settings, cost)
 
 
-def _own(
+def _best_processed(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
-) -> _Grouped | None:
+) -> _Grouping | None:
     """The best of chunks that the sequence processor makes."""
     for beside_tails in (True, False):
         families = list(_candidates(sequences, lengths, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
-        balanced = [[one for one in own if one.longest_over_mean <= limit] for own in families]
-        others = [[one for one in own if one.longest_over_mean > limit] for own in families]
-        best = _least_simulated(balanced, settings, cost)
-        worth = 1.0 if settings.chunking == "best" else 1 - _WORTH
-        known_ms = math.inf if best is None else best.simulated_ms * worth
-        other = _least_simulated(others, settings, cost, known_ms)
-        if other is not None and other.simulated_ms < known_ms:
+        balanced = [[c for c in family if c.longest_over_mean <= limit] for family in families]
+        others = [[c for c in family if c.longest_over_mean > limit] for family in families]
+        best = _fastest(balanced, settings, cost)
+        share = 1.0 if settings.chunking == "best" else 1 - _MAX_SLOWDOWN_FOR_BALANCE
+        incumbent_ms = math.inf if best is None else best.simulated_ms * share
+        other = _fastest(others, settings, cost, incumbent_ms)
+        if other is not None and other.simulated_ms < incumbent_ms:
             best = other
         if best is not None:
-            own = "balanced" if settings.chunking == "best" else settings.chunking
-            return replace(best, chunking=own)
+            name = "balanced" if settings.chunking == "best" else settings.chunking
+            return replace(best, chunking=name)
     return None
 
 
-def _time_of(grouped: _Grouped | _Divided) -> float:
+def _time_of(grouped: _Grouping | _Division) -> float:
     return grouped.simulated_ms
 
 
 def _of_fixed_chunks(
-    made: list[FixedChunks], best: _Grouped | None, settings: PipelineSettings, cost: PipelineCost
-) -> _Grouped | None:
+    fixed: list[FixedChunks], best: _Grouping | None, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouping | None:
     """The best so far or, where they are faster, pipelines of chunks of fixed rules.
 
     First under our recomputation and grouping, then under that of the rules, one
     pipeline for all; what a bound rules out is left out.
     """
     names: dict[bytes, FixedChunks] = {}
-    for one in made:
-        names.setdefault(one.chunked.chunk.tobytes() + one.chunked.start.tobytes(), one)
+    for candidate in fixed:
+        names.setdefault(
+            candidate.chunked.chunk.tobytes() + candidate.chunked.start.tobytes(), candidate
+        )
     limit_ms = math.inf if best is None else best.simulated_ms
-    found = _least_simulated([[one.chunked] for one in names.values()], settings, cost, limit_ms)
-    if found is not None and found.simulated_ms < limit_ms:
-        name = next(one.name for one in names.values() if one.chunked is found.chunked)
-        best = replace(found, chunking=name)
-    least = [_least_ms(one.chunked, cost) for one in made]
-    for place in np.argsort(least, kind="stable").tolist():
+    fastest = _fastest(
+        [[candidate.chunked] for candidate in names.values()], settings, cost, limit_ms
+    )
+    if fastest is not None and fastest.simulated_ms < limit_ms:
+        name = next(
+            candidate.name for candidate in names.values() if candidate.chunked is fastest.chunked
+        )
+        best = replace(fastest, chunking=name)
+    bounds_ms = [_bound_ms(candidate.chunked, cost) for candidate in fixed]
+    for index in np.argsort(bounds_ms, kind="stable").tolist():
         limit_ms = math.inf if best is None else best.simulated_ms
-        if least[place] >= limit_ms:
+        if bounds_ms[index] >= limit_ms:
             break
-        best = _static(made[place], settings, cost, limit_ms) or best
+        best = _static(fixed[index], settings, cost, limit_ms) or best
     return best
 
 
 def _static(
     fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost, limit_ms: float
-) -> _Grouped | None:
+) -> _Grouping | None:
     """One pipeline that recomputes as few layers of every chunk as it can.
 
     None where it does not fit or takes the limit or more.
@@ -475,8 +485,8 @@ def _static(
     every = np.array(cost.layer_counts)[:, None]
     early = np.zeros(chunked.chunks, dtype=np.bool_)
     if fixed.kept_chunks is not None:
-        place = np.arange(chunked.chunks) - chunked.run_start
-        early = place < chunked.count - fixed.kept_chunks
+        index = np.arange(chunked.chunks) - chunked.run_start
+        early = index < chunked.count - fixed.kept_chunks
     low, high = 0, int(every.sum())
     if settings.checkpointing == "none":
         high = 0
@@ -499,7 +509,7 @@ def _static(
             low = middle + 1
     counts = layers(high)
     group = _Group(0, chunked.chunks, counts, int(counts.max(axis=0).sum()))
-    grouped = _Grouped(chunked, (group,), chunking=fixed.name)
+    grouped = _Grouping(chunked, (group,), chunking=fixed.name)
     simulated_ms = _simulated_ms(grouped, cost)
     return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
 
@@ -522,9 +532,11 @@ def _candidates(
         tried.add(tuple(cuts))
         packed: dict[bytes, Chunked] = {}
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
-            made = cut_and_pack(sequences, lengths, cuts, most_tokens, cost, chunking, beside_tails)
-            if made is not None:
-                packed.setdefault(made.chunk.tobytes(), made)
+            chunked = cut_and_pack(
+                sequences, lengths, cuts, most_tokens, cost, chunking, beside_tails
+            )
+            if chunked is not None:
+                packed.setdefault(chunked.chunk.tobytes(), chunked)
         yield list(packed.values())
 
 
@@ -554,93 +566,94 @@ def _token_limits(
     cuts: list[int], longest: int, room: int, settings: PipelineSettings, cost: PipelineCost
 ) -> list[int]:
     """Most tokens of a chunk, ascending: the paper's, and more up to equal time."""
-    least = longest_slice(cuts, longest)
-    if least > room:
+    smallest = longest_slice(cuts, longest)
+    if smallest > room:
         return []
     first = cuts[0] if cuts else longest
     slowest_ms = cost.quadratic_ms * first**2 + cost.linear_ms * first
     most = min(room, int(slowest_ms / cost.linear_ms))
-    if settings.chunking not in ("balanced", "best") or most <= least:
-        return [least]
-    steps = np.geomspace(least, most, _TOKEN_LIMITS)
+    if settings.chunking not in ("balanced", "best") or most <= smallest:
+        return [smallest]
+    steps = np.geomspace(smallest, most, _TOKEN_LIMITS)
     return sorted({int(step) for step in steps})
 
 
-def _least_ms(chunked: Chunked, cost: PipelineCost) -> float:
+def _bound_ms(chunked: Chunked, cost: PipelineCost) -> float:
     """The time of one pipeline that recomputes nothing, whatever memory says."""
     back: Floats = np.broadcast_to(chunked.backward_ms, (cost.shape.stages, chunked.chunks))
-    return _one_f_one_b_ms(chunked, 0, chunked.chunks, back, cost)
+    return _makespan_1f1b_ms(chunked, 0, chunked.chunks, back, cost)
 
 
-def _least_simulated(
+def _fastest(
     families: list[list[Chunked]],
     settings: PipelineSettings,
     cost: PipelineCost,
-    known_ms: float = math.inf,
-) -> _Grouped | None:
-    """The candidate with the least simulated time that was found, below ``known_ms``.
+    incumbent_ms: float = math.inf,
+) -> _Grouping | None:
+    """The fastest of the candidates by simulation, if below ``incumbent_ms``.
 
-    What one pipeline that recomputes nothing takes is a bound: of candidates by that
-    bound, none after one that fits as it is can be faster. Those before it are grouped
-    where the bound is below what is known: first the first of every family, whose
-    members differ little, then the last, then all, of the families that did best.
+    The time of one pipeline that recomputes nothing is a lower bound. In ascending
+    order of that bound, no candidate after the first that fits memory without
+    recomputing can be faster. Those before it are grouped while their bound is below the incumbent:
+    the first of every family, whose members differ little, then the last, then all
+    members of the best families.
     """
     ranked = sorted(
-        (_least_ms(one, cost), which, place)
-        for which, own in enumerate(families)
-        for place, one in enumerate(own)
+        (_bound_ms(chunks, cost), which, index)
+        for which, family in enumerate(families)
+        for index, chunks in enumerate(family)
     )
-    tried: list[_Divided] = []
+    tried: list[_Division] = []
     below: list[tuple[float, int, int]] = []
-    for least_ms, which, place in ranked:
-        if least_ms >= known_ms:
+    for bound_ms, which, index in ranked:
+        if bound_ms >= incumbent_ms:
             break
-        if _fits_as_it_is(families[which][place], settings, cost):
-            chunked = families[which][place]
-            tried.append(_Divided(chunked, (0, chunked.chunks), math.inf, least_ms))
+        if _fits_as_it_is(families[which][index], settings, cost):
+            chunked = families[which][index]
+            tried.append(_Division(chunked, (0, chunked.chunks), math.inf, bound_ms))
             break
-        below.append((least_ms, which, place))
+        below.append((bound_ms, which, index))
     ends: dict[int, tuple[int, int]] = {}
-    for _, which, place in below:
-        first, last = ends.get(which, (place, place))
-        ends[which] = (min(first, place), max(last, place))
+    for _, which, index in below:
+        first, last = ends.get(which, (index, index))
+        ends[which] = (min(first, index), max(last, index))
     best_of: dict[int, float] = {}
     for turn in range(3):
-        enough_ms = _NEAR * min(best_of.values(), default=math.inf)
-        near = sorted(best_of, key=lambda which: best_of[which])[:_FAMILIES]
+        enough_ms = _NEAR_BEST * min(best_of.values(), default=math.inf)
+        near = sorted(best_of, key=lambda which: best_of[which])[:_MAX_FAMILIES]
         chosen = {
             0: set(ends),
-            1: {which for which in ends if best_of.get(which, 0.0) <= _NEAR * enough_ms},
+            1: {which for which in ends if best_of.get(which, 0.0) <= _NEAR_BEST * enough_ms},
             2: {which for which in near if best_of[which] <= enough_ms},
         }[turn]
-        for least_ms, which, place in below:
-            limit_ms = min(map(_time_of, tried), default=known_ms)
-            if least_ms >= limit_ms:
+        for bound_ms, which, index in below:
+            limit_ms = min(map(_time_of, tried), default=incumbent_ms)
+            if bound_ms >= limit_ms:
                 break
             first, last = ends[which]
-            own = 0 if place == first else 1 if place == last else 2
-            if own == turn and which in chosen:
-                found = _group(families[which][place], settings, cost)
-                if found is not None:
-                    tried.append(found)
+            due = 0 if index == first else 1 if index == last else 2
+            if due == turn and which in chosen:
+                division = _group(families[which][index], settings, cost)
+                if division is not None:
+                    tried.append(division)
                     time_ms = best_of.get(which, math.inf)
-                    best_of[which] = min(time_ms, found.simulated_ms)
-    return _best_solved(tried, settings, cost, known_ms)
+                    best_of[which] = min(time_ms, division.simulated_ms)
+    return _best_solved(tried, settings, cost, incumbent_ms)
 
 
 def _best_solved(
-    tried: list[_Divided], settings: PipelineSettings, cost: PipelineCost, known_ms: float
-) -> _Grouped | None:
-    """The best of those that are first in time.
+    tried: list[_Division], settings: PipelineSettings, cost: PipelineCost, incumbent_ms: float
+) -> _Grouping | None:
+    """The best of the fastest candidates after refinement.
 
-    They are divided once more by what simulations say. What they recompute is lowered
-    by a quick method, and solved for the best of them where it is near ``known_ms``.
+    Each is divided once more by simulated times and its recomputation lowered by a
+    quick method. The best is solved thoroughly where it is near ``incumbent_ms``.
     """
-    most = _MENDED if known_ms == math.inf else _MENDED // 2
-    best: tuple[_Grouped, _Divided] | None = None
-    for one in sorted(tried, key=_time_of):
-        again = _group(one.chunked, settings, cost, simulated=True) or one
-        divided = min(again, one, key=_time_of)
+    most = _CANDIDATES_TO_REFINE if incumbent_ms == math.inf else _CANDIDATES_TO_REFINE // 2
+    best: tuple[_Grouping, _Division] | None = None
+    for candidate in sorted(tried, key=_time_of):
+        again = _group(candidate.chunked, settings, cost, simulated=True) or candidate
+        divided = min(again, candidate, key=_time_of)
         most -= len(divided.bounds) - 1
         if best is not None and most < 0:
             break
@@ -648,7 +661,7 @@ def _best_solved(
             solved = _solved(divided, settings, cost, care)
             if best is None or solved.simulated_ms < best[0].simulated_ms:
                 best = solved, divided
-    if best is None or best[0].simulated_ms > _LOWERED * known_ms:
+    if best is None or best[0].simulated_ms > _SOLVING_GAIN * incumbent_ms:
         return None if best is None else best[0]
     return min(_solved(best[1], settings, cost, "thorough"), best[0], key=_time_of)
 
@@ -663,29 +676,29 @@ def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineC
     return checkpoints.fits(_problem_of(chunked, 0, chunked.chunks, cost))
 
 
-def _simulated_ms(grouped: _Grouped, cost: PipelineCost) -> float:
+def _simulated_ms(grouped: _Grouping, cost: PipelineCost) -> float:
     """What the pipelines take one after another: that of the plan that they become."""
     chunked, total_ms = grouped.chunked, 0.0
     for group in grouped.groups:
-        own = slice(group.first, group.end)
-        again = group.layers * cost.layer_forward_ms(chunked.forward_ms[own])
-        back: Floats = np.asarray(chunked.backward_ms[own] + again)
-        total_ms += _one_f_one_b_ms(chunked, group.first, group.end, back, cost)
+        span = slice(group.first, group.end)
+        again = group.layers * cost.layer_forward_ms(chunked.forward_ms[span])
+        back: Floats = np.asarray(chunked.backward_ms[span] + again)
+        total_ms += _makespan_1f1b_ms(chunked, group.first, group.end, back, cost)
     return total_ms
 
 
-def _one_f_one_b_ms(
+def _makespan_1f1b_ms(
     chunked: Chunked, first: int, end: int, back: Floats, cost: PipelineCost
 ) -> float:
     """The time of a pipeline of chunks, ``back`` [d, n] their backward passes."""
     # Compiled code is loaded by who plans.
-    from railx.planning.pipeline.kernels import one_f_one_b_ms
+    from railx.planning.pipeline.kernels import makespan_1f1b_ms
 
     backward = _backward_order(chunked, first, end)
     sends = _sends_ms(chunked.tokens[first:end], cost)
     forward = chunked.forward_ms[first:end]
     return float(
-        one_f_one_b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
+        makespan_1f1b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
     )
 
 
@@ -698,7 +711,7 @@ def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
 
 def _group(
     chunked: Chunked, settings: PipelineSettings, cost: PipelineCost, *, simulated: bool = False
-) -> _Divided | None:
+) -> _Division | None:
     """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
 
     ``simulated`` takes what simulations say of each in place of the paper's price.
@@ -708,9 +721,9 @@ def _group(
     starts = _run_starts(chunked)
     counts = chunked.count[starts]
     by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
-    divided = _divided(chunked, by_count, settings, cost, simulated)
+    divided = _division(chunked, by_count, settings, cost, simulated)
     if divided is None:
-        divided = _divided(chunked, _one_by_one(chunked), settings, cost, simulated)
+        divided = _division(chunked, _sequence_starts(chunked), settings, cost, simulated)
     return divided
 
 
@@ -719,7 +732,7 @@ def _run_starts(chunked: Chunked) -> Integers:
     return np.flatnonzero(chunked.run_start == np.arange(chunked.chunks))
 
 
-def _one_by_one(chunked: Chunked) -> Integers:
+def _sequence_starts(chunked: Chunked) -> Integers:
     """The first chunk of each cut sequence, and that of the batched chunks together."""
     starts = _run_starts(chunked)
     counts = chunked.count[starts]
@@ -727,24 +740,24 @@ def _one_by_one(chunked: Chunked) -> Integers:
     return chosen
 
 
-def _divided(
+def _division(
     chunked: Chunked,
     starts: Integers,
     settings: PipelineSettings,
     cost: PipelineCost,
     simulated: bool,
-) -> _Divided | None:
+) -> _Division | None:
     """Neighbouring units joined to the pipelines with the least price.
 
     ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
     """
     # Compiled code is loaded by who plans.
-    from railx.planning.pipeline import kernels as kernels
+    from railx.planning.pipeline import kernels
 
     modes = {"full": kernels.FULL, "none": kernels.NONE}
     problem = _problem_of(chunked, 0, chunked.chunks, cost)
     bounds, closed_form_ms, simulated_ms = kernels.divide(
-        problem.kept,
+        problem.stored,
         problem.saved,
         problem.capacity,
         np.array(cost.layer_counts, dtype=np.int64),
@@ -761,56 +774,56 @@ def _divided(
     )
     if not len(bounds):
         return None
-    return _Divided(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)
+    return _Division(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)
 
 
 def _solved(
-    divided: _Divided, settings: PipelineSettings, cost: PipelineCost, care: _Care
-) -> _Grouped:
+    divided: _Division, settings: PipelineSettings, cost: PipelineCost, care: _Care
+) -> _Grouping:
     """The pipelines with their counts."""
     groups = []
     for first, end in pairwise(divided.bounds):
         problem = _problem_of(divided.chunked, first, end, cost)
-        found = _counts(problem, settings, cost, care)
-        assert found is not None  # they were priced
-        groups.append(_Group(first, end, found.layers(), found.total, found.gap))
-    solved = _Grouped(divided.chunked, tuple(groups))
+        counts = _counts(problem, settings, cost, care)
+        assert counts is not None  # they were priced
+        groups.append(_Group(first, end, counts.layers(), counts.total, counts.gap))
+    solved = _Grouping(divided.chunked, tuple(groups))
     return replace(solved, simulated_ms=_simulated_ms(solved, cost))
 
 
 def _counts(
     problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, care: _Care
-) -> _Counted | None:
+) -> _Recomputation | None:
     """Layers that are recomputed; None where memory is short."""
     shape = (problem.stages, problem.chunks)
     if settings.checkpointing == "none":
         fits = checkpoints.fits(problem)
-        return _Counted(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
+        return _Recomputation(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
     if settings.checkpointing != "full":
         solution: checkpoints.Solution | None = None
         if care == "thorough" and settings.checkpointing == "exact":
             solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
-            found = None if solution is None else solution.counts
+            diagonals = None if solution is None else solution.counts
         else:
-            found = _METHODS[care](problem)
-        if found is not None:
+            diagonals = _METHODS[care](problem)
+        if diagonals is not None:
             gap = 0.0 if solution is None else solution.gap
-            return _Counted(int(found.sum()), lambda: problem.counts(found), gap)
+            return _Recomputation(int(diagonals.sum()), lambda: problem.counts(diagonals), gap)
         if len(set(cost.layer_counts)) == 1:
             return None
     # Stages of more layers than the smallest may have to recompute them too.
     everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
-    of_all = _Counted(_widest(cost) * problem.diagonals, lambda: everything)
+    of_all = _Recomputation(_widest(cost) * problem.diagonals, lambda: everything)
     return of_all if checkpoints.fits(problem, everything) else None
 
 
 def _problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
-    own = slice(first, end)
+    span = slice(first, end)
     return _problem(
-        chunked.tokens[own],
-        chunked.split[own],
+        chunked.tokens[span],
+        chunked.split[span],
         _backward_order(chunked, first, end),
-        int(chunked.count[own].max()),
+        int(chunked.count[span].max()),
         cost,
     )
 
@@ -820,8 +833,8 @@ def _backward_order(chunked: Chunked, first: int, end: int) -> Integers:
 
     Runs in order, the chunks of each from its last to its first.
     """
-    own = slice(first, end)
-    order: Integers = 2 * chunked.run_start[own] + chunked.count[own] - 1 - np.arange(first, end)
+    span = slice(first, end)
+    order: Integers = 2 * chunked.run_start[span] + chunked.count[span] - 1 - np.arange(first, end)
     return order - first
 
 
@@ -829,7 +842,7 @@ def _widest(cost: PipelineCost) -> int:
     return max(cost.layers_of(stage) for stage in range(cost.shape.stages))
 
 
-def _pipelines(grouped: _Grouped, replica: int, cost: PipelineCost) -> list[Pipeline]:
+def _pipelines(grouped: _Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
     return [
         Pipeline(
             cost.shape.stages,
@@ -908,21 +921,21 @@ def _short_memory(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
 ) -> PlanError:
     """Which stage lacks how much memory where the K that needs least runs out of it."""
-    least: tuple[float, int, float] | None = None
+    best: tuple[float, int, float] | None = None
     layers = _most_recomputed(settings, cost)
     families = _candidates(sequences, lengths, settings, cost, beside_tails=False)
     for chunked in chain.from_iterable(families):
-        starts = _one_by_one(chunked)
+        starts = _sequence_starts(chunked)
         most: tuple[float, int, float] = (-math.inf, 0, 0.0)
         for first, end in pairwise([*starts.tolist(), chunked.chunks]):
             problem = _problem_of(chunked, first, end, cost)
             short = checkpoints.peak_bytes(problem, layers) - problem.capacity
             stage = int(short.argmax())
             most = max(most, (float(short[stage]), stage, float(problem.capacity[stage])))
-        if least is None or most < least:
-            least = most
-    assert least is not None  # the longest sequence fits alone
-    missing, stage, capacity = least
+        if best is None or most < best:
+            best = most
+    assert best is not None  # the longest sequence fits alone
+    missing, stage, capacity = best
     recomputed = "no layer" if settings.checkpointing == "none" else "every layer"
     if cost.given_tokens is not None:
         tokens = math.ceil(cost.given_tokens * (1 + missing / capacity) * (1 - 1e-12))

@@ -22,7 +22,7 @@ __all__ = [
     "FULL",
     "NONE",
     "divide",
-    "one_f_one_b_ms",
+    "makespan_1f1b_ms",
     "pack",
     "sweep",
 ]
@@ -32,7 +32,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def one_f_one_b_ms(
+def makespan_1f1b_ms(
     forward: Floats, back: Floats, sends: Floats, backward: Integers, longest_split: int
 ) -> float:
     """Time of chunks [n] with ``forward`` [n], ``back`` [d, n] and ``sends`` [n] in ms.
@@ -91,7 +91,7 @@ def pack(
     Best-fit-decreasing with two limits, tokens hard and time soft. Bins begin with the
     tails, ``short`` descends. ``chunking``: 0 balanced, 1 published, 2 even.
     """
-    place = np.empty(len(short), np.int64)
+    bin_of = np.empty(len(short), np.int64)
     tokens = np.empty(len(tail_tokens) + len(short), np.int64)
     times = np.empty(len(tokens))
     bins = len(tail_tokens)
@@ -101,35 +101,35 @@ def pack(
         added, added_ms = short[index], short_ms[index]
         if chunking == 1:
             # The target rises to what the least loaded bin with room needs.
-            least = np.inf
-            for one in range(bins):
-                if tokens[one] + added <= most_tokens:
-                    least = min(least, times[one])
-            if least < np.inf:
-                most_ms = max(most_ms, least + added_ms)
+            lightest_ms = np.inf
+            for candidate in range(bins):
+                if tokens[candidate] + added <= most_tokens:
+                    lightest_ms = min(lightest_ms, times[candidate])
+            if lightest_ms < np.inf:
+                most_ms = max(most_ms, lightest_ms + added_ms)
         best, best_score = -1, -np.inf
-        for one in range(bins):
-            if tokens[one] + added > most_tokens:
+        for candidate in range(bins):
+            if tokens[candidate] + added > most_tokens:
                 continue
-            if times[one] + added_ms > most_ms * (1 + _ROUNDING):
+            if times[candidate] + added_ms > most_ms * (1 + _ROUNDING):
                 continue
             if chunking == 0:
-                score = times[one]
+                score = times[candidate]
             elif chunking == 1:
-                score = -times[one] / tokens[one]
+                score = -times[candidate] / tokens[candidate]
             else:
-                score = float(tokens[one])
+                score = float(tokens[candidate])
             if score > best_score:
-                best, best_score = one, score
+                best, best_score = candidate, score
         if best < 0:
             best = bins
             bins += 1
             tokens[best] = 0
             times[best] = constant_ms
-        place[index] = best
+        bin_of[index] = best
         tokens[best] += added
         times[best] += added_ms
-    return place, bins
+    return bin_of, bins
 
 
 #: What is recomputed: as much as memory asks for, every layer, or nothing.
@@ -138,7 +138,7 @@ ADAPTIVE, FULL, NONE = 0, 1, 2
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def divide(
-    kept: Floats,
+    stored: Floats,
     saved: Floats,
     capacity: Floats,
     layer_counts: Integers,
@@ -163,61 +163,61 @@ def divide(
     A pipeline with more units in front is taken to recompute no less, so that one whose
     price is above another's with as little is not looked at.
     """
-    stages, units = kept.shape[0], len(edges) - 1
-    least = np.full(units + 1, np.inf)
-    least[0] = 0.0
+    stages, units = stored.shape[0], len(edges) - 1
+    price = np.full(units + 1, np.inf)
+    price[0] = 0.0
     came = np.zeros(units + 1, np.int64)
     total = forward + backward
     for end in range(1, units + 1):
-        known = 0
+        layer_sum = 0
         for start in range(end - 1, -1, -1):
             first, last = edges[start], edges[end]
             fill_ms = (stages - 1) * total[first:last].mean()
-            one_ms = layer_ms[first:last].mean()
-            if not simulated and least[start] + fill_ms + one_ms * known >= least[end]:
+            mean_layer_ms = layer_ms[first:last].mean()
+            if not simulated and price[start] + fill_ms + mean_layer_ms * layer_sum >= price[end]:
                 continue
-            layers, known = _counted(
-                kept[:, first:last], saved[first:last], capacity, layer_counts, slack,
+            layers, layer_sum = _recomputed_layers(
+                stored[:, first:last], saved[first:last], capacity, layer_counts, slack,
                 order[first:last] - first, count[first:last].max(), mode,
             )  # fmt: skip
-            if known < 0:
+            if layer_sum < 0:
                 break  # more units in front only hold more at once
-            more_ms = fill_ms + one_ms * known
+            more_ms = fill_ms + mean_layer_ms * layer_sum
             if simulated:
                 more_ms = _time_ms(
                     forward[first:last], backward[first:last], layer_ms[first:last],
                     sends[first:last], order[first:last] - first, count[first:last].max(), layers,
                 ) - total[first:last].sum()  # fmt: skip
-            if least[start] + more_ms < least[end]:
-                least[end] = least[start] + more_ms
+            if price[start] + more_ms < price[end]:
+                price[end] = price[start] + more_ms
                 came[end] = start
-        if least[end] == np.inf:
+        if price[end] == np.inf:
             return np.zeros(0, np.int64), np.inf, np.inf
     starts = np.zeros(units + 1, np.int64)
-    groups, place = 0, units
-    while place:
-        starts[groups] = edges[place]
+    groups, unit = 0, units
+    while unit:
+        starts[groups] = edges[unit]
         groups += 1
-        place = came[place]
+        unit = came[unit]
     starts[groups] = 0
     bounds = starts[: groups + 1][::-1].copy()
     time_ms = 0.0
     for group in range(groups):
         first, last = bounds[group], bounds[group + 1]
-        layers, _ = _counted(
-            kept[:, first:last], saved[first:last], capacity, layer_counts, slack,
+        layers, _ = _recomputed_layers(
+            stored[:, first:last], saved[first:last], capacity, layer_counts, slack,
             order[first:last] - first, count[first:last].max(), mode,
         )  # fmt: skip
         time_ms += _time_ms(
             forward[first:last], backward[first:last], layer_ms[first:last],
             sends[first:last], order[first:last] - first, count[first:last].max(), layers,
         )  # fmt: skip
-    return bounds, least[units] + total.sum(), time_ms
+    return bounds, price[units] + total.sum(), time_ms
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _counted(
-    kept: Floats,
+def _recomputed_layers(
+    stored: Floats,
     saved: Floats,
     capacity: Floats,
     layer_counts: Integers,
@@ -227,34 +227,34 @@ def _counted(
     mode: int,
 ) -> tuple[Integers, int]:
     """Layers [d, n] that a pipeline recomputes and their sum; -1: it does not fit."""
-    stages, chunks = kept.shape
+    stages, chunks = stored.shape
     layers = np.zeros((stages, chunks), np.int64)
     diagonals = chunks + stages - 1
     if mode == ADAPTIVE:
         counts = np.zeros(diagonals, np.int64)
         smallest = layer_counts.min()
         if sweep(
-            kept, saved, capacity, smallest, order, longest_split, 0, slack, 0, counts
+            stored, saved, capacity, smallest, order, longest_split, 0, slack, 0, counts
         ):  # fmt: skip
-            for place in range(chunks):
+            for position in range(chunks):
                 for stage in range(stages):
-                    layers[stage, order[place]] = counts[place + stages - 1 - stage]
+                    layers[stage, order[position]] = counts[position + stages - 1 - stage]
             return layers, counts.sum()
         if smallest == layer_counts.max():
             return layers, -1
     if mode != NONE:
         for stage in range(stages):
             layers[stage] = layer_counts[stage]
-    held = kept - saved * layers
+    retained = stored - saved * layers
     for stage in range(stages):
         warm = min(stages - 1 - stage + longest_split - 1, chunks)
-        live = held[stage, :warm].sum()
+        live = retained[stage, :warm].sum()
         for step in range(max(chunks - warm, 1)):
             if warm + step < chunks:
-                live += held[stage, warm + step]
+                live += retained[stage, warm + step]
             if live > capacity[stage] * (1 + slack):
                 return layers, -1
-            live -= held[stage, order[step]]
+            live -= retained[stage, order[step]]
     return layers, 0 if mode == NONE else layer_counts.max() * diagonals
 
 
@@ -269,7 +269,7 @@ def _time_ms(
     layers: Integers,
 ) -> float:
     back = backward + layers * layer_ms
-    time_ms: float = one_f_one_b_ms(forward, back, sends, order, longest_split)
+    time_ms: float = makespan_1f1b_ms(forward, back, sends, order, longest_split)
     return time_ms
 
 
@@ -279,7 +279,7 @@ _NEAR = 1e-6
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def sweep(
-    kept: Floats,
+    stored: Floats,
     saved: Floats,
     capacity: Floats,
     layers: int,
@@ -297,20 +297,20 @@ def sweep(
     missing anywhere. ``trades`` are rounds of adding layers where that makes more of
     others superfluous.
     """
-    stages, chunks = kept.shape
+    stages, chunks = stored.shape
     give = slack * capacity
     room = np.full((stages, chunks), np.inf)
     last = np.zeros(stages, np.int64)
     for stage in range(stages):
         after = stages - 1 - stage
         warm = min(after + longest_split - 1, chunks)
-        held = kept[stage, :warm].sum()
+        live_bytes = stored[stage, :warm].sum()
         last[stage] = max(chunks - warm, 1)
         for step in range(last[stage]):
             if warm + step < chunks:
-                held += kept[stage, warm + step]
-            room[stage, step] = capacity[stage] - held
-            held -= kept[stage, backward[step]]
+                live_bytes += stored[stage, warm + step]
+            room[stage, step] = capacity[stage] - live_bytes
+            live_bytes -= stored[stage, backward[step]]
     diagonals = chunks + stages - 1
     for diagonal in range(diagonals):
         first = counts[diagonal]
@@ -327,20 +327,20 @@ def sweep(
             while room[stage, step] < -give[stage]:
                 best, best_score = -1, -1.0
                 # Later places are of chunks whose forward pass is yet to come.
-                for place in range(step, min(warm + step + longest_split, chunks)):
-                    chunk = backward[place]
-                    if chunk > warm + step or counts[place + after] >= layers:
+                for position in range(step, min(warm + step + longest_split, chunks)):
+                    chunk = backward[position]
+                    if chunk > warm + step or counts[position + after] >= layers:
                         continue
                     if saved[chunk] <= 0:
                         continue
                     if rule == 0:
-                        score = float(place)
+                        score = float(position)
                     elif rule == 1:
                         score = saved[chunk]
                     else:
-                        score = _worth(place + after, saved, room, last, backward, longest_split)
+                        score = _worth(position + after, saved, room, last, backward, longest_split)
                     if score > best_score:
-                        best, best_score = place, score
+                        best, best_score = position, score
                 if best < 0:
                     return False
                 needed = np.ceil(-room[stage, step] / saved[backward[best]] - _NEAR)
@@ -372,12 +372,12 @@ def _live(
     """
     stages, chunks = room.shape
     after = stages - 1 - stage
-    place = diagonal - after
-    if place < 0 or place >= chunks:
+    position = diagonal - after
+    if position < 0 or position >= chunks:
         return 0, 0, 0
-    chunk = backward[place]
+    chunk = backward[position]
     warm = min(after + longest_split - 1, chunks)
-    return chunk, max(chunk - warm, 0), min(place + 1, last[stage])
+    return chunk, max(chunk - warm, 0), min(position + 1, last[stage])
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]

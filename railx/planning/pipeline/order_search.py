@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
 
 __all__ = [
-    "FoundOrders",
+    "SearchedOrders",
     "search_orders",
 ]
 
@@ -34,7 +34,7 @@ _LESS = 1 - 1e-9
 
 
 @dataclass(frozen=True)
-class FoundOrders:
+class SearchedOrders:
     """The best orders that were found, their time and the simulations it took."""
 
     orders: list[list[int]]
@@ -65,20 +65,20 @@ class _Problem:
 
     def allows(self, stage: int, order: Sequence[int]) -> bool:
         """Slices and passes in order, and never more held than there is room for."""
-        chunks, done, held = self.shape.chunks, set[int](), 0.0
+        chunks, done, live_bytes = self.shape.chunks, set[int](), 0.0
         most = self.room[stage] * (1 + 1e-9)
-        for one in order:
-            kind, chunk = divmod(one, chunks)
+        for number in order:
+            kind, chunk = divmod(number, chunks)
             run = self.run_of[chunk]
             if kind == FORWARD:
-                held += self.holds[stage][chunk]
-                if held > most or (chunk > run.start and one - 1 not in done):
+                live_bytes += self.holds[stage][chunk]
+                if live_bytes > most or (chunk > run.start and number - 1 not in done):
                     return False
             else:
-                held -= self.holds[stage][chunk]
-                if chunk not in done or (chunk + 1 < run.stop and one + 1 not in done):
+                live_bytes -= self.holds[stage][chunk]
+                if chunk not in done or (chunk + 1 < run.stop and number + 1 not in done):
                     return False
-            done.add(one)
+            done.add(number)
         return True
 
 
@@ -89,7 +89,7 @@ def search_orders(
     holds: Sequence[Sequence[float]] | None = None,
     room: Sequence[float] | None = None,
     budget: int = 400,
-) -> FoundOrders | None:
+) -> SearchedOrders | None:
     """The best orders that ``budget`` simulations find; at least as good as 1F1B.
 
     ``durations`` and ``sends`` are those of ``run_orders``, ``holds[stage][chunk]`` is
@@ -112,10 +112,10 @@ def search_orders(
     starts.sort()
     best_ms, _, best = starts[0]
     for start_ms, _, orders in starts[:_STARTS]:
-        found_ms, found = _improved(problem, start_ms, orders)
-        if found_ms < best_ms * _LESS:
-            best_ms, best = found_ms, found
-    return FoundOrders(best, best_ms, problem.simulations)
+        improved_ms, improved = _improved(problem, start_ms, orders)
+        if improved_ms < best_ms * _LESS:
+            best_ms, best = improved_ms, improved
+    return SearchedOrders(best, best_ms, problem.simulations)
 
 
 def _improved(
@@ -162,23 +162,23 @@ def _blocks(
     As (stage, first position, last position), from the end of the pipeline back.
     """
     chunks, stages = problem.shape.chunks, problem.shape.stages
-    places = [{one: position for position, one in enumerate(order)} for order in orders]
+    places = [{number: position for position, number in enumerate(order)} for order in orders]
     makespan = times.makespan_ms
     stage = next(s for s, order in enumerate(orders) if times.ends[s][order[-1]] == makespan)
     position = last = len(orders[stage]) - 1
     blocks: list[tuple[int, int, int]] = []
     while True:
-        one = orders[stage][position]
-        begins = times.begins[stage][one]
+        number = orders[stage][position]
+        begins = times.begins[stage][number]
         before = times.ends[stage][orders[stage][position - 1]] if position else 0.0
         if position and before == begins:
             position -= 1
             continue
         blocks.append((stage, position, last))
-        source = stage - 1 if one < chunks else stage + 1
+        source = stage - 1 if number < chunks else stage + 1
         if begins == 0.0 or not 0 <= source < stages:
             return [block for block in blocks if block[1] < block[2]]
-        stage, position = source, places[source][one]
+        stage, position = source, places[source][number]
         last = position
 
 
@@ -210,4 +210,4 @@ def _reordered(shape: Shape, runs: Sequence[range]) -> list[list[int]]:
     n = shape.chunks
     numbers = chunks + [n + chunk for chunk in chunks]
     orders = orders_of("1f1b", Shape(shape.stages, [len(run) for run in runs]))
-    return [[numbers[one] for one in order] for order in orders]
+    return [[numbers[number] for number in order] for order in orders]

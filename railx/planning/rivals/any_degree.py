@@ -88,11 +88,13 @@ def plan_any_degree_batch(
         tried += 1
         if tried > settings.trials and plans:
             break
-        made = _plan_of(lengths, count, devices, cost)
-        if made is not None:
-            plans.append(made)
+        assignments = _plan_of(lengths, count, devices, cost)
+        if assignments is not None:
+            plans.append(assignments)
     best = min(plans, key=lambda plan: total_ms(plan, lengths, cost))
-    micro_batches = tuple(micro_batch(one, batch.sequences, lengths, cost) for one in best)
+    micro_batches = tuple(
+        micro_batch(assignment, batch.sequences, lengths, cost) for assignment in best
+    )
     return SequenceParallelBatch(iteration, micro_batches, {"tried": tried})
 
 
@@ -100,37 +102,37 @@ def _plan_of(
     lengths: Lengths, count: int, devices: int, cost: CostModel
 ) -> list[Assignment] | None:
     """A plan of ``count`` micro-batches; None where one of them does not fit."""
-    made = []
+    assignments = []
     for run in cut_batch(lengths, count, "sorted"):
-        groups = _least_time([int(one) for one in run], lengths, devices, cost)
+        groups = _bisected([int(position) for position in run], lengths, devices, cost)
         if groups is None:
             return None
         _spread(groups, devices, cost)
-        made.append(
+        assignments.append(
             Assignment(
                 tuple(group.degree for group in groups),
                 tuple(tuple(group.members) for group in groups),
             )
         )
-    return made
+    return assignments
 
 
-def _least_time(
+def _bisected(
     run: Sequence[int], lengths: Lengths, devices: int, cost: CostModel
 ) -> list[_Open] | None:
     """Groups of the least time that the greedy filling meets, found by bisection."""
-    found = _filled(run, lengths, devices, cost, inf)
-    if found is None:
+    best = _filled(run, lengths, devices, cost, inf)
+    if best is None:
         return None
-    low, high = cost.constant_ms, max(_time_ms(group, cost) for group in found)
+    low, high = cost.constant_ms, max(_time_ms(group, cost) for group in best)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         groups = _filled(run, lengths, devices, cost, middle)
         if groups is None:
             low = middle
         else:
-            found, high = groups, max(_time_ms(group, cost) for group in groups)
-    return found
+            best, high = groups, max(_time_ms(group, cost) for group in groups)
+    return best
 
 
 def _filled(

@@ -85,20 +85,20 @@ def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
     capacity = cost.tokens_per_device
     long = [int(position) for position in np.flatnonzero(lengths > capacity)]
     short = np.flatnonzero(lengths <= capacity)
-    made: list[tuple[int, tuple[int, ...]]] = [
+    pending: list[tuple[int, tuple[int, ...]]] = [
         (ceil(int(lengths[position]) / capacity), (position,)) for position in long
     ]
     if len(short):
         packed = best_fit_decreasing(lengths[short], capacity)
-        made += [(1, tuple(int(short[one]) for one in members)) for members in packed]
+        pending += [(1, tuple(int(short[index]) for index in members)) for members in packed]
 
     def work_ms(members: tuple[int, ...]) -> float:
         return float(cost.sequence_ms(lengths[list(members)]).sum())
 
-    made.sort(key=lambda unit: (-work_ms(unit[1]), unit[1]))
+    pending.sort(key=lambda unit: (-work_ms(unit[1]), unit[1]))
     return [
         Unit(degree, members, cost.group_time_ms(lengths[list(members)], degree).total_ms)
-        for degree, members in made
+        for degree, members in pending
     ]
 
 
@@ -111,7 +111,7 @@ def rounds(
     """
     buckets = _buckets(ordered, works_ms, settings.buckets)
     busy_ms = np.zeros(ranks)
-    made: list[list[Unit]] = []
+    filled: list[list[Unit]] = []
     turn = 0
     while any(buckets):
         most = float(busy_ms.max())
@@ -130,12 +130,12 @@ def rounds(
                     break
                 targets = sorted(range(ranks), key=lambda rank: (busy_ms[rank], rank))
             # Those that share a sequence wait for the last of them.
-            own, targets = targets[: unit.degree], targets[unit.degree :]
-            busy_ms[own] = busy_ms[own].max() + unit.time_ms
+            ranks_taken, targets = targets[: unit.degree], targets[unit.degree :]
+            busy_ms[ranks_taken] = busy_ms[ranks_taken].max() + unit.time_ms
             taken.append(buckets[chosen].pop(0))
             turn = chosen + 1
-        made.append(taken)
-    return made, float(busy_ms.max())
+        filled.append(taken)
+    return filled, float(busy_ms.max())
 
 
 def _buckets(ordered: Sequence[Unit], works_ms: Sequence[float], count: int) -> list[list[Unit]]:
@@ -144,7 +144,7 @@ def _buckets(ordered: Sequence[Unit], works_ms: Sequence[float], count: int) -> 
     before = ends - np.asarray(works_ms)
     index = np.minimum((before / ends[-1] * count).astype(int), count - 1)
     return [
-        [unit for unit, own in zip(ordered, index, strict=True) if own == bucket]
+        [unit for unit, number in zip(ordered, index, strict=True) if number == bucket]
         for bucket in range(count)
     ]
 
@@ -157,7 +157,7 @@ def plan_byte_scale_batch(
     check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
     ordered = units(lengths, cost)
     works_ms = [float(cost.sequence_ms(lengths[list(unit.members)]).sum()) for unit in ordered]
-    made, waitless = rounds(ordered, works_ms, settings, devices)
+    filled, waitless = rounds(ordered, works_ms, settings, devices)
     micro_batches = tuple(
         micro_batch(
             Assignment(tuple(u.degree for u in taken), tuple(u.members for u in taken)),
@@ -165,7 +165,7 @@ def plan_byte_scale_batch(
             lengths,
             cost,
         )
-        for taken in made
+        for taken in filled
     )
     return SequenceParallelBatch(iteration, micro_batches, {"without_waiting_ms": waitless})
 

@@ -20,10 +20,10 @@ from typing import Annotated, Literal
 
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline.chunk_rules import (
-    ChunkedSettings,
-    Way,
+    ChunkRule,
+    FixedChunkSettings,
     cost_of,
-    plan_chunked,
+    plan_with_rules,
     ranks_of,
     sizes_of,
 )
@@ -38,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class ChunkFlowSettings(ChunkedSettings):
+class ChunkFlowSettings(FixedChunkSettings):
     """Pipelines of chunks of one size; a sequence keeps its last K (ChunkFlow)."""
 
     planner: Literal["chunk_flow"]
@@ -59,7 +59,7 @@ class ChunkFlowSettings(ChunkedSettings):
     """Tokens of which the sizes that are tried are a multiple."""
 
 
-def _kept(settings: ChunkFlowSettings, chunks: int) -> list[int]:
+def _retained_counts(settings: ChunkFlowSettings, chunks: int) -> list[int]:
     """Numbers K to try for a longest sequence of so many chunks, most first."""
     if settings.kept_chunks is not None:
         return [settings.kept_chunks]
@@ -67,19 +67,23 @@ def _kept(settings: ChunkFlowSettings, chunks: int) -> list[int]:
     return sorted(powers | {chunks}, reverse=True)
 
 
-def _way(tokens: int, kept: int) -> Way:
-    return Way(
+def _rule(tokens: int, retained: int) -> ChunkRule:
+    return ChunkRule(
         lambda rows, lengths: fixed_slices(rows, lengths, tokens, beside_tails=False),
-        {"chunk_tokens": tokens, "kept_chunks": kept},
-        lambda count, place: place < count - kept,
+        {"chunk_tokens": tokens, "kept_chunks": retained},
+        lambda count, index: index < count - retained,
     )
 
 
 def _plan(settings: ChunkFlowSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     longest = task.max_length_tokens
     sizes = sizes_of(settings.chunk_tokens, longest, settings.most_parts, settings.alignment_tokens)
-    ways = [_way(size, kept) for size in sizes for kept in _kept(settings, -(-longest // size))]
-    return plan_chunked(settings, task, ways, cost_of(settings, task))
+    rules = [
+        _rule(size, retained)
+        for size in sizes
+        for retained in _retained_counts(settings, -(-longest // size))
+    ]
+    return plan_with_rules(settings, task, rules, cost_of(settings, task))
 
 
 #: The entry of the list of planners.

@@ -20,15 +20,15 @@ from typing import Annotated, Literal
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.packing import Lengths
 from railx.planning.pipeline.chunk_rules import (
-    ChunkedSettings,
+    ChunkRule,
+    FixedChunkSettings,
     Run,
-    Way,
     cost_of,
     filled,
-    plan_chunked,
+    plan_with_rules,
     ranks_of,
     sizes_of,
-    whole,
+    uncut,
 )
 from railx.planning.planner import Planner, PlanningTask
 from railx.settings import AtLeast
@@ -41,7 +41,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class DappleSettings(ChunkedSettings):
+class DappleSettings(FixedChunkSettings):
     """Pipelines of whole sequences, packed (DAPPLE)."""
 
     planner: Literal["dapple"]
@@ -58,17 +58,17 @@ class DappleSettings(ChunkedSettings):
 
 def packs(sequences: Lengths, lengths: Lengths, tokens: int) -> list[Run]:
     """Chunks of whole sequences [n] with up to ``tokens`` tokens, or one alone."""
-    ends = [whole(*pair) for pair in zip(sequences.tolist(), lengths.tolist(), strict=True)]
+    ends = [uncut(*pair) for pair in zip(sequences.tolist(), lengths.tolist(), strict=True)]
     return [[chunk] for chunk in filled(ends, tokens)[1]]
 
 
 def _plan(settings: DappleSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     sizes = sizes_of(settings.chunk_tokens, task.max_length_tokens, settings.most_parts, 1)
 
-    def way(size: int) -> Way:
-        return Way(lambda rows, lengths: packs(rows, lengths, size), {"chunk_tokens": size})
+    def rule(size: int) -> ChunkRule:
+        return ChunkRule(lambda rows, lengths: packs(rows, lengths, size), {"chunk_tokens": size})
 
-    return plan_chunked(settings, task, [way(size) for size in sizes], cost_of(settings, task))
+    return plan_with_rules(settings, task, [rule(size) for size in sizes], cost_of(settings, task))
 
 
 #: The entry of the list of planners.

@@ -26,7 +26,7 @@ from typing import Literal
 
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline.chunk_rules import (
-    ChunkedSettings,
+    FixedChunkSettings,
     check_settings,
     cost_of,
     ranks_of,
@@ -43,7 +43,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class DynaPipeSettings(ChunkedSettings):
+class DynaPipeSettings(FixedChunkSettings):
     """Pipelines of consecutive micro-batches of sorted sequences (DynaPipe)."""
 
     planner: Literal["dyna_pipe"]
@@ -54,17 +54,17 @@ def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
     cost = cost_of(settings, task)
     check_settings(settings, task)
     alone = replace(settings, replicas=1)
-    made = []
+    batches = []
     for index, batch in enumerate(counted(task.batches, "batches")):
         planned = plan_dyna_pipe_batch(index, batch, settings, cost)
         if planned is None:
             raise refusal(
                 settings,
                 replace(task, batches=(batch,)),
-                lambda one: plan_dyna_pipe_batch(0, one, alone, cost) is not None,
+                lambda single: plan_dyna_pipe_batch(0, single, alone, cost) is not None,
             )
-        made.append(planned)
-    return tuple(made)
+        batches.append(planned)
+    return tuple(batches)
 
 
 #: The entry of the list of planners.

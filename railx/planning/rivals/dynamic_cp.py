@@ -100,13 +100,13 @@ def balanced_schedules(
     their sequences. Every sequence must fit all ranks.
     """
     waiting = sorted(range(len(lengths)), key=lambda position: -lengths[position])
-    made = []
+    schedules = []
     while waiting:
         schedule = _Schedule(lengths, tokens_per_rank, ranks)
         waiting = schedule.fill(waiting)
         schedule.spread()
-        made.append(schedule.groups)
-    return made
+        schedules.append(schedule.groups)
+    return schedules
 
 
 class _Schedule:
@@ -133,10 +133,10 @@ class _Schedule:
         buckets = self._buckets(waiting)
         first, checks = None, False
         while buckets:
-            place = self._place(buckets)
-            if place is None:
+            choice = self._place(buckets)
+            if choice is None:
                 break
-            bucket, group = place
+            bucket, group = choice
             position = bucket.pop(0)
             group.members.append(position)
             group.load += self.work(position)
@@ -162,18 +162,18 @@ class _Schedule:
         """Cut into runs of equal work, one for each size of group or more."""
         sizes = len({self.needed(position) for position in waiting})
         share = sum(map(self.work, waiting)) / sizes
-        starts, held = [0], 0.0
+        starts, load = [0], 0.0
         for index, position in enumerate(waiting):
             work, closed = self.work(position), len(starts) - 1
             # What is still to come counts closed buckets twice, as in the public code.
             few = len(waiting) - index <= sizes - 2 * closed
-            if index > starts[-1] and (held + work > _BUCKET_SLACK * share or few):
+            if index > starts[-1] and (load + work > _BUCKET_SLACK * share or few):
                 starts.append(index)
-                held = 0.0
-            held += work
-        return [list(waiting[one:other]) for one, other in pairwise([*starts, len(waiting)])]
+                load = 0.0
+            load += work
+        return [list(waiting[start:end]) for start, end in pairwise([*starts, len(waiting)])]
 
-    def _place(self, buckets: list[list[int]]) -> tuple[list[int], ScheduledGroup] | None:
+    def _choose(self, buckets: list[list[int]]) -> tuple[list[int], ScheduledGroup] | None:
         """The first bucket whose head finds a group, and that group."""
         for bucket in filter(None, buckets):
             needed = self.needed(bucket[0])
@@ -191,21 +191,21 @@ class _Schedule:
         return min(loads), max(loads)
 
     def _is_balanced(self) -> bool:
-        least, most = self._span()
-        return most - least <= _BALANCED * most
+        lowest, most = self._span()
+        return most - lowest <= _BALANCED * most
 
     def _trim(self) -> list[int]:
         """Take last sequences from the most loaded group while the span narrows."""
         taken: list[int] = []
         while not self.free and not self._is_balanced():
-            least, most = self._span()
-            group = next(one for one in self.groups if one.load == most)
+            lowest, most = self._span()
+            group = next(candidate for candidate in self.groups if candidate.load == most)
             if len(group.members) == 1:
                 break
             work = self.work(group.members[-1])
             group.load -= work
             lower, upper = self._span()
-            if upper - lower >= most - least:
+            if upper - lower >= most - lowest:
                 group.load += work
                 break
             taken.append(group.members.pop())
@@ -220,13 +220,15 @@ def plan_dynamic_cp_batch(
     cost: CostModel,
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
-    held = settings.tokens_per_rank or cost.tokens_per_device
+    tokens_per_rank = settings.tokens_per_rank or cost.tokens_per_device
     largest = 1 << (devices.bit_length() - 1)
     where = f"a group of degree {largest}"
-    check_lengths_fit(batch.sequences, batch.lengths, held * largest, where)
+    check_lengths_fit(batch.sequences, batch.lengths, tokens_per_rank * largest, where)
     lengths: Lengths = batch.lengths
     assignments, waitless = [], 0.0
-    for schedule in balanced_schedules([int(one) for one in lengths], held, devices):
+    for schedule in balanced_schedules(
+        [int(length) for length in lengths], tokens_per_rank, devices
+    ):
         groups = [
             Passes(
                 group.ranks,
@@ -245,10 +247,11 @@ def plan_dynamic_cp_batch(
 
 
 def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    held, most = settings.tokens_per_rank, task.cost.tokens_per_device
-    if held is not None and held > most:
+    tokens_per_rank, most = settings.tokens_per_rank, task.cost.tokens_per_device
+    if tokens_per_rank is not None and tokens_per_rank > most:
         raise SettingsError(
-            "planner.tokens_per_rank", f"got {held}; allowed: at most {most}, what a device holds"
+            "planner.tokens_per_rank",
+            f"got {tokens_per_rank}; allowed: at most {most}, what a device holds",
         )
     return tuple(
         plan_dynamic_cp_batch(index, batch, settings, task.devices, task.cost)
@@ -289,21 +292,24 @@ def packed_in_order(
 def in_step(groups: Sequence[Passes]) -> list[Assignment]:
     """The groups' passes as micro-batches: the first ones, the second ones, ..."""
     rounds = max(len(group.passes) for group in groups)
-    made = []
+    assignments = []
     for index in range(rounds):
         busy = [group for group in groups if index < len(group.passes)]
-        made.append(
+        assignments.append(
             Assignment(
                 tuple(group.degree for group in busy),
                 tuple(group.passes[index] for group in busy),
             )
         )
-    return made
+    return assignments
 
 
 def without_waiting_ms(groups: Sequence[Passes], lengths: Lengths, cost: CostModel) -> float:
     """Time of the slowest group where none waits for another between passes."""
     return max(
-        sum(cost.group_time_ms(lengths[list(one)], group.degree).total_ms for one in group.passes)
+        sum(
+            cost.group_time_ms(lengths[list(members)], group.degree).total_ms
+            for members in group.passes
+        )
         for group in groups
     )

@@ -161,8 +161,8 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     Those of context parallelism with each exchange that may be chosen. PlanError where
     there is none.
     """
-    made = [_shape(settings, task, *choice) for choice in _choices(settings, task)]
-    with_room = [shape for shape in made if shape is not None]
+    candidates = [_shape(settings, task, *choice) for choice in _choices(settings, task)]
+    with_room = [shape for shape in candidates if shape is not None]
     if not with_room:
         raise PlanError(
             f"planner.tensor, planner.context: got {settings.tensor}, {settings.context}; allowed:"
@@ -206,8 +206,12 @@ def _shape(
     settings: MegatronSettings, task: PlanningTask, tensor: int, context: int, kind: Exchange
 ) -> Shape | None:
     """A shape with its costs; None where model states leave no room for tokens."""
-    held = _tokens_per_device(task, tensor)
-    return None if held is None else _timed_shape(settings, task, tensor, context, kind, held)
+    tokens_per_device = _tokens_per_device(task, tensor)
+    return (
+        None
+        if tokens_per_device is None
+        else _timed_shape(settings, task, tensor, context, kind, tokens_per_device)
+    )
 
 
 def _timed_shape(
@@ -216,7 +220,7 @@ def _timed_shape(
     tensor: int,
     context: int,
     kind: Exchange,
-    held: int,
+    tokens_per_device: int,
 ) -> Shape:
     """A shape with its costs that holds so many tokens a device.
 
@@ -226,11 +230,11 @@ def _timed_shape(
     """
     model, degree, node = task.model, tensor * context, settings.devices_per_node
     element = _bytes_per_element(task)
-    whole = all_to_all_bytes_per_token(model, element)
+    exchange_bytes = all_to_all_bytes_per_token(model, element)
 
     def rate(ranks: int) -> float:
         """Bytes a ms of one device's buffer in an all-to-all."""
-        return whole / ranks / task.cost.all_to_all_for(ranks)
+        return exchange_bytes / ranks / task.cost.all_to_all_for(ranks)
 
     def uplink(ranks: int) -> float:
         """Bytes a ms out of a node in an all-to-all of more ranks than its own."""
@@ -253,17 +257,19 @@ def _timed_shape(
         passed *= (1 + again / 3) / (1 + again / 2)
         exchange, hidden = passed / per_device, (context - 1) / context
     elif context > 1:
-        own = whole / tensor / context
+        rank_bytes = exchange_bytes / tensor / context
         inside = max(1, node // tensor)
         exchange = (
-            own * node * (1 - inside / context) / uplink(degree)
+            rank_bytes * node * (1 - inside / context) / uplink(degree)
             if degree > node
-            else own / rate(degree)
+            else rank_bytes / rate(degree)
         )
     # ZeRO-1 has no traffic of ZeRO-3, where the cost model prices that.
     constant = task.cost.constant_ms - task.cost.sharding_ms
-    own_cost = replace(task.cost, tokens_per_device=held, constant_ms=constant, sharding_ms=0.0)
-    return Shape(tensor, context, kind, own_cost, gather, exchange, hidden)
+    shape_cost = replace(
+        task.cost, tokens_per_device=tokens_per_device, constant_ms=constant, sharding_ms=0.0
+    )
+    return Shape(tensor, context, kind, shape_cost, gather, exchange, hidden)
 
 
 def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
@@ -275,8 +281,10 @@ def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
     cluster, model, longest = task.cluster, task.model, task.max_length_tokens
     common = model_state_mib(task.constants, cluster, model, longest)
     sharing = replace(cluster, devices=task.devices // tensor)
-    own = model_state_mib(replace(task.constants, zero_stage=1), sharing, model, longest) / tensor
-    memory_gib = cluster.memory_gib + (common - own) / 1024
+    needed = (
+        model_state_mib(replace(task.constants, zero_stage=1), sharing, model, longest) / tensor
+    )
+    memory_gib = cluster.memory_gib + (common - needed) / 1024
     try:
         cost = build_cost_model(
             task.constants, replace(cluster, memory_gib=memory_gib), model, longest
@@ -301,7 +309,7 @@ def plan_megatron_batch(
     assignments = static_assignments(
         batch.lengths, shape.degree, devices, shape.cost, settings.fill, settings.levelling
     )
-    made = (micro_batch(one, batch.sequences, batch.lengths, shape.cost) for one in assignments)
+    packed = (micro_batch(part, batch.sequences, batch.lengths, shape.cost) for part in assignments)
     account = {
         "tensor": shape.tensor,
         "context": shape.context,
@@ -309,12 +317,12 @@ def plan_megatron_batch(
         "data": devices // shape.degree,
         "tokens_per_device": shape.cost.tokens_per_device,
     }
-    return SequenceParallelBatch(iteration, tuple(_timed(one, shape) for one in made), account)
+    return SequenceParallelBatch(iteration, tuple(_timed(part, shape) for part in packed), account)
 
 
-def _timed(made: MicroBatch, shape: Shape) -> MicroBatch:
+def _timed(packed: MicroBatch, shape: Shape) -> MicroBatch:
     """A micro-batch with the times of this shape in place of the cost model's."""
-    groups = tuple(_timed_group(group, shape) for group in made.groups)
+    groups = tuple(_timed_group(group, shape) for group in packed.groups)
     return MicroBatch(groups, max(group.predicted_ms for group in groups))
 
 

@@ -30,7 +30,12 @@ import numpy as np
 
 from railx.planning.format.parts import Chunk, PlanError
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.pipeline.chunk_rules import ChunkedSettings, Way, plan_chunked, sizes_of
+from railx.planning.pipeline.chunk_rules import (
+    ChunkRule,
+    FixedChunkSettings,
+    plan_with_rules,
+    sizes_of,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.rivals.dapple import packs
 from railx.planning.rivals.megatron import Exchange, MegatronSettings, Shape, every_shape
@@ -86,9 +91,9 @@ def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
     """
     replicas = task.devices // (shape.degree * stages)
     # A cluster that says how many tokens a device holds refuses no states.
-    known = replace(task.cluster, tokens_per_device=task.cluster.tokens_per_device or 1)
+    cluster = replace(task.cluster, tokens_per_device=task.cluster.tokens_per_device or 1)
     base = build_pipeline_cost(
-        task.constants, known, task.model, task.max_length_tokens, PipelineShape(stages, 1)
+        task.constants, cluster, task.model, task.max_length_tokens, PipelineShape(stages, 1)
     )
     capacities = base.capacities
     if task.cluster.tokens_per_device is None:
@@ -104,25 +109,25 @@ def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
                 f"planner.tensor: got {shape.tensor} with {stages} stages; allowed: more of either,"
                 " so that the model's states leave memory for tokens"
             )
-    own = PipelineShape(stages, shape.degree, replicas)
-    return replace(base, shape=own, capacities=capacities)
+    full_shape = PipelineShape(stages, shape.degree, replicas)
+    return replace(base, shape=full_shape, capacities=capacities)
 
 
 def _retimed(chunk: Chunk, shape: Shape, cost: PipelineCost, layers: int) -> Chunk:
     """A pack with the times of this shape on a stage."""
     lengths = np.array([part.length for part in chunk.slices], dtype=np.int64)
-    whole = shape.group_time_ms(lengths)
+    time = shape.group_time_ms(lengths)
     widest = cost.layers_of(0)
     share = widest / layers
     forward = share * (
-        whole.compute_ms * shape.cost.forward_share
-        + whole.tensor_ms / 2
-        + whole.context_ms / (3 if shape.exchange == "ring" else 2)
+        time.compute_ms * shape.cost.forward_share
+        + time.tensor_ms / 2
+        + time.context_ms / (3 if shape.exchange == "ring" else 2)
     )
     return replace(
         chunk,
         predicted_forward_ms=forward,
-        predicted_backward_ms=share * whole.total_ms - forward,
+        predicted_backward_ms=share * time.total_ms - forward,
         predicted_all_to_all_ms=0.0,
         predicted_layer_forward_ms=forward / widest,
     )
@@ -162,15 +167,15 @@ def _plan(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[Pipel
     refused: list[PlanError] = []
     for shape, stages in _choices(settings, task):
         try:
-            made = _with_shape(settings, task, shape, stages)
+            batches = _with_shape(settings, task, shape, stages)
         except PlanError as error:
             refused.append(error)
             continue
-        if best is None or _total_ms(made) < _total_ms(best):
-            best = made
+        if best is None or _total_ms(batches) < _total_ms(best):
+            best = batches
     if best is None:
         # A shape that has room for something says more than one that has none.
-        named = [one for one in refused if str(one).startswith("sequence")]
+        named = [refusal for refusal in refused if str(refusal).startswith("sequence")]
         raise next(iter(named + refused), None) or PlanError(
             f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"
             f" {settings.context}, {settings.stages}; allowed: what divides {task.devices} devices"
@@ -186,7 +191,7 @@ def _with_shape(
     """All batches with one shape; PlanError where memory does not hold them."""
     cost = stage_cost(task, shape, stages)
     replicas = cost.shape.replicas
-    own = ChunkedSettings(
+    chunk_settings = FixedChunkSettings(
         settings.planner, stages, replicas, shape.degree, settings.checkpointed_layers
     )
     account = {
@@ -197,15 +202,15 @@ def _with_shape(
         "data": replicas,
     }
 
-    def way(size: int) -> Way:
-        return Way(
+    def rule(size: int) -> ChunkRule:
+        return ChunkRule(
             lambda rows, lengths: packs(rows, lengths, size),
             {**account, "chunk_tokens": size},
-            retimed=lambda run: [_retimed(one, shape, cost, task.model.layers) for one in run],
+            retimed=lambda run: [_retimed(chunk, shape, cost, task.model.layers) for chunk in run],
         )
 
     sizes = sizes_of(settings.chunk_tokens, task.max_length_tokens, 4, 1)
-    return plan_chunked(own, task, [way(size) for size in sizes], cost)
+    return plan_with_rules(chunk_settings, task, [rule(size) for size in sizes], cost)
 
 
 def _total_ms(batches: tuple[PipelineBatch, ...]) -> float:

@@ -32,17 +32,17 @@ from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.packing import Lengths
 from railx.planning.pipeline.chunk_rules import (
-    ChunkedSettings,
+    ChunkRule,
+    FixedChunkSettings,
     Run,
-    Way,
     cost_of,
     cut_evenly,
     filled,
     pieces,
-    plan_chunked,
+    plan_with_rules,
     ranks_of,
     sizes_of,
-    whole,
+    uncut,
 )
 from railx.planning.planner import Planner, PlanningTask
 from railx.settings import AtLeast
@@ -60,7 +60,7 @@ Splitting = Literal["fixed", "even", "equal_work"]
 
 
 @dataclass(frozen=True)
-class Seq1F1BSettings(ChunkedSettings):
+class Seq1F1BSettings(FixedChunkSettings):
     """Pipelines of slices of fixed size or number (Seq1F1B)."""
 
     planner: Literal["seq1f1b"]
@@ -96,7 +96,7 @@ def fixed_slices(
     long: list[list[Slice]] = []
     for sequence, length in zip(sequences.tolist(), lengths.tolist(), strict=True):
         if length <= tokens:
-            short.append(whole(sequence, length))
+            short.append(uncut(sequence, length))
         else:
             long.append(pieces(sequence, length, range(tokens, length, tokens)))
     tails = [parts[-1] for parts in long]
@@ -124,7 +124,7 @@ def n_way(
     runs: list[Run] = []
     for sequence, length in zip(sequences.tolist(), lengths.tolist(), strict=True):
         if length <= tokens:
-            short.append(whole(sequence, length))
+            short.append(uncut(sequence, length))
             continue
         if cost is None:
             parts = cut_evenly(sequence, length, count)
@@ -142,32 +142,32 @@ def equal_work_cuts(length: int, count: int, cost: PipelineCost, alignment: int 
     """
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
     work = quadratic * length**2 + linear * length
-    found = set()
+    cuts = set()
     for part in range(1, count):
         target = work * part / count
         position = 2 * target / (linear + math.sqrt(linear**2 + 4 * quadratic * target))
-        found.add(round(position / alignment) * alignment)
-    return sorted(cut for cut in found if 0 < cut < length)
+        cuts.add(round(position / alignment) * alignment)
+    return sorted(cut for cut in cuts if 0 < cut < length)
 
 
 def _plan(settings: Seq1F1BSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost, longest = cost_of(settings, task), task.max_length_tokens
     sizes = sizes_of(settings.chunk_tokens, longest, settings.most_parts, settings.alignment_tokens)
 
-    def way(size: int) -> Way:
+    def rule(size: int) -> ChunkRule:
         account = {"splitting": settings.splitting, "chunk_tokens": size}
         if settings.splitting == "fixed":
-            return Way(lambda rows, lengths: fixed_slices(rows, lengths, size), account)
+            return ChunkRule(lambda rows, lengths: fixed_slices(rows, lengths, size), account)
         count = -(-longest // size)
         work = cost if settings.splitting == "equal_work" else None
-        return Way(
+        return ChunkRule(
             lambda rows, lengths: n_way(
                 rows, lengths, count, size, work, settings.alignment_tokens
             ),
             account | {"slices": count},
         )
 
-    return plan_chunked(settings, task, [way(size) for size in sizes], cost)
+    return plan_with_rules(settings, task, [rule(size) for size in sizes], cost)
 
 
 #: The entry of the list of planners.

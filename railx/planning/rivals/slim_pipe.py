@@ -26,16 +26,16 @@ from railx.planning.format.parts import Chunk, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.packing import Lengths
 from railx.planning.pipeline.chunk_rules import (
-    ChunkedSettings,
+    ChunkRule,
+    FixedChunkSettings,
     Run,
-    Way,
     cost_of,
     cut_evenly,
     filled,
-    plan_chunked,
+    plan_with_rules,
     ranks_of,
     sizes_of,
-    whole,
+    uncut,
 )
 from railx.planning.planner import Planner, PlanningTask
 from railx.settings import AtLeast
@@ -49,7 +49,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class SlimPipeSettings(ChunkedSettings):
+class SlimPipeSettings(FixedChunkSettings):
     """Pipelines of uniform slices whose attention is balanced (SlimPipe)."""
 
     planner: Literal["slim_pipe"]
@@ -75,7 +75,7 @@ def uniform_slices(sequences: Lengths, lengths: Lengths, tokens: int) -> list[Ru
     runs: list[Run] = []
     for sequence, length in zip(sequences.tolist(), lengths.tolist(), strict=True):
         if length <= tokens:
-            short.append(whole(sequence, length))
+            short.append(uncut(sequence, length))
         else:
             parts = cut_evenly(sequence, length, -(-length // tokens))
             runs.append([[part] for part in parts])
@@ -113,14 +113,14 @@ def _plan(settings: SlimPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
         settings.alignment_tokens,
     )
 
-    def way(size: int) -> Way:
-        return Way(
+    def rule(size: int) -> ChunkRule:
+        return ChunkRule(
             lambda rows, lengths: uniform_slices(rows, lengths, size),
             {"slice_tokens": size, "context_exchange": settings.context_exchange},
             retimed=balanced if settings.context_exchange else None,
         )
 
-    return plan_chunked(settings, task, [way(size) for size in sizes], cost_of(settings, task))
+    return plan_with_rules(settings, task, [rule(size) for size in sizes], cost_of(settings, task))
 
 
 #: The entry of the list of planners.

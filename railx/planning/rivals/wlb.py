@@ -66,22 +66,24 @@ def packed_by_work(
     lengths: Lengths, works_ms: Sequence[float], bins: int, capacity: int
 ) -> list[list[int]] | None:
     """Positions in each of ``bins`` bins; None where something fits nowhere."""
-    held: list[list[int]] = [[] for _ in range(bins)]
+    members: list[list[int]] = [[] for _ in range(bins)]
     tokens, work = np.zeros(bins, dtype=np.int64), np.zeros(bins)
 
     def put(index: int, position: int) -> None:
-        held[index].append(position)
+        members[index].append(position)
         tokens[index] += lengths[position]
         work[index] += works_ms[position]
 
-    for position in sorted(range(len(lengths)), key=lambda one: (-lengths[one], one)):
+    for position in sorted(
+        range(len(lengths)), key=lambda position: (-lengths[position], position)
+    ):
         for index in (int(np.argmin(work)), int(np.argmin(tokens))):
             if tokens[index] + lengths[position] <= capacity:
                 put(index, position)
                 break
         else:
             return None
-    return held
+    return members
 
 
 def shard_imbalance(lengths: Sequence[int], degree: int) -> float:
@@ -91,12 +93,12 @@ def shard_imbalance(lengths: Sequence[int], degree: int) -> float:
     """
     ends = np.cumsum(lengths)
     edges = np.linspace(0, int(ends[-1]), 2 * degree + 1)
-    whole = np.concatenate(([0.0], np.cumsum(np.asarray(lengths, dtype=float) ** 2)))
+    attention = np.concatenate(([0.0], np.cumsum(np.asarray(lengths, dtype=float) ** 2)))
     document = np.minimum(np.searchsorted(ends, edges, side="right"), len(ends) - 1)
     started = np.concatenate(([0], ends))[document]
-    pairs = np.diff(whole[document] + (edges - started) ** 2)
-    own = pairs[:degree] + pairs[: degree - 1 : -1]
-    return float(own.max() / own.mean())
+    pairs = np.diff(attention[document] + (edges - started) ** 2)
+    rank_work = pairs[:degree] + pairs[: degree - 1 : -1]
+    return float(rank_work.max() / rank_work.mean())
 
 
 def delayed(
@@ -109,18 +111,20 @@ def delayed(
     """
     drawn = list(batches)
     queue: list[tuple[int, int]] = []
-    made = []
+    delayed_batches = []
     for number, batch in enumerate(drawn):
         rows = list(zip(batch.sequences.tolist(), batch.lengths.tolist(), strict=True))
-        kept = [row for row in rows if row[1] <= outlier_tokens]
+        leaving_rows = [row for row in rows if row[1] <= outlier_tokens]
         queue += [row for row in rows if row[1] > outlier_tokens]
         is_last = number == len(drawn) - 1
         leaving = len(queue) if is_last else len(queue) // at_once * at_once
-        kept += queue[:leaving]
+        leaving_rows += queue[:leaving]
         queue = queue[leaving:]
-        sequences, lengths = zip(*kept, strict=True) if kept else ((), ())
-        made.append(SampledBatch(np.array(sequences, dtype=np.int64), np.array(lengths, np.int64)))
-    return made
+        sequences, lengths = zip(*leaving_rows, strict=True) if leaving_rows else ((), ())
+        delayed_batches.append(
+            SampledBatch(np.array(sequences, dtype=np.int64), np.array(lengths, np.int64))
+        )
+    return delayed_batches
 
 
 def plan_wlb_batch(
@@ -132,7 +136,7 @@ def plan_wlb_batch(
     """
     lengths, capacity = batch.lengths, cost.tokens_per_device * degree
     check_lengths_fit(batch.sequences, lengths, capacity, f"a group of degree {degree}")
-    works_ms = [float(one) for one in cost.sequence_ms(lengths)]
+    works_ms = cost.sequence_ms(lengths).tolist()
     groups = devices // degree
     count = ceil(int(lengths.sum()) / (capacity * groups))
     while (bins := packed_by_work(lengths, works_ms, count * groups, capacity)) is None:
@@ -144,7 +148,9 @@ def plan_wlb_batch(
         taken = filled[start : start + groups]
         assignment = Assignment((degree,) * len(taken), tuple(taken))
         micro_batches.append(micro_batch(assignment, batch.sequences, lengths, cost))
-        per_sequence_ms += max(_per_sequence_ms(lengths[list(one)], degree, cost) for one in taken)
+        per_sequence_ms += max(
+            _per_sequence_ms(lengths[list(members)], degree, cost) for members in taken
+        )
     account = {"degree": degree, "per_sequence_ms": per_sequence_ms}
     return SequenceParallelBatch(iteration, tuple(micro_batches), account)
 
@@ -152,7 +158,7 @@ def plan_wlb_batch(
 def _per_sequence_ms(lengths: Lengths, degree: int, cost: CostModel) -> float:
     """Time of a group whose documents are cut for its ranks as one sequence."""
     attention = cost.quadratic_ms * float((lengths.astype(float) ** 2).sum()) / degree
-    more = shard_imbalance([int(one) for one in lengths], degree) - 1
+    more = shard_imbalance([int(length) for length in lengths], degree) - 1
     return cost.group_time_ms(lengths, degree).total_ms + more * attention
 
 

@@ -22,7 +22,7 @@ __all__ = [
     "PUBLISHED_BUCKETS",
     "bucket_lengths",
     "cut_batch",
-    "least_micro_batches",
+    "fewest_micro_batches",
     "rounding_rows",
 ]
 
@@ -32,7 +32,7 @@ PUBLISHED_BUCKETS = 16
 _Method = Literal["least_error", "equal_width"]
 
 
-def least_micro_batches(lengths: Lengths, cap: int, order: Literal["sorted", "given"]) -> int:
+def fewest_micro_batches(lengths: Lengths, cap: int, order: Literal["sorted", "given"]) -> int:
     """M_min: the least number whose runs all stay below ``cap`` tokens.
 
     PlanError where a single sequence reaches it.
@@ -102,13 +102,13 @@ def bucket_lengths(
             if np.any(index == bucket)
         ]
     values, counts = np.unique(lengths, return_counts=True)
-    bounds = _least_error_bounds(values, counts, buckets, allowed_tokens)
+    bounds = _min_error_bounds(values, counts, buckets, allowed_tokens)
     return [
         np.flatnonzero((lengths > below) & (lengths <= bound)) for below, bound in pairwise(bounds)
     ][::-1]
 
 
-def _least_error_bounds(
+def _min_error_bounds(
     values: Lengths, counts: Lengths, buckets: int, allowed_tokens: int
 ) -> list[int]:
     """0 and the bucket bounds, ascending.
@@ -148,7 +148,7 @@ def rounding_rows(
     """
     cap = cost.tokens_per_device * devices
     for iteration, batch in enumerate(batches):
-        number = least_micro_batches(batch.lengths, cap, "sorted")
+        number = fewest_micro_batches(batch.lengths, cap, "sorted")
         for index, run in enumerate(cut_batch(batch.lengths, number, "sorted")):
             lengths = batch.lengths[run]
             tokens = int(lengths.sum())
@@ -161,5 +161,7 @@ def rounding_rows(
                     "buckets": len(buckets),
                     "sequences": len(lengths),
                     "tokens": tokens,
-                    "rounded_tokens": sum(int(lengths[one].max()) * len(one) for one in buckets),
+                    "rounded_tokens": sum(
+                        int(lengths[bucket].max()) * len(bucket) for bucket in buckets
+                    ),
                 }

@@ -161,23 +161,23 @@ def _rounds(
     middle: _Problem,
     sizes: Floats,
     durations: Floats,
-    least: int,
+    fewest: int,
     most: int | None,
 ) -> tuple[float, float, Floats]:
-    """The best bound for ``least`` to ``most`` micro-batches.
+    """The best bound for ``fewest`` to ``most`` micro-batches.
 
     With it, how many the programme has, and its durations.
     """
     best = 0.0
     for _ in range(_ROUNDS):
-        found = _prices(middle, sizes, durations, least if most is None else most, most)
-        certified, added = _certified(problem, middle, sizes, found, least, most)
+        priced = _prices(middle, sizes, durations, fewest if most is None else most, most)
+        certified, added = _certified(problem, middle, sizes, priced, fewest, most)
         grown = certified > best * _GROWN
         best = max(best, certified)
-        if certified >= found.total_ms * _ENOUGH or not grown:
+        if certified >= priced.total_ms * _ENOUGH or not grown:
             break
         durations = np.union1d(durations, added)
-    return best, found.micro_batches, durations
+    return best, priced.micro_batches, durations
 
 
 def _classes(problem: _Problem) -> tuple[npt.NDArray[np.int64], Floats]:
@@ -228,11 +228,11 @@ def _durations(problem: _Problem, fewest: int) -> Floats:
 
 
 def _prices(
-    classes: _Problem, sizes: Floats, durations: Floats, least: int, most: int | None
+    classes: _Problem, sizes: Floats, durations: Floats, fewest: int, most: int | None
 ) -> _Prices:
     """Prices of a sequence of each class, and the number of micro-batches."""
     busy = np.empty((len(sizes), len(durations)))
-    one = np.empty(len(sizes))
+    charges = np.empty(len(sizes))
     for index, duration in enumerate(durations):
         _charges(
             classes.alone_ms,
@@ -241,18 +241,18 @@ def _prices(
             classes.tokens / classes.devices,
             duration,
             np.nextafter(duration, np.inf),
-            one,
+            charges,
         )
-        busy[:, index] = one
+        busy[:, index] = charges
     share = busy * sizes[:, None] / (classes.devices * durations)
     room = classes.lengths * sizes / classes.tokens
     scale = float(durations.mean())
     cost = (durations + classes.constant_ms) / scale
     prices, count, by_time, by_memory, objective = class_prices(
-        share, room, cost, float(least), most is None, _STEPS
+        share, room, cost, float(fewest), most is None, _STEPS
     )
     if not math.isfinite(objective) or not np.isfinite(prices).all():
-        return _Prices(sizes * 0, durations * 0, durations * 0, durations, float(least), 0.0)
+        return _Prices(sizes * 0, durations * 0, durations * 0, durations, float(fewest), 0.0)
     return _Prices(
         np.maximum(prices * scale / sizes, 0.0),
         np.maximum(-by_time * scale / (classes.devices * durations), 0.0),
@@ -277,8 +277,10 @@ def _spread(problem: _Problem, classes: _Problem, sizes: Floats, prices: Floats)
     class_fits = np.isfinite(classes.alone_ms).sum(axis=1)
     for kind in np.unique(class_fits):
         members, those = fits == kind, class_fits == kind
-        own = problem.lengths[members]
-        price[members] = own * np.interp(own, position[those][::-1], token[those][::-1])
+        member_lengths = problem.lengths[members]
+        price[members] = member_lengths * np.interp(
+            member_lengths, position[those][::-1], token[those][::-1]
+        )
     return price
 
 
@@ -286,23 +288,23 @@ def _certified(
     problem: _Problem,
     classes: _Problem,
     sizes: Floats,
-    found: _Prices,
-    least: int,
+    priced: _Prices,
+    fewest: int,
     most: int | None,
 ) -> tuple[float, Floats]:
-    """What prices of the classes prove of ``least`` to ``most`` micro-batches.
+    """What prices of the classes prove of ``fewest`` to ``most`` micro-batches.
 
     With it, the durations at which most was lost.
     """
-    price = _spread(problem, classes, sizes, found.prices)
+    price = _spread(problem, classes, sizes, priced.prices)
     lowest = float(problem.alone_ms.min())
     needed = float(np.min(problem.alone_ms[0]))
     cheapest = float(np.min(problem.alone_ms * problem.degrees, axis=1).sum())
-    average = cheapest / problem.devices / least
+    average = cheapest / problem.devices / fewest
     start = 0.2 * min(average, needed)
     stop = 3 * max(average, needed)
     grid = np.geomspace(max(start, lowest), stop, _FINE)
-    grid = np.concatenate((grid, np.geomspace(stop, stop * least + 1, 16)[1:]))
+    grid = np.concatenate((grid, np.geomspace(stop, stop * fewest + 1, 16)[1:]))
     if lowest < start:
         grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
     grid[0] = lowest
@@ -314,21 +316,21 @@ def _certified(
         price,
         classes.lengths,
         classes.alone_ms,
-        found.prices,
+        priced.prices,
         sizes,
         problem.degrees,
         float(problem.devices),
         float(problem.tokens),
         grid,
-        found.durations,
-        found.by_time,
-        found.by_memory,
+        priced.durations,
+        priced.by_time,
+        priced.by_memory,
     )
     charge = np.stack((grid[:-1], grid[1:]), axis=1) + problem.constant_ms
     factors = np.concatenate((np.linspace(0.97, 1.03, 61), (0.5, 0.8, 0.9, 1.1, 1.2)))
     left = np.array([(charge - factor * ends).min() for factor in factors])
-    count = np.where(left >= 0, least, np.inf if most is None else most)
-    longest = grid[-1] + problem.constant_ms * least
+    count = np.where(left >= 0, fewest, np.inf if most is None else most)
+    longest = grid[-1] + problem.constant_ms * fewest
     proven = np.minimum(factors * float(price.sum()) + left * count, longest)
     chosen = int(proven.argmax())
     left = (charge - factors[chosen] * ends).min(axis=1)
@@ -422,15 +424,15 @@ def _charges(alone, lengths, degrees, per_device, start, stop, charges):
     number, kinds = len(lengths), len(degrees)
     narrow = np.zeros(number, dtype=np.int64)
     for index in range(number):
-        least = np.inf
+        cheapest = np.inf
         for degree in range(kinds):
             charge = alone[index, degree] * degrees[degree]
-            if alone[index, degree] < stop and charge < least:
-                least, narrow[index] = charge, degree
-        charges[index] = least
+            if alone[index, degree] < stop and charge < cheapest:
+                cheapest, narrow[index] = charge, degree
+        charges[index] = cheapest
     # By degree: r, what x is a share of, whether of time, how many have k > 0, and q.
     parts = np.ones(kinds)
-    whole = np.full(kinds, stop)
+    limits = np.full(kinds, stop)
     by_time = np.ones(kinds, dtype=np.bool_)
     large = np.zeros(kinds, dtype=np.int64)
     useful = np.ones(kinds)
@@ -440,15 +442,15 @@ def _charges(alone, lengths, degrees, per_device, start, stop, charges):
         width, best = degrees[degree], 0.0
         if alone[number - 1, degree] >= stop:
             continue
-        wanted = False
+        needed = False
         for index in range(number - 1, -1, -1):
             time = alone[index, degree]
             if time >= stop:
                 break
-            wanted = wanted or narrow[index] == degree
+            needed = needed or narrow[index] == degree
             shares[index] = max(shares[index + 1], charges[index] / (width * time))
             first = index
-        if not wanted:
+        if not needed:
             continue
         for option in range(6):
             several, timed = option // 2 + 1.0, option % 2 == 0
@@ -465,25 +467,25 @@ def _charges(alone, lengths, degrees, per_device, start, stop, charges):
             gain *= 1.0 - shares[index]
             if gain > best:
                 best = gain
-                parts[degree], whole[degree], by_time[degree] = several, room, timed
+                parts[degree], limits[degree], by_time[degree] = several, room, timed
                 large[degree], useful[degree] = index, shares[index]
         most = max(most, large[degree])
     for attempt in range(2):
         for index in range(most):
-            least = np.inf
+            cheapest = np.inf
             for degree in range(kinds):
                 time = alone[index, degree]
                 if time < stop:
                     charge = time
                     if index < large[degree]:
                         size = time if by_time[degree] else lengths[index]
-                        taken = np.floor((parts[degree] + 1) * size / whole[degree])
+                        taken = np.floor((parts[degree] + 1) * size / limits[degree])
                         charge = (
                             useful[degree] * time
                             + (1.0 - useful[degree]) * start * taken / parts[degree]
                         )
-                    least = min(least, degrees[degree] * charge)
-            charges[index] = least if attempt == 0 else min(least, charges[index])
+                    cheapest = min(cheapest, degrees[degree] * charge)
+            charges[index] = cheapest if attempt == 0 else min(cheapest, charges[index])
         if attempt == 0:
             for degree in range(kinds):
                 for index in range(large[degree], most):

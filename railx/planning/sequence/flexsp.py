@@ -38,7 +38,7 @@ from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
 if TYPE_CHECKING:
-    from railx.planning.sequence.search import Found, Problem
+    from railx.planning.sequence.search import Problem, SearchResult
 
 
 __all__ = [
@@ -109,7 +109,7 @@ class _Ladder:
 
     devices: int
     steps: list[tuple[int, ...]]
-    found: dict[tuple[int, ...], _Best] = field(default_factory=dict)
+    best_of: dict[tuple[int, ...], _Best] = field(default_factory=dict)
 
 
 @dataclass
@@ -208,7 +208,7 @@ def plan_flexsp_batch(
     sequences = batch.sequences[order]
     return SequenceParallelBatch(
         iteration,
-        tuple(micro_batch(made, sequences, lengths, cost) for made in best.assignments),
+        tuple(micro_batch(assignment, sequences, lengths, cost) for assignment in best.assignments),
         report,
     )
 
@@ -217,17 +217,19 @@ def _solve(
     work: _Work,
     devices: int,
     degrees: tuple[int, ...],
-    optimum: Callable[[Problem], Found],
+    optimum: Callable[[Problem], SearchResult],
 ) -> None:
     """The optimum as the best plan, where these degrees have one."""
     from railx.planning.sequence.search import Problem
 
-    found = optimum(Problem.of(work.lengths, devices, degrees, work.cost))
-    work.looks += found.looks
-    if found.time_ms == math.inf:
+    solved = optimum(Problem.of(work.lengths, devices, degrees, work.cost))
+    work.looks += solved.looks
+    if solved.time_ms == math.inf:
         return
-    made = [_assignment(found, m, degrees) for m in range(len(found.limits))]
-    work.best = _Best(total_ms(made, work.lengths, work.cost), made, found.limits, "optimum")
+    assignments = [_assignment(solved, m, degrees) for m in range(len(solved.limits))]
+    work.best = _Best(
+        total_ms(assignments, work.lengths, work.cost), assignments, solved.limits, "optimum"
+    )
 
 
 def simple_bound_ms(
@@ -239,8 +241,8 @@ def simple_bound_ms(
     many micro-batches as memory demands pay the constant.
     """
     width = np.array(degrees, dtype=np.int64)
-    each = np.array([cost.all_to_all_ms[degree] for degree in degrees])
-    work = cost.sequence_ms(lengths)[:, None] + lengths[:, None] * (each * width)
+    per_token = np.array([cost.all_to_all_ms[degree] for degree in degrees])
+    work = cost.sequence_ms(lengths)[:, None] + lengths[:, None] * (per_token * width)
     work = np.where(lengths[:, None] <= width * cost.tokens_per_device, work, np.inf).min(axis=1)
     micro_batches = math.ceil(lengths.sum() / (cost.tokens_per_device * devices))
     return float(float(work.sum()) / devices + micro_batches * cost.constant_ms)
@@ -268,7 +270,7 @@ def _ladders(devices: int, degrees: tuple[int, ...]) -> list[_Ladder]:
 def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
     """One round for each step of a ladder, each from the plan of the one before it."""
     before: _Best | None = None
-    place = 0
+    position = 0
     for step in ladder.steps:
         if work.done() or not _may_beat(work, ladder):
             return
@@ -277,7 +279,7 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
         small = len(work.lengths) * ladder.devices < _SMALL
         if before is not None and not small and not _has_use(work, before, step):
             continue
-        best = ladder.found.setdefault(step, _Best())
+        best = ladder.best_of.setdefault(step, _Best())
         if before is not None and before.time_ms < best.time_ms:
             best.time_ms, best.assignments, best.limits = (
                 before.time_ms,
@@ -285,11 +287,11 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
                 before.limits,
             )
         looks = _LOOKS if step[0] == 1 else _FEWER_LOOKS
-        _search_round(work, best, ladder.devices, step, number, looks[min(place, 2)])
+        _search_round(work, best, ladder.devices, step, number, looks[min(position, 2)])
         # The step alone decides, so that more degrees only add rounds.
-        if step[0] == 1 and place == 0 and not _has_use(work, best, (*step, 2 * step[-1])):
+        if step[0] == 1 and position == 0 and not _has_use(work, best, (*step, 2 * step[-1])):
             _search_round(work, best, ladder.devices, step, number, _MORE_LOOKS)
-        place += 1
+        position += 1
         if best.time_ms < work.best.time_ms:
             work.best = best
         before = best
@@ -306,8 +308,8 @@ def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
     if best.time_ms == math.inf or any(d & (d - 1) for d in degrees):
         return True
     fewer = degrees[:-1]
-    for made, limit in zip(best.assignments, best.limits, strict=True):
-        longest = work.lengths[min(min(group) for group in made.groups)]
+    for assignment, limit in zip(best.assignments, best.limits, strict=True):
+        longest = work.lengths[min(min(group) for group in assignment.groups)]
         alone = float(work.cost.sequence_ms(longest))
         soonest = min(
             alone / d + longest * work.cost.all_to_all_ms[d]
@@ -332,20 +334,20 @@ def _search_round(
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
     size = math.sqrt(len(work.lengths) * devices / (512 * 64))
     starts = [] if best.limits is None else [best.limits]
-    found = search(problem, int(looks * size), work.seed + number, starts)
-    work.looks += found.looks
+    searched = search(problem, int(looks * size), work.seed + number, starts)
+    work.looks += searched.looks
     work.rounds += 1
-    if found.time_ms < best.time_ms * (1 - 1e-12):
-        best.time_ms, best.limits = found.time_ms, found.limits
-        best.assignments = [_assignment(found, m, degrees) for m in range(len(found.limits))]
+    if searched.time_ms < best.time_ms * (1 - 1e-12):
+        best.time_ms, best.limits = searched.time_ms, searched.limits
+        best.assignments = [_assignment(searched, m, degrees) for m in range(len(searched.limits))]
 
 
-def _assignment(found: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
-    members = np.flatnonzero(found.micro_batch == m)
-    by_group = members[np.argsort(found.group[members], kind="stable")]
-    groups, starts = np.unique(found.group[by_group], return_index=True)
+def _assignment(result: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
+    members = np.flatnonzero(result.micro_batch == m)
+    by_group = members[np.argsort(result.group[members], kind="stable")]
+    groups, starts = np.unique(result.group[by_group], return_index=True)
     return Assignment(
-        tuple(degrees[found.kind[m, group]] for group in groups),
+        tuple(degrees[result.kind[m, group]] for group in groups),
         tuple(tuple(part.tolist()) for part in np.split(by_group, starts[1:])),
     )
 
@@ -361,10 +363,10 @@ def _try_static(work: _Work, devices: int) -> None:
     ):
         return
     for fill in _FILLS:
-        _, made = best_static(work.lengths, devices, work.cost, fill)
-        static_ms = total_ms(made, work.lengths, work.cost)
+        _, assignments = best_static(work.lengths, devices, work.cost, fill)
+        static_ms = total_ms(assignments, work.lengths, work.cost)
         if static_ms < work.best.time_ms * (1 - 1e-12):
-            work.best = _Best(static_ms, made, None, "static")
+            work.best = _Best(static_ms, assignments, None, "static")
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:

@@ -31,9 +31,14 @@ from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.packing import Lengths, check_lengths_fit
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.blaster import bucket_lengths, cut_batch, least_micro_batches
+from railx.planning.sequence.blaster import bucket_lengths, cut_batch, fewest_micro_batches
 from railx.planning.sequence.groups import Assignment, micro_batch, micro_batch_ms
-from railx.planning.sequence.programme import Programme, build_programme, hand_out, least_ms
+from railx.planning.sequence.programme import (
+    Programme,
+    build_programme,
+    hand_out,
+    micro_batch_bound_ms,
+)
 from railx.planning.sequence.solver import Solved, SolverLimits, SolverPool
 from railx.progress import counted
 from railx.settings import AtLeast, Positive
@@ -184,7 +189,7 @@ def plan_milp_batch(
         f"a group of degree {degrees[-1]}",
     )
     context = _Context(settings, devices, degrees, cost, seed)
-    first = least_micro_batches(batch.lengths, context.cap, settings.order)
+    first = fewest_micro_batches(batch.lengths, context.cap, settings.order)
     last = min(first + settings.micro_batch_trials - 1, len(batch.lengths))
     trials: list[_Trial] = []
     for number in range(first, last + 1):
@@ -199,12 +204,12 @@ def plan_milp_batch(
             f" {last} micro-batches has a plan; allowed: more{fewer}, or higher limits of the"
             " solver"
         )
-    made = [
+    parts = [
         (part.assignment, batch.sequences[part.positions], part.lengths) for part in chosen.parts
     ]
     return SequenceParallelBatch(
         iteration,
-        tuple(micro_batch(*item, cost) for item in made),
+        tuple(micro_batch(*item, cost) for item in parts),
         {
             "name": "SCIP",
             "ended_by": dict(Counter(solved.ended_by for solved in chosen.solved)),
@@ -239,7 +244,8 @@ def _trial(
     """One number of micro-batches, given up where it cannot be below ``best_ms``."""
     runs = cut_batch(lengths, number, context.settings.order)
     bounds = [
-        least_ms(lengths[run], context.devices, context.degrees, context.cost) for run in runs
+        micro_batch_bound_ms(lengths[run], context.devices, context.degrees, context.cost)
+        for run in runs
     ]
     if sum(bounds) >= best_ms:
         return _Trial(number, (), (), "bound")
@@ -258,10 +264,10 @@ def _trial(
             ended_by = solved[-1].ended_by
             break
         random = np.random.default_rng((context.seed, number, index))
-        own = lengths[run]
+        run_lengths = lengths[run]
         assignment = hand_out(counts, buckets, programme, random)
-        time_ms = micro_batch_ms(assignment, own, context.cost)
-        parts.append(_Part(run, own, assignment, time_ms, programme.makespan_ms(counts)))
+        time_ms = micro_batch_ms(assignment, run_lengths, context.cost)
+        parts.append(_Part(run, run_lengths, assignment, time_ms, programme.makespan_ms(counts)))
     answers.close()
     return _Trial(number, tuple(parts) if ended_by == "solved" else (), tuple(solved), ended_by)
 

@@ -62,13 +62,13 @@ def micro_batch(
             assignment.degrees[index],
             sorted(assignment.groups[index], key=lambda member: (-lengths[member], member)),
         )
-        held = lengths[members]
-        time = cost.group_time_ms(held, degree)
+        member_lengths = lengths[members]
+        time = cost.group_time_ms(member_lengths, degree)
         groups.append(
             Group(
                 ranks=tuple(range(rank, rank + degree)),
                 sequences=tuple(int(row) for row in sequences[members]),
-                lengths=tuple(int(length) for length in held),
+                lengths=tuple(int(length) for length in member_lengths),
                 predicted_ms=time.total_ms,
                 predicted_compute_ms=time.compute_ms,
                 predicted_all_to_all_ms=time.all_to_all_ms,

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from railx.planning.sequence.search import Floats, Found, Integers, Problem
+from railx.planning.sequence.search import Floats, Integers, Problem, SearchResult
 
 __all__ = [
     "MOST_EQUALS",
@@ -46,7 +46,7 @@ MOST_SEQUENCES = 12
 MOST_EQUALS = 2048
 
 
-def optimum(problem: Problem) -> Found:
+def optimum(problem: Problem) -> SearchResult:
     """The fastest plan of at most :data:`MOST_SEQUENCES` sequences.
 
     Micro-batches come with falling times, so that plans of the same times have the same
@@ -55,7 +55,7 @@ def optimum(problem: Problem) -> Found:
     return _falling(problem, *_optimum(problem, _devices_of_use(problem)))
 
 
-def optimum_of_equals(problem: Problem) -> Found:
+def optimum_of_equals(problem: Problem) -> SearchResult:
     """The fastest plan of sequences of one length, at degrees that are powers of two.
 
     Micro-batches come with falling times. The time is infinite where a sequence fits no
@@ -65,7 +65,7 @@ def optimum_of_equals(problem: Problem) -> Found:
     most = np.minimum(problem.cap * degree // problem.tokens[0], n).astype(np.int64)
     #: Times of groups of 1, 2, ... sequences at each degree.
     loads = [
-        problem.own[0, k] * np.arange(1, most[k] + 1) + problem.latency[k]
+        problem.share_ms[0, k] * np.arange(1, most[k] + 1) + problem.latency[k]
         for k in range(len(degree))
     ]
     limits = np.unique(np.concatenate(loads))
@@ -74,13 +74,13 @@ def optimum_of_equals(problem: Problem) -> Found:
     for k in range(1, len(degree)):
         block[k] = np.maximum(alone[k], block[k - 1] * (degree[k] // degree[k - 1]))
     blocks = _blocks(problem)
-    held = sum(block[k] for k in blocks)
-    sizes = np.arange(1, min(n, int(held[-1]) if len(limits) else 0) + 1)
-    within = np.searchsorted(held, sizes, "left") if len(sizes) else sizes
+    capacity = sum(block[k] for k in blocks)
+    sizes = np.arange(1, min(n, int(capacity[-1]) if len(limits) else 0) + 1)
+    within = np.searchsorted(capacity, sizes, "left") if len(sizes) else sizes
     parts = _parts(n, limits[within] + problem.constant_ms)
     micro_batch, group = np.zeros(n, np.int64), np.zeros(n, np.int64)
     kind = np.zeros((len(parts), n), np.int64)
-    place = 0
+    first = 0
     for m, size in enumerate(parts):
         limit = within[size - 1]
         left, groups = size, 0
@@ -92,9 +92,9 @@ def optimum_of_equals(problem: Problem) -> Found:
                 continue
             taken = min(left, int(alone[k, limit]))
             if taken:
-                micro_batch[place : place + taken], group[place : place + taken] = m, groups
+                micro_batch[first : first + taken], group[first : first + taken] = m, groups
                 kind[m, groups] = k
-                place, left, groups = place + taken, left - taken, groups + 1
+                first, left, groups = first + taken, left - taken, groups + 1
     times = limits[[within[size - 1] for size in parts]]
     return _falling(problem, micro_batch, group, kind, times, limits.size * len(degree))
 
@@ -132,15 +132,15 @@ def _parts(n: int, time_ms: Floats) -> list[int]:
 def _falling(
     problem: Problem, micro_batch: Integers, group: Integers, kind: Integers, times: Floats,
     looks: int,
-) -> Found:  # fmt: skip
+) -> SearchResult:  # fmt: skip
     """The plan with its micro-batches in the order of their times, longest first."""
     if len(times) == 0:
-        return Found(math.inf, micro_batch, group, kind, times, int(looks))
+        return SearchResult(math.inf, micro_batch, group, kind, times, int(looks))
     falling = np.argsort(-times, kind="stable")
-    place = np.argsort(falling)
+    rank = np.argsort(falling)
     times = times[falling]
     total = float(sum(times)) + len(times) * problem.constant_ms
-    return Found(total, place[micro_batch], group, kind[falling], times, int(looks))
+    return SearchResult(total, rank[micro_batch], group, kind[falling], times, int(looks))
 
 
 def _devices_of_use(problem: Problem) -> int:
@@ -165,7 +165,7 @@ def _times(problem: Any) -> Any:
         before = subset ^ (1 << last)
         tokens[subset] = tokens[before] + problem.tokens[last]
         for k in range(kinds):
-            time[subset, k] = time[before, k] + problem.own[last, k]
+            time[subset, k] = time[before, k] + problem.share_ms[last, k]
             if tokens[subset] > problem.cap * problem.degree[k]:
                 time[subset, k] = np.inf
     return time
@@ -179,9 +179,9 @@ def _groups(time: Any, degree: Any, devices: int) -> Any:
     as subset times degrees plus place of the degree. And the looks at a group.
     """
     subsets, kinds = time.shape
-    least = np.full((subsets, devices + 1), np.inf)
+    best_ms = np.full((subsets, devices + 1), np.inf)
     chosen = np.zeros((subsets, devices + 1), np.int64)
-    least[0] = 0.0
+    best_ms[0] = 0.0
     looks = 0
     for subset in range(1, subsets):
         longest = subset & -subset
@@ -197,14 +197,14 @@ def _groups(time: Any, degree: Any, devices: int) -> Any:
                     fastest = time[with_it, k]
                     looks += max(devices + 1 - degree[k], 0)
                     for free in range(degree[k], devices + 1):
-                        later = max(fastest, least[rest, free - degree[k]])
-                        if later < least[subset, free]:
-                            least[subset, free] = later
+                        later = max(fastest, best_ms[rest, free - degree[k]])
+                        if later < best_ms[subset, free]:
+                            best_ms[subset, free] = later
                             chosen[subset, free] = with_it * kinds + k
             if part == 0:
                 break
             part = (part - 1) & others
-    return least, chosen, looks
+    return best_ms, chosen, looks
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -212,18 +212,18 @@ def _optimum(problem: Any, devices: int) -> Any:
     """The plan: micro-batch and group of each sequence, degrees, times; and looks."""
     n, kinds = len(problem.tokens), len(problem.degree)
     time = _times(problem)
-    least, chosen, looks = _groups(time, problem.degree, devices)
-    whole = (1 << n) - 1
-    best, first = np.full(whole + 1, np.inf), np.zeros(whole + 1, np.int64)
+    best_ms, chosen, looks = _groups(time, problem.degree, devices)
+    everything = (1 << n) - 1
+    best, first = np.full(everything + 1, np.inf), np.zeros(everything + 1, np.int64)
     best[0] = 0.0
-    for subset in range(1, whole + 1):
+    for subset in range(1, everything + 1):
         longest = subset & -subset
         others = subset ^ longest
         part = others
         while True:
             with_it = part | longest
             looks += 1
-            total = best[subset ^ with_it] + least[with_it, devices] + problem.constant_ms
+            total = best[subset ^ with_it] + best_ms[with_it, devices] + problem.constant_ms
             if total < best[subset]:
                 best[subset], first[subset] = total, with_it
             if part == 0:
@@ -231,11 +231,11 @@ def _optimum(problem: Any, devices: int) -> Any:
             part = (part - 1) & others
     micro_batch, group = np.zeros(n, np.int64), np.zeros(n, np.int64)
     kind, times, count = np.zeros((n, n), np.int64), np.zeros(n), 0
-    left = whole if best[whole] < np.inf else 0
+    left = everything if best[everything] < np.inf else 0
     while left:
         inside, free, groups = first[left], devices, 0
         left ^= inside
-        times[count] = least[inside, free]
+        times[count] = best_ms[inside, free]
         while inside:
             members, k = chosen[inside, free] // kinds, chosen[inside, free] % kinds
             for i in range(n):

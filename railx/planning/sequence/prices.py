@@ -31,7 +31,7 @@ __all__ = [
 
 
 @njit(cache=True, error_model="numpy")
-def class_prices(time, room, cost, number, at_least, rounds):
+def class_prices(time, room, cost, number, is_minimum, rounds):
     """Prices of the classes, micro-batches of each duration, duals t and u, the least.
 
     ``time`` [C, K] is infinite where a class does not fit a duration; ``room`` [C],
@@ -47,7 +47,7 @@ def class_prices(time, room, cost, number, at_least, rounds):
     sz = np.zeros((C, K))
     sv = np.zeros((C, K))
     w = np.zeros((C, K))
-    sign = -1.0 if at_least else 1.0
+    sign = -1.0 if is_minimum else 1.0
     y = np.ones(K) * (number / K * 1.2 + 0.1)
     p = np.ones(K) * 0.5
     q = np.ones(K) * 0.5

@@ -38,7 +38,7 @@ __all__ = [
     "build_programme",
     "hand_out",
     "homogeneous_fills",
-    "least_ms",
+    "micro_batch_bound_ms",
 ]
 
 #: Whether the groups of a micro-batch take all devices or at most all.
@@ -104,14 +104,14 @@ def build_programme(
     bounds = np.array([lengths[bucket].max() for bucket in buckets], dtype=np.int64)
     sizes = np.array([len(bucket) for bucket in buckets], dtype=np.int64)
     width = np.array(degrees, dtype=np.int64)
-    least = width[np.searchsorted(width * cost.tokens_per_device, bounds)]
-    groups = np.array(_virtual_groups(least, sizes, devices, degrees), dtype=np.int64)
+    min_degrees = width[np.searchsorted(width * cost.tokens_per_device, bounds)]
+    groups = np.array(_virtual_groups(min_degrees, sizes, devices, degrees), dtype=np.int64)
     per_token = np.array([cost.all_to_all_ms[int(degree)] for degree in groups])
     return Programme(
         bounds,
         sizes,
         groups,
-        groups[None, :] >= least[:, None],
+        groups[None, :] >= min_degrees[:, None],
         cost.sequence_ms(bounds)[:, None] / groups + bounds[:, None] * per_token,
         groups * cost.tokens_per_device,
         cost.constant_ms,
@@ -121,7 +121,7 @@ def build_programme(
 
 
 def _virtual_groups(
-    least: Counts, sizes: Counts, devices: int, degrees: tuple[int, ...]
+    min_degrees: Counts, sizes: Counts, devices: int, degrees: tuple[int, ...]
 ) -> list[int]:
     """Degrees of the virtual groups, ascending, under the published pruning.
 
@@ -130,8 +130,8 @@ def _virtual_groups(
     smaller one (none where that is negative). It may cut the optimum off: sequences
     that need D can share a group of 2D or D.
     """
-    largest = int(least.max())
-    left = max(devices - largest * int(sizes[least == largest].sum()), 0)
+    largest = int(min_degrees.max())
+    left = max(devices - largest * int(sizes[min_degrees == largest].sum()), 0)
     return [d for d in degrees for _ in range((devices if d >= largest else left) // d)]
 
 
@@ -178,7 +178,9 @@ def hand_out(
     )
 
 
-def least_ms(lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel) -> float:
+def micro_batch_bound_ms(
+    lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
+) -> float:
     """A time that no micro-batch of these lengths [n] can beat.
 
     Every sequence costs a device time of at least that at its cheapest degree, which

@@ -29,8 +29,8 @@ from numba import njit
 from railx.workload.cost import CostModel
 
 __all__ = [
-    "Found",
     "Problem",
+    "SearchResult",
     "first_limits",
     "search",
 ]
@@ -70,18 +70,18 @@ _LEVELS = 96
 class Problem(NamedTuple):
     """One batch on one cluster, for compiled code.
 
-    Sequences run from the longest to the shortest: tokens [n], and the time (ms) of
-    each in a group of each degree [n, k], infinite where memory is short. Degrees [k]
-    ascend. ``latency`` [k] is what a group takes beside its sequences, ``alone`` [n, k]
-    the time of a sequence alone in one with it. ``least`` [n] is the device time of a
-    sequence at its cheapest degree.
+    Sequences run from the longest to the shortest: tokens [n], and ``share_ms`` [n, k],
+    the time of a sequence in a group of each degree, infinite where memory is short.
+    Degrees [k] ascend. ``latency`` [k] is the time of a group beside its sequences,
+    ``alone`` [n, k] that of a sequence alone in a group. ``cheapest`` [n] is the device
+    time of a sequence at its cheapest degree.
     """
 
     tokens: Floats
-    own: Floats
+    share_ms: Floats
     latency: Floats
     alone: Floats
-    least: Floats
+    cheapest: Floats
     degree: Integers
     cap: float
     devices: int
@@ -92,15 +92,15 @@ class Problem(NamedTuple):
         """The problem of lengths [n], longest first."""
         tokens, degree = lengths.astype(np.float64), np.array(degrees, dtype=np.int64)
         per_token = np.array([cost.all_to_all_ms[d] for d in degrees])
-        own = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
-        own[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
+        share_ms = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
+        share_ms[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
         latency = np.array([cost.latency_for(d) for d in degrees])
         return Problem(
             tokens,
-            own,
+            share_ms,
             latency,
-            own + latency,
-            (own * degree).min(axis=1),
+            share_ms + latency,
+            (share_ms * degree).min(axis=1),
             degree,
             float(cost.tokens_per_device),
             devices,
@@ -108,7 +108,7 @@ class Problem(NamedTuple):
         )
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """A plan: its time with all constants, and for each sequence [n] its place.
 
     ``kind`` [micro-batch, group] is the index of a group's degree; ``limits``
@@ -142,7 +142,9 @@ class _Plan(NamedTuple):
     looks: Integers
 
 
-def search(problem: Problem, looks: int, seed: int, starts: list[Floats] | None = None) -> Found:
+def search(
+    problem: Problem, looks: int, seed: int, starts: list[Floats] | None = None
+) -> SearchResult:
     """The best plan found with about so many ``looks`` at groups.
 
     ``starts`` are limits of plans known before, tried beside the first ones. Time is
@@ -152,7 +154,7 @@ def search(problem: Problem, looks: int, seed: int, starts: list[Floats] | None 
     time_ms, micro_batch, group, kind, times, count, used = _search(
         problem, limits, counts, looks, seed
     )
-    return Found(float(time_ms), micro_batch, group, kind, times[:count], int(used))
+    return SearchResult(float(time_ms), micro_batch, group, kind, times[:count], int(used))
 
 
 def first_limits(problem: Problem) -> list[Floats]:
@@ -167,7 +169,7 @@ def first_limits(problem: Problem) -> list[Floats]:
     levels = _levels(problem)
     device_time, first = _device_times(problem, cuts, levels)
     tokens = np.concatenate(([0.0], np.cumsum(problem.tokens)))[cuts]
-    found: dict[tuple[float, ...], Floats] = {}
+    distinct: dict[tuple[float, ...], Floats] = {}
     for constant in (1.0, 0.3, 2.5):
         for share in (1.0, 1.03, 0.95, 0.88):
             memory = share * problem.cap * problem.devices
@@ -180,12 +182,12 @@ def first_limits(problem: Problem) -> list[Floats]:
                 for alone in _alone(problem):
                     level = min(int(np.searchsorted(levels, alone)), len(levels) - 1)
                     full = device_time[level] <= problem.devices * alone
-                    place = int(np.flatnonzero(full & (tokens <= memory))[-1])
-                    paths.append(np.concatenate(([alone], _path(stop, limit, max(place, 1)))))
+                    cut = int(np.flatnonzero(full & (tokens <= memory))[-1])
+                    paths.append(np.concatenate(([alone], _path(stop, limit, max(cut, 1)))))
             for path in paths:
                 if len(path):
-                    found.setdefault(tuple(np.round(path, 6).tolist()), path)
-    return list(found.values())
+                    distinct.setdefault(tuple(np.round(path, 6).tolist()), path)
+    return list(distinct.values())
 
 
 def _alone(problem: Problem) -> list[float]:
@@ -194,14 +196,14 @@ def _alone(problem: Problem) -> list[float]:
     return sorted(set(np.round(times[np.isfinite(times)], 6).tolist()))
 
 
-def _path(stop: Integers, limit: Floats, place: int) -> Floats:
+def _path(stop: Integers, limit: Floats, cut: int) -> Floats:
     """Limits of the micro-batches from a place on; empty where there is no way."""
     limits = []
-    while place < len(stop) - 1:
-        if stop[place] == 0:
+    while cut < len(stop) - 1:
+        if stop[cut] == 0:
             return np.zeros(0)
-        limits.append(limit[place])
-        place = int(stop[place])
+        limits.append(limit[cut])
+        cut = int(stop[cut])
     return np.array(limits)
 
 
@@ -210,8 +212,8 @@ def _stacked(starts: list[Floats], sequences: int) -> tuple[Floats, Integers]:
     limits = np.ones((max(len(starts), 1), width))
     counts = np.ones(len(limits), dtype=np.int64)
     for index, start in enumerate(starts):
-        kept = start[:width]
-        limits[index, : len(kept)], counts[index] = kept, len(kept)
+        trimmed = start[:width]
+        limits[index, : len(trimmed)], counts[index] = trimmed, len(trimmed)
     return limits, counts
 
 
@@ -232,7 +234,7 @@ def _cut_places(problem: Problem) -> Integers:
 def _levels(problem: Problem) -> Floats:
     """Time limits (ms) from less than any plan has to more than any needs."""
     longest = float(problem.alone[0].min())
-    mean = float(problem.least.sum()) / problem.devices
+    mean = float(problem.cheapest.sum()) / problem.devices
     shortest = float(problem.alone[-1].min())
     low = max(min(mean / 20, longest / 4), shortest / 2, 1e-9)
     return np.geomspace(low, max(mean * 1.5 + longest * 30, low * 2), _LEVELS)
@@ -248,20 +250,20 @@ def _device_times(problem: Any, cuts: Any, levels: Any) -> Any:
     total = np.zeros((last, len(cuts)))
     first = np.zeros(len(cuts), dtype=np.int64)
     for level in range(last):
-        place, so_far = 0, 0.0
+        cut, so_far = 0, 0.0
         for i in range(n + 1):
-            least = math.inf
+            cheapest = math.inf
             if i < n:
                 for k in range(len(problem.degree)):
                     if problem.alone[i, k] <= levels[level]:
-                        least = min(least, problem.alone[i, k] * problem.degree[k])
-            if place < len(cuts) and cuts[place] == i:
-                total[level, place] = so_far
-                if i < n and least == math.inf:
-                    first[place] = level + 1
-                place += 1
-            if least < math.inf:
-                so_far += least
+                        cheapest = min(cheapest, problem.alone[i, k] * problem.degree[k])
+            if cut < len(cuts) and cuts[cut] == i:
+                total[level, cut] = so_far
+                if i < n and cheapest == math.inf:
+                    first[cut] = level + 1
+                cut += 1
+            if cheapest < math.inf:
+                so_far += cheapest
     return total, first
 
 
@@ -312,7 +314,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     lift = rule // _RULES
     kind, load, room = plan.kind[m], plan.load[m], plan.room[m]
     tokens, alone, degree, cap = problem.tokens, problem.alone, problem.degree, problem.cap
-    own = problem.own
+    share_ms = problem.share_ms
     waiting, after, rest = plan.waiting[m], plan.waiting[m + 1], plan.rest[m + 1]
     groups, free, left, opened, most = 0, problem.devices, 0, 0, 0.0
     left_tokens, left_time, time, looks = 0.0, 0.0, 0.0, 0
@@ -337,19 +339,19 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
         if not opens and length <= most:
             # At most so many that fit are compared: on thousands of groups the best of
             # a few is as good.
-            roomiest, kept, smallest, place, fitting = 0.0, 0, math.inf, 0, 0
-            while place < opened and fitting < _CANDIDATES:
-                g = plan.open[place]
-                place += 1
+            roomiest, retained, smallest, position, fitting = 0.0, 0, math.inf, 0, 0
+            while position < opened and fitting < _CANDIDATES:
+                g = plan.open[position]
+                position += 1
                 space, k = room[g], kind[g]
-                if space < shortest or limit - load[g] < own[last, k]:
+                if space < shortest or limit - load[g] < share_ms[last, k]:
                     continue
-                plan.open[kept] = g
-                kept += 1
+                plan.open[retained] = g
+                retained += 1
                 if space > roomiest:
                     roomiest = space
                 if space >= length:
-                    slack = limit - load[g] - own[i, k]
+                    slack = limit - load[g] - share_ms[i, k]
                     if slack >= 0:
                         fitting += 1
                         if score == 1:
@@ -364,14 +366,14 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                             hole = abs(slack / limit - (space - length) / (cap * degree[k]))
                         if hole < smallest:
                             smallest, chosen = hole, g
-            looks += place
-            if place == opened:
-                most, opened = roomiest, kept
-            elif kept < place:
-                for further in range(place, opened):
-                    plan.open[kept] = plan.open[further]
-                    kept += 1
-                opened = kept
+            looks += position
+            if position == opened:
+                most, opened = roomiest, retained
+            elif retained < position:
+                for further in range(position, opened):
+                    plan.open[retained] = plan.open[further]
+                    retained += 1
+                opened = retained
         if chosen < 0 and fresh >= 0:
             chosen = groups
             kind[groups], load[groups] = fresh, problem.latency[fresh]
@@ -385,9 +387,9 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
             after[left] = i
             left += 1
             left_tokens += length
-            left_time += problem.least[i]
+            left_time += problem.cheapest[i]
         else:
-            load[chosen] += own[i, kind[chosen]]
+            load[chosen] += share_ms[i, kind[chosen]]
             room[chosen] -= length
             time = max(time, load[chosen])
             plan.micro_batch[i], plan.group[i] = m, chosen
@@ -405,7 +407,7 @@ def _build(
 
     The micro-batches before ``first`` are those that ``plan`` has. It fails as well as
     soon as it must take ``worse_than`` or more. The last micro-batch takes all that is
-    left in the least time; where that is too much for one, its limit is used again.
+    left in the cheapest time; where that is too much for one, its limit is used again.
     """
     memory, time, m = problem.cap * problem.devices, 0.0, 0
     for m in range(first):
@@ -419,7 +421,7 @@ def _build(
             return math.inf, m
         rule = rules[min(m, count - 1)]
         if m >= count - 1 and plan.rest[m, 1] <= memory:
-            last = _least(problem, plan, m, rule, worse_than - time - problem.constant_ms)
+            last = _shortest_time(problem, plan, m, rule, worse_than - time - problem.constant_ms)
             if last < math.inf:
                 return time + last + problem.constant_ms, m + 1
             if worse_than < math.inf:
@@ -438,8 +440,8 @@ def _build(
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _least(problem: Any, plan: Any, m: int, rule: int, below: float) -> float:
-    """The least time below ``below`` that takes all that waits; infinite if none.
+def _shortest_time(problem: Any, plan: Any, m: int, rule: int, below: float) -> float:
+    """The cheapest time below ``below`` that takes all that waits; infinite if none.
 
     A few steps of bisection; the annealing comes back to it.
     """
@@ -488,14 +490,14 @@ def _random(state: Any) -> float:
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _keep(plan: Any, kept: Any, first: int, count: int) -> None:
+def _keep(plan: Any, target: Any, first: int, count: int) -> None:
     """Copy the plan from micro-batch ``first`` on."""
-    kept.micro_batch[:], kept.group[:] = plan.micro_batch, plan.group
+    target.micro_batch[:], target.group[:] = plan.micro_batch, plan.group
     for m in range(first, count):
-        kept.kind[m], kept.time[m] = plan.kind[m], plan.time[m]
-        kept.rest[m + 1] = plan.rest[m + 1]
+        target.kind[m], target.time[m] = plan.kind[m], plan.time[m]
+        target.rest[m + 1] = plan.rest[m + 1]
         waiting = int(plan.rest[m + 1, 0])
-        kept.waiting[m + 1, :waiting] = plan.waiting[m + 1, :waiting]
+        target.waiting[m + 1, :waiting] = plan.waiting[m + 1, :waiting]
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -511,7 +513,7 @@ def _start(problem: Any, plan: Any, order: Any) -> None:
     """All sequences wait for the first micro-batch, in this order."""
     plan.waiting[0] = order
     plan.rest[0, 0], plan.rest[0, 1] = len(order), problem.tokens.sum()
-    plan.rest[0, 2] = problem.least.sum()
+    plan.rest[0, 2] = problem.cheapest.sum()
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -539,15 +541,15 @@ def _anneal(
     width, n = len(limits), len(order)
     begin = plan.looks[0]
     _start(problem, plan, order)
-    at, made = _build(problem, plan, limits, rules, count, 0, math.inf)
+    at, built = _build(problem, plan, limits, rules, count, 0, math.inf)
     if at == math.inf:
         return count, math.inf
     _start(problem, now, order)
-    _keep(plan, now, 0, made)
+    _keep(plan, now, 0, built)
     now_limits, now_rules, now_order = plan.time.copy(), rules.copy(), order.copy()
-    now_count, count, time = made, made, at
+    now_count, count, time = built, built, at
     limits[:] = now_limits
-    _record(plan, best, record, at, made)
+    _record(plan, best, record, at, built)
     try_limits, try_rules = now_limits.copy(), now_rules.copy()
     stale = 0  # first micro-batch where plan differs from now
     while plan.looks[0] - begin < looks:
@@ -573,8 +575,8 @@ def _anneal(
         elif dice < 0.22:
             # As long as one of the longest that wait takes alone, at some degree.
             ahead = min(8.0, now.rest[first, 0])
-            one = now.waiting[first, int(_random(state) * ahead)]
-            alone = problem.alone[one, int(_random(state) * len(problem.degree))]
+            sequence = now.waiting[first, int(_random(state) * ahead)]
+            alone = problem.alone[sequence, int(_random(state) * len(problem.degree))]
             if alone < math.inf:
                 try_limits[first] = alone
         elif dice < 0.36:
@@ -607,25 +609,25 @@ def _anneal(
             plan.waiting[0] = now_order
         chance = 1 - _random(state)
         bar = at - warmth * at * (1 - progress) ** 2 * math.log(chance)
-        reached, made = _build(problem, plan, try_limits, try_rules, tried, first, bar)
+        reached, built = _build(problem, plan, try_limits, try_rules, tried, first, bar)
         stale = first
-        if reached < math.inf and made <= width:
+        if reached < math.inf and built <= width:
             # What stands before is as it was; sequences there keep their places.
             for i in range(n):
                 if now.micro_batch[i] < first:
                     plan.micro_batch[i], plan.group[i] = now.micro_batch[i], now.group[i]
-            at, now_count = reached, made
+            at, now_count = reached, built
             if swapped >= 0:
                 now.waiting[0] = now_order
-            _keep(plan, now, first, made)
-            for index in range(made):
+            _keep(plan, now, first, built)
+            for index in range(built):
                 now_limits[index] = now.time[index]
                 now_rules[index] = try_rules[min(index, tried - 1)]
-            stale = made
+            stale = built
             if at < time * (1 - 1e-12):
                 time, count = at, now_count
                 limits[:], rules[:], order[:] = now_limits, now_rules, now_order
-                _record(now, best, record, at, made)
+                _record(now, best, record, at, built)
         elif swapped >= 0:
             now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
     return count, time
@@ -659,7 +661,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     best, record = _empty(n, width, most_groups), np.array([math.inf, 0.0])
     state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
     times, limits = np.full(total, math.inf), np.ones((total, width))
-    rules, made = np.zeros((total, width), np.int64), np.ones(total, np.int64)
+    rules, built = np.zeros((total, width), np.int64), np.ones(total, np.int64)
     orders = np.zeros((total, n), np.int64)
     rule, plain, trial = np.zeros(width, np.int64), np.arange(n), np.ones(width)
     for index in range(total):
@@ -667,12 +669,12 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     for number in range(len(_FIRST_RULES)):
         # The first rule for all, the others for the best few.
         ranked = np.argsort(times)
-        for place in range(total if number == 0 else min(total, 6)):
+        for position in range(total if number == 0 else min(total, 6)):
             # A plan known before and one first plan are always built.
             spent = plan.looks[0] > looks // 3 and record[0] < math.inf
-            if spent and (number > 0 or place > 1):
+            if spent and (number > 0 or position > 1):
                 break
-            index = ranked[place]
+            index = ranked[position]
             rule[:] = _FIRST_RULES[number]
             for longer in _LONGER:
                 trial[:] = longer * starts[index]
@@ -680,7 +682,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
                 bar = min(times[index], record[0] * _HOPELESS)
                 time, count = _build(problem, plan, trial, rule, counts[index], 0, bar)
                 if time < times[index]:
-                    times[index], made[index] = time, count
+                    times[index], built[index] = time, count
                     limits[index, :count] = plan.time[:count]
                     rules[index] = rule
                     _record(plan, best, record, time, count)
@@ -693,18 +695,18 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     # One of each number of micro-batches, at most four.
     rounds, seen = 0, np.zeros(width + 1, np.bool_)
     for index in ranked:
-        if times[index] < math.inf and not seen[made[index]] and rounds < 4:
-            seen[made[index]] = True
+        if times[index] < math.inf and not seen[built[index]] and rounds < 4:
+            seen[built[index]] = True
             rounds += 1
-            made[index], times[index] = _anneal(
+            built[index], times[index] = _anneal(
                 problem, plan, now, best, record, limits[index], rules[index], orders[index],
-                made[index], looks // 16, 0.003, state,
+                built[index], looks // 16, 0.003, state,
             )  # fmt: skip
             if times[index] < times[chosen]:
                 chosen = index
     _anneal(
         problem, plan, now, best, record, limits[chosen], rules[chosen], orders[chosen],
-        made[chosen], max(looks - plan.looks[0], 1), 0.001, state,
+        built[chosen], max(looks - plan.looks[0], 1), 0.001, state,
     )  # fmt: skip
     return (
         record[0], best.micro_batch, best.group, best.kind, best.time, int(record[1]),

@@ -162,15 +162,15 @@ def solve(programme: Programme, limits: SolverLimits) -> Solved:
         "userinterrupt": "work_limit",
         "timelimit": "time_limit",
     }
-    found = None
+    solution = None
     if model.getNSols() > 0:
         best = model.getBestSol()
-        found = np.zeros_like(programme.times_ms, dtype=np.int64)
-        found[programme.allowed] = [round(model.getSolVal(best, one)) for one in counts]
+        solution = np.zeros_like(programme.times_ms, dtype=np.int64)
+        solution[programme.allowed] = [round(model.getSolVal(best, count)) for count in counts]
         # The solver forgives a millionth of a row; memory does not.
-        found = found if programme.holds(found) else None
+        solution = solution if programme.holds(solution) else None
     ended = endings[model.getStatus()]
-    return Solved(found, float(model.getDualbound()), ended, int(model.getNLPIterations()))
+    return Solved(solution, float(model.getDualbound()), ended, int(model.getNLPIterations()))
 
 
 def _model(programme: Programme) -> tuple[Any, list[Any], list[Any], Any]:
@@ -192,13 +192,13 @@ def _model(programme: Programme) -> tuple[Any, list[Any], list[Any], Any]:
         model.addCons(quicksum(_present(grid[bucket])) == size)
     for group, is_used in enumerate(used):
         inside = programme.allowed[:, group]
-        own = _present(grid[:, group])
-        tokens = _weighted(own, programme.bounds[inside])
-        times = _weighted(own, programme.times_ms[inside, group])
+        group_counts = _present(grid[:, group])
+        tokens = _weighted(group_counts, programme.bounds[inside])
+        times = _weighted(group_counts, programme.times_ms[inside, group])
         model.addCons(tokens <= float(programme.caps[group]))
         model.addCons(times + programme.constant_ms <= makespan)
-        model.addCons(quicksum(own) <= programme.sequences * is_used)
-        model.addCons(quicksum(own) >= is_used)
+        model.addCons(quicksum(group_counts) <= programme.sequences * is_used)
+        model.addCons(quicksum(group_counts) >= is_used)
     taken = _weighted(used, programme.degrees)
     if programme.use == "all":
         model.addCons(taken == programme.devices)

@@ -100,8 +100,8 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
     degree = cost.smallest_degree(max_length_tokens)
     longest, largest = cost.longest_tokens, cost.degrees[-1]
     if settings.choice == "published":
-        wanted = 64 if max_length_tokens > _MOST_TOKENS_OF_32 else 32
-        largest = min(wanted, largest)
+        published = 64 if max_length_tokens > _MOST_TOKENS_OF_32 else 32
+        largest = min(published, largest)
         longest = cost.tokens_per_device * largest
         degree = largest if max_length_tokens <= longest else None
     if degree is None:
@@ -153,7 +153,7 @@ def _level_as_published(
     """
     packed = len(bins)
     for _ in range(-packed % side_by_side):
-        giver = next((one for one in reversed(bins[:packed]) if len(one) > 1), None)
+        giver = next((members for members in reversed(bins[:packed]) if len(members) > 1), None)
         if giver is None:
             return
         first = min(giver)
