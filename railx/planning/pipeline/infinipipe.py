@@ -594,9 +594,9 @@ def _fastest(
 
     The time of one pipeline that recomputes nothing is a lower bound. In ascending
     order of that bound, no candidate after the first that fits memory without
-    recomputing can be faster. Those before it are grouped while their bound is below the incumbent:
-    the first of every family, whose members differ little, then the last, then all
-    members of the best families.
+    recomputing can be faster. Those before it are grouped while their bound is below
+    the incumbent: the first of every family, whose members differ little, then the
+    last, then all members of the best families.
     """
     ranked = sorted(
         (_bound_ms(chunks, cost), which, index)
