@@ -144,7 +144,7 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
     _check_tokens_per_device(plan, tokens_per_device)
     for batch in batches:
         where = f"batch {batch.iteration}"
-        once = max(costs[shape.stages, shape.degree].batch_ms for shape in batch.pipeshapes)
+        once = max(costs[shape.stages, shape.degree].batch_ms for shape in batch.pipelines)
         _check_ms(where, "predicted_other_ms", batch.predicted_other_ms, once)
         for index, pipeline in enumerate(batch.pipelines):
             cost = costs[pipeline.stages, pipeline.degree]

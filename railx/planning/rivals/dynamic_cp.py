@@ -133,7 +133,7 @@ class _Schedule:
         buckets = self._buckets(waiting)
         first, checks = None, False
         while buckets:
-            choice = self._place(buckets)
+            choice = self._choose(buckets)
             if choice is None:
                 break
             bucket, group = choice
