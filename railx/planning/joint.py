@@ -38,12 +38,7 @@ from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
-__all__ = [
-    "JOINT",
-    "JointSettings",
-    "pipeline_bound_ms",
-    "shapes_of",
-]
+__all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,7 @@ from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
 
-__all__ = [
-    "make_plan",
-    "plan_batches",
-]
+__all__ = ["make_plan", "plan_batches"]
 
 #: A longer time (ms) of one sequence, 30,000 years, is a mistake, and no solver counts
 #: so far.

@@ -9,12 +9,7 @@ import numpy.typing as npt
 
 from railx.planning.format.parts import PlanError
 
-__all__ = [
-    "Lengths",
-    "best_fit_decreasing",
-    "check_lengths_fit",
-    "levelled",
-]
+__all__ = ["Lengths", "best_fit_decreasing", "check_lengths_fit", "levelled"]
 
 Lengths = npt.NDArray[np.int64]
 

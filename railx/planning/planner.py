@@ -12,12 +12,7 @@ from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings
 from railx.workload.model import ModelSettings
 
-__all__ = [
-    "Batches",
-    "Planner",
-    "PlannerBase",
-    "PlanningTask",
-]
+__all__ = ["Batches", "Planner", "PlannerBase", "PlanningTask"]
 
 #: The batches of a plan, in the format of its kind.
 Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]

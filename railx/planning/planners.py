@@ -23,11 +23,7 @@ from railx.planning.sequence.flexsp_milp import FLEXSP_MILP
 from railx.planning.sequence.static import STATIC
 from railx.settings import Registered
 
-__all__ = [
-    "PLANNERS",
-    "PlannerSettings",
-    "planner_of",
-]
+__all__ = ["PLANNERS", "PlannerSettings", "planner_of"]
 
 #: Every planner.
 PLANNERS: tuple[Planner, ...] = (

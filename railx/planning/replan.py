@@ -32,12 +32,7 @@ from railx.settings import SettingsError, load
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModelSettings
 
-__all__ = [
-    "Answer",
-    "check_inputs",
-    "main",
-    "replanner",
-]
+__all__ = ["Answer", "check_inputs", "main", "replanner"]
 
 #: What ``settings`` of a plan hold from which it can be planned once more.
 _INPUTS = ("planner", *NAMED, "seed")

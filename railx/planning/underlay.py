@@ -22,12 +22,7 @@ from railx.workload.cost import (
 )
 from railx.workload.model import ModelSettings
 
-__all__ = [
-    "mix_rows",
-    "on_network",
-    "remade",
-    "repriced",
-]
+__all__ = ["mix_rows", "on_network", "remade", "repriced"]
 
 
 def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:

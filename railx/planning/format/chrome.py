@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from railx.workload.pipeline_cost import PipelineCost
 
 
-__all__ = [
-    "chrome_trace",
-]
+__all__ = ["chrome_trace"]
 
 
 def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict[str, Any]:

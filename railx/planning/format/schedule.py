@@ -275,7 +275,7 @@ def check_order(pipeline: Pipeline, where: str) -> None:
                     f"{inside}: chunk {chunk} is dropped, no {op.code}; allowed: every pass of"
                     " every chunk"
                 )
-    _run(pipeline, _orders(pipeline), place=where)
+    _run(pipeline, _orders(pipeline), where=where)
 
 
 def stage_layers(layers: int, stages: int) -> list[range]:

@@ -10,12 +10,7 @@ from railx.planning.format.predictions import named_cost_model
 from railx.planning.format.schedule import schedule_name, simulate_pipeline
 from railx.workload.pipeline_cost import PipelineCost
 
-__all__ = [
-    "memory_rows",
-    "plan_rows",
-    "plan_summary",
-    "schedule_rows",
-]
+__all__ = ["memory_rows", "plan_rows", "plan_summary", "schedule_rows"]
 
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:

@@ -26,10 +26,7 @@ from railx.planning.pipeline.chunk_rules import (
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost
 
-__all__ = [
-    "consecutive_cuts",
-    "plan_dyna_pipe_batch",
-]
+__all__ = ["consecutive_cuts", "plan_dyna_pipe_batch"]
 
 Floats = npt.NDArray[np.float64]
 

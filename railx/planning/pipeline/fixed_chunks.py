@@ -21,10 +21,7 @@ from railx.planning.pipeline.chunk_rules import sizes_of
 from railx.planning.pipeline.chunks import Chunked, join
 from railx.workload.pipeline_cost import PipelineCost
 
-__all__ = [
-    "FixedChunks",
-    "fixed_chunks",
-]
+__all__ = ["FixedChunks", "fixed_chunks"]
 
 Integers = npt.NDArray[np.int64]
 #: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.

@@ -17,15 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = [
-    "ADAPTIVE",
-    "FULL",
-    "NONE",
-    "divide",
-    "makespan_1f1b_ms",
-    "pack",
-    "sweep",
-]
+__all__ = ["ADAPTIVE", "FULL", "NONE", "divide", "makespan_1f1b_ms", "pack", "sweep"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -19,10 +19,7 @@ from dataclasses import dataclass
 
 from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
 
-__all__ = [
-    "SearchedOrders",
-    "search_orders",
-]
+__all__ = ["SearchedOrders", "search_orders"]
 
 #: Passes from the edge of a part of the longest path that are moved to the edge.
 _REACH = 4

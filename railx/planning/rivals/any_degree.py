@@ -36,12 +36,7 @@ from railx.settings import AtLeast
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = [
-    "ANY_DEGREE",
-    "AnyDegreeSettings",
-    "plan_any_degree_batch",
-    "with_every_degree",
-]
+__all__ = ["ANY_DEGREE", "AnyDegreeSettings", "plan_any_degree_batch", "with_every_degree"]
 
 #: Halvings of the interval of T.
 _HALVINGS = 14

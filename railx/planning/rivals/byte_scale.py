@@ -42,14 +42,7 @@ from railx.settings import AtLeast, NonNegative
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = [
-    "BYTE_SCALE",
-    "ByteScaleSettings",
-    "Unit",
-    "plan_byte_scale_batch",
-    "rounds",
-    "units",
-]
+__all__ = ["BYTE_SCALE", "ByteScaleSettings", "Unit", "plan_byte_scale_batch", "rounds", "units"]
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,7 @@ from railx.planning.planner import Planner, PlanningTask
 from railx.planning.rivals.seq1f1b import fixed_slices
 from railx.settings import AtLeast
 
-__all__ = [
-    "CHUNK_FLOW",
-    "ChunkFlowSettings",
-]
+__all__ = ["CHUNK_FLOW", "ChunkFlowSettings"]
 
 
 @dataclass(frozen=True)

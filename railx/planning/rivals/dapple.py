@@ -33,11 +33,7 @@ from railx.planning.pipeline.chunk_rules import (
 from railx.planning.planner import Planner, PlanningTask
 from railx.settings import AtLeast
 
-__all__ = [
-    "DAPPLE",
-    "DappleSettings",
-    "packs",
-]
+__all__ = ["DAPPLE", "DappleSettings", "packs"]
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,7 @@ from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
 from railx.planning.planner import Planner, PlanningTask
 from railx.progress import counted
 
-__all__ = [
-    "DYNA_PIPE",
-    "DynaPipeSettings",
-]
+__all__ = ["DYNA_PIPE", "DynaPipeSettings"]
 
 
 @dataclass(frozen=True)

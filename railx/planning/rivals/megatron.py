@@ -58,14 +58,7 @@ from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, model_state_mib
 from railx.workload.model import all_to_all_bytes_per_token, key_value_width
 
-__all__ = [
-    "MEGATRON",
-    "MegatronSettings",
-    "Shape",
-    "ShapeTime",
-    "every_shape",
-    "shapes",
-]
+__all__ = ["MEGATRON", "MegatronSettings", "Shape", "ShapeTime", "every_shape", "shapes"]
 
 #: Gathers and reductions of activations that tensor parallelism makes in a layer,
 #: forward and backward.

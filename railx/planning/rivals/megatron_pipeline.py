@@ -44,11 +44,7 @@ from railx.workload.cost import build_cost_model, state_share
 from railx.workload.model import stage_parameters
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
-__all__ = [
-    "MEGATRON_PIPELINE",
-    "MegatronPipelineSettings",
-    "stage_cost",
-]
+__all__ = ["MEGATRON_PIPELINE", "MegatronPipelineSettings", "stage_cost"]
 
 
 @dataclass(frozen=True)

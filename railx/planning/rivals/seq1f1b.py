@@ -48,13 +48,7 @@ from railx.planning.planner import Planner, PlanningTask
 from railx.settings import AtLeast
 from railx.workload.pipeline_cost import PipelineCost
 
-__all__ = [
-    "SEQ1F1B",
-    "Seq1F1BSettings",
-    "equal_work_cuts",
-    "fixed_slices",
-    "n_way",
-]
+__all__ = ["SEQ1F1B", "Seq1F1BSettings", "equal_work_cuts", "fixed_slices", "n_way"]
 
 Splitting = Literal["fixed", "even", "equal_work"]
 

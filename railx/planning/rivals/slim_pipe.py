@@ -40,12 +40,7 @@ from railx.planning.pipeline.chunk_rules import (
 from railx.planning.planner import Planner, PlanningTask
 from railx.settings import AtLeast
 
-__all__ = [
-    "SLIM_PIPE",
-    "SlimPipeSettings",
-    "balanced",
-    "uniform_slices",
-]
+__all__ = ["SLIM_PIPE", "SlimPipeSettings", "balanced", "uniform_slices"]
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,7 @@ from railx.settings import PowerOfTwo
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = [
-    "WLB",
-    "WLBSettings",
-    "delayed",
-    "packed_by_work",
-    "plan_wlb_batch",
-    "shard_imbalance",
-]
+__all__ = ["WLB", "WLBSettings", "delayed", "packed_by_work", "plan_wlb_batch", "shard_imbalance"]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,7 @@ from numba import njit
 from railx.planning.sequence.prices import class_prices
 from railx.workload.cost import CostModel
 
-__all__ = [
-    "batch_lower_bound_ms",
-]
+__all__ = ["batch_lower_bound_ms"]
 
 Floats = npt.NDArray[np.float64]
 Lengths = npt.NDArray[np.int64]

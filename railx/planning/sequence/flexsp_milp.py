@@ -45,12 +45,7 @@ from railx.settings import AtLeast, Positive
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = [
-    "FLEXSP_MILP",
-    "FlexSPMilpSettings",
-    "bucketed",
-    "plan_milp_batch",
-]
+__all__ = ["FLEXSP_MILP", "FlexSPMilpSettings", "bucketed", "plan_milp_batch"]
 
 Positions = npt.NDArray[np.int64]
 

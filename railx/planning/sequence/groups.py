@@ -12,11 +12,7 @@ from railx.planning.packing import Lengths
 from railx.settings import PowerOfTwo
 from railx.workload.cost import CostModel
 
-__all__ = [
-    "Assignment",
-    "micro_batch",
-    "micro_batch_ms",
-]
+__all__ = ["Assignment", "micro_batch", "micro_batch_ms"]
 
 
 @dataclass(frozen=True)

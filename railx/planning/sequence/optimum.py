@@ -33,12 +33,7 @@ from numba import njit
 
 from railx.planning.sequence.search import Floats, Integers, Problem, SearchResult
 
-__all__ = [
-    "MOST_EQUALS",
-    "MOST_SEQUENCES",
-    "optimum",
-    "optimum_of_equals",
-]
+__all__ = ["MOST_EQUALS", "MOST_SEQUENCES", "optimum", "optimum_of_equals"]
 
 #: Batches of at most so many sequences are solved.
 MOST_SEQUENCES = 12

@@ -25,9 +25,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = [
-    "class_prices",
-]
+__all__ = ["class_prices"]
 
 
 @njit(cache=True, error_model="numpy")

@@ -28,12 +28,7 @@ from numba import njit
 
 from railx.workload.cost import CostModel
 
-__all__ = [
-    "Problem",
-    "SearchResult",
-    "first_limits",
-    "search",
-]
+__all__ = ["Problem", "SearchResult", "first_limits", "search"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

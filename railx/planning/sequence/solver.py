@@ -25,14 +25,7 @@ import numpy.typing as npt
 
 from railx.planning.sequence.programme import Programme, homogeneous_fills
 
-__all__ = [
-    "Ending",
-    "Solved",
-    "SolverLimits",
-    "SolverPool",
-    "serve",
-    "solve",
-]
+__all__ = ["Ending", "Solved", "SolverLimits", "SolverPool", "serve", "solve"]
 
 #: What ended a programme: its optimum was proven, it has no solution, or a limit.
 Ending = Literal["optimal", "infeasible", "work_limit", "time_limit"]
