@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from railx.planning.simulation import Shape, orders_of
+from railx.planning.format.simulation import Shape, orders_of
 from railx.steps.layers import (
     Direction,
     all_reduce_share,
