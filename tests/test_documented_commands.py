@@ -30,7 +30,7 @@ from tests.plans import chunk, pipeline_plan
 from workflow import cli
 from workflow.experiment import checked_experiment
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DRAWN = re.compile("[─│├└▼►]")
 _BEFORE_COMMENT = re.compile(r"""(?:[^'"#]|'[^']*'|"[^"]*")*""")
