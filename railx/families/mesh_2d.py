@@ -29,9 +29,9 @@ __all__ = ["FAMILY", "Mesh2DSettings"]
 
 @dataclass(frozen=True)
 class Mesh2DSettings(ChipGridSettings):
-    """A plain 2D mesh of chips; chip (x, y) is number y * x_scale + x.
+    """A plain 2D mesh: single chips with n links to each of up to 4 neighbours.
 
-    Default: the textbook 8 x 8.
+    Chip (x, y) is number y * x_scale + x. Default: the textbook 8 x 8.
     """
 
     family: Literal["mesh_2d"]
