@@ -7,7 +7,7 @@ step sends takes as long as exact channel loads allow where its groups lie:
 * Networks are compared at an equal rate of what leaves a server per GPU (the job's), or
   at an equal cost of it. Servers are the job's own everywhere: what stays inside one
   takes as long on every network, and links there stand in no bill.
-* A kind of line (:class:`railx.vocabulary.lines.Lines`) has rails, whose ports uses
+* A kind of line (:class:`railx.families.Lines`) has rails, whose ports uses
   share out for the whole job or take turns on (:mod:`railx.mapping.phases`).
 * A node's ports on a rail face one peer each. A ring takes both, a message to another
   stage the one that faces it; of two nodes both face the other.
