@@ -40,7 +40,7 @@ __all__ = ["TOKEN", "ControllerBroken", "main", "reachable_host", "serve"]
 
 _BACKLOG = 1024
 #: Descriptors that are no connection: standard streams, the loop's own, files.
-_OWN_DESCRIPTORS = 32
+_RESERVED_DESCRIPTORS = 32
 #: Objects made between two looks for cycles: there are none in an event.
 _GARBAGE = 50_000
 
@@ -100,7 +100,9 @@ async def serve(
         _close(listening)
         raise
     try:
-        server.most_connections = min(server.most_connections, _descriptors() - _OWN_DESCRIPTORS)
+        server.most_connections = min(
+            server.most_connections, _descriptors() - _RESERVED_DESCRIPTORS
+        )
         loop.set_exception_handler(lambda _, context: server.broke(_error(context)))
         threading.excepthook = lambda thrown: server.broke_elsewhere(thrown.exc_value)
         acceptor = Acceptor(listening, server.accept, server.starved)
@@ -120,8 +122,8 @@ async def serve(
 
 
 def _print_address(host: str, port: int, token: str | None = None) -> None:
-    told = {"host": host, "port": port} | ({} if token is None else {"token": token})
-    print(json.dumps(told), flush=True)
+    announced = {"host": host, "port": port} | ({} if token is None else {"token": token})
+    print(json.dumps(announced), flush=True)
 
 
 def _error(context: dict[str, Any]) -> Exception:
@@ -266,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.freeze()
     gc.set_threshold(_GARBAGE)
     token = os.environ.get(TOKEN)
-    made = None if token else secrets.token_urlsafe(16)
+    generated = None if token else secrets.token_urlsafe(16)
     try:
         settings: FabricSettings = load(FabricSettings, json.loads(options.settings), "fabric")
         if options.ranks < 1:
@@ -275,9 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             serve(
                 settings,
                 options.ranks,
-                token=token or made or "",
+                token=token or generated or "",
                 until_stdin_closes=options.until_stdin_closes,
-                ready=lambda host, port: _print_address(host, port, made),
+                ready=lambda host, port: _print_address(host, port, generated),
             )
         )
     except ControllerBroken as error:

@@ -39,18 +39,18 @@ def metrics_text(status: Mapping[str, Any]) -> str:
         if samples:
             lines.extend([f"# HELP railx_{name} {help_}", f"# TYPE railx_{name} {kind}", *samples])
 
-    def one(value: Any) -> list[tuple[Mapping[str, Any], Any]]:
+    def single(value: Any) -> list[tuple[Mapping[str, Any], Any]]:
         return [] if value is None else [({}, value)]
 
     statistics = status.get("statistics", {})
     controller = status.get("controller", {})
-    metric("up_seconds", "gauge", "Since the controller began.", one(controller.get("up_s")))
-    metric("connections", "gauge", "Open connections.", one(controller.get("connections")))
+    metric("up_seconds", "gauge", "Since the controller began.", single(controller.get("up_s")))
+    metric("connections", "gauge", "Open connections.", single(controller.get("connections")))
     for key, (name, help_) in _COUNTERS.items():
-        metric(name, "counter", help_, one(statistics.get(key)))
+        metric(name, "counter", help_, single(statistics.get(key)))
     for key, (name, help_) in _SECONDS.items():
         value = statistics.get(key)
-        metric(name, "counter", help_, one(None if value is None else value / 1e9))
+        metric(name, "counter", help_, single(None if value is None else value / 1e9))
     metric(
         "refusals_total",
         "counter",
@@ -74,11 +74,11 @@ def metrics_text(status: Mapping[str, Any]) -> str:
         ("waiting", "operations_waiting", "Operations that some members have not asked for."),
         ("lost_ports", "ports_lost", "Ports out of service."),
     ):
-        metric(name, "gauge", help_, one(_length(key, status[key]) if key in status else None))
+        metric(name, "gauge", help_, single(_length(key, status[key]) if key in status else None))
     ranks = status.get("ranks", {})
     if ranks:
         present = sum(bool(state["present"]) for state in ranks.values())
-        metric("ranks_present", "gauge", "Ranks that are registered.", one(present))
+        metric("ranks_present", "gauge", "Ranks that are registered.", single(present))
     metric(
         "rank_silence_seconds",
         "gauge",
@@ -92,15 +92,17 @@ def metrics_text(status: Mapping[str, Any]) -> str:
     )
     journal = status.get("journal")
     if journal:
-        metric("journal_events_total", "counter", "Events written.", one(journal["events"]))
-        metric("journal_bytes", "gauge", "Size of the journal.", one(journal["size_bytes"]))
-        metric("journal_stopped", "gauge", "1: it has ended.", one(int(bool(journal["stopped"]))))
+        metric("journal_events_total", "counter", "Events written.", single(journal["events"]))
+        metric("journal_bytes", "gauge", "Size of the journal.", single(journal["size_bytes"]))
+        metric(
+            "journal_stopped", "gauge", "1: it has ended.", single(int(bool(journal["stopped"])))
+        )
     if "recovering" in status:
         metric(
             "recovering",
             "gauge",
             "1: a controller that started anew waits for its ranks.",
-            one(int(status["recovering"])),
+            single(int(status["recovering"])),
         )
     return "".join(f"{line}\n" for line in lines)
 

@@ -88,7 +88,7 @@ class Server(Ranks, Observers, Light):
             self._register(connection, request)
         elif isinstance(request, Observe):
             self._observe(connection, request)
-        elif not connection.is_known:
+        elif not connection.is_admitted:
             name = type(request).__name__.upper()
             self._refuse(connection, "not_registered", f"{name} before REGISTER")
         elif isinstance(request, Ping):

@@ -38,8 +38,8 @@ class Door(Turns):
         Where everybody has, that is the observer who has asked nothing for longest.
         Returns whether there may be more before those that are coming are there.
         """
-        held = len(self._connections) + len(self._coming)
-        if held >= self.most_connections and not self._evict("too_many_connections"):
+        open_connections = len(self._connections) + len(self._coming)
+        if open_connections >= self.most_connections and not self._evict("too_many_connections"):
             self._count("too_many_connections", "a connection was turned away")
             peer.close()
             return True
@@ -112,7 +112,7 @@ class Door(Turns):
         self._refuse(connection, "token", f"{who} with {what}; allowed: {TOKEN} of the controller")
         return True
 
-    def _become_known(self, connection: Connection) -> None:
+    def _admit(self, connection: Connection) -> None:
         self._strangers.pop(connection).cancel()
         connection.welcome()
 

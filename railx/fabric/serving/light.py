@@ -33,7 +33,7 @@ class Light(Turns):
     def _on_loop(self, tell: Callable[..., None], *arguments: Any) -> None:
         # Called on the switch's thread. What it tells before the loop comes to it takes
         # one turn. The loop may have ended, then nobody waits for light any more.
-        self._told.append((tell, arguments))
+        self._driver_events.append((tell, arguments))
         if not self._awake:
             self._awake = True
             with contextlib.suppress(RuntimeError):
@@ -41,8 +41,8 @@ class Light(Turns):
 
     def _hear(self) -> None:
         self._awake = False
-        while self._told:
-            tell, arguments = self._told.popleft()
+        while self._driver_events:
+            tell, arguments = self._driver_events.popleft()
             tell(*arguments)
 
     def _switched(self, command: int) -> None:

@@ -35,7 +35,7 @@ class Observers(Door):
     """Answers people."""
 
     def _observe(self, connection: Connection, request: Observe) -> None:
-        if connection.is_known:
+        if connection.is_admitted:
             self._refuse(connection, "registered_twice", "OBSERVE of a connection in use")
         elif self._is_stranger(connection, request.token, "an observer came"):
             pass
@@ -43,7 +43,7 @@ class Observers(Door):
             # Whoever knows the token gets in, to end the controller at least.
             if len(self._observers) >= OBSERVERS:
                 self._dismiss("too_many_observers", f"more than {OBSERVERS} observers have come")
-            self._become_known(connection)
+            self._admit(connection)
             self._observers[connection] = None
             connection.observes = True
             connection.send(encode("OBSERVING"))

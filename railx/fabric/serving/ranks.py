@@ -43,7 +43,7 @@ class Ranks(Door):
 
     def _register(self, connection: Connection, request: Register) -> None:
         rank = request.rank
-        if connection.is_known:
+        if connection.is_admitted:
             self._refuse(connection, "registered_twice", "a second REGISTER")
         elif self._is_stranger(connection, request.token, f"rank {rank} registered"):
             pass
@@ -64,7 +64,7 @@ class Ranks(Door):
             if problem is not None:
                 self._refuse(connection, "rank_taken" if rank in self._ranks else "rank", problem)
                 return
-            self._become_known(connection)
+            self._admit(connection)
             self._seen.add(rank)
             if again:
                 # What its last life was part of needs it no more.

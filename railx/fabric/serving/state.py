@@ -69,7 +69,7 @@ class ServerState:
         self._news: list[Connection] = []
         self._commands: list[SwitchAction] = []
         self._flushes = False
-        self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._driver_events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._awake = False
         layout = Layout(settings.gpus_per_server)
         keeps_light = _keeps_light(settings.switch)

@@ -116,7 +116,7 @@ class Turns(ServerState):
         self._count(reason, f"{who}: {message}")
         connection.refused += 1
         connection.send(encode("ERROR", request=request, reason=reason, message=message))
-        if fatal or not connection.is_known or connection.refused >= _REFUSALS:
+        if fatal or not connection.is_admitted or connection.refused >= _REFUSALS:
             self._lost(connection, "sent what is no message of a rank")
             connection.close()
 

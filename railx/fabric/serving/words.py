@@ -34,11 +34,11 @@ def grant_frame(action: GrantAction) -> bytes:
 @lru_cache(maxsize=256)
 def recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
     """RECALL: the same for all who hold the lease."""
-    told = "null" if reason is None else encode_basestring_ascii(reason[:LONGEST])
+    reason_json = "null" if reason is None else encode_basestring_ascii(reason[:LONGEST])
     return frame(
         (
             f'{{"version":{VERSION},"type":"RECALL",{_needs(configuration)},'
-            f'"hold":{hold},"reason":{told}}}'
+            f'"hold":{hold},"reason":{reason_json}}}'
         ).encode()
     )
 
