@@ -36,7 +36,7 @@ def step_ns(
     whole: bool = False,
 ) -> int:
     """The last step of the slowest rank, by the plain engine."""
-    own = made(job, electrical=mode == "electrical", iterations=iterations, all_ranks=whole)
+    own = made(job, electrical=mode == "electrical", iterations=iterations, whole=whole)
     model: Any = circuit_model(job, rule, all_ranks=whole)
     rows = replay(own.to_steps(), model, mode, latency_ns)
     return max(row.duration_ns for row in rows if row.iteration == iterations - 1)
@@ -165,7 +165,7 @@ def test_one_rail_stands_for_all_with_experts_across_servers() -> None:
 def test_programs_are_conserved(changes: dict[str, Any], whole: bool) -> None:
     """Every operation is issued and waited for once on each of its members."""
     job = small(**changes)
-    own = made(job, all_ranks=whole, iterations=2)
+    own = made(job, whole=whole, iterations=2)
     assert own.ranks == job_ranks(job, all_ranks=whole)
     columns = own.columns
     issued, waited = (columns["does"] == DOES.index(word) for word in ("issue", "wait"))

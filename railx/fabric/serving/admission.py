@@ -9,13 +9,12 @@ import hmac
 import socket
 from typing import Any
 
-from railx.fabric.connections import Connection
 from railx.fabric.protocol import TOKEN, ProtocolError
 from railx.fabric.requests import Request
-from railx.fabric.serving.state import STRANGERS, digest
-from railx.fabric.serving.turns import Turns
+from railx.fabric.serving.base import STRANGERS, ServerBase, digest
+from railx.fabric.serving.connections import Connection
 
-__all__ = ["Door"]
+__all__ = ["Admission"]
 
 #: How long a connection has to say who it is.
 _STRANGER_S = 10.0
@@ -25,7 +24,7 @@ _COMING = 4
 _FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite"}
 
 
-class Door(Turns):
+class Admission(ServerBase):
     """Lets in who knows the token, as long as there is place."""
 
     def received(self, connection: Connection, request: Request) -> None:
