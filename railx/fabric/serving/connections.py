@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames: list[bytes] = []
 
     @property
-    def is_known(self) -> bool:
+    def is_admitted(self) -> bool:
         """Whether it has registered, or observes."""
         return self.rank is not None or self.observes
 

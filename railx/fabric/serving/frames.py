@@ -9,10 +9,10 @@ from railx.fabric.actions import FoundAction, GrantAction, RefuseAction
 from railx.fabric.circuits import Configuration
 from railx.fabric.protocol import VERSION, encode, frame
 
-__all__ = ["LONGEST", "found_frame", "grant_frame", "recall_frame", "refuse_frame"]
+__all__ = ["MAXIMUM_LINE", "found_frame", "grant_frame", "recall_frame", "refuse_frame"]
 
 #: Characters of a line, in the log and to ranks.
-LONGEST = 1000
+MAXIMUM_LINE = 1000
 
 
 def grant_frame(action: GrantAction) -> bytes:
@@ -34,18 +34,18 @@ def grant_frame(action: GrantAction) -> bytes:
 @lru_cache(maxsize=256)
 def recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
     """RECALL: the same for all who hold the lease."""
-    told = "null" if reason is None else encode_basestring_ascii(reason[:LONGEST])
+    reason_json = "null" if reason is None else encode_basestring_ascii(reason[:MAXIMUM_LINE])
     return frame(
         (
             f'{{"version":{VERSION},"type":"RECALL",{_needs(configuration)},'
-            f'"hold":{hold},"reason":{told}}}'
+            f'"hold":{hold},"reason":{reason_json}}}'
         ).encode()
     )
 
 
 def refuse_frame(action: RefuseAction) -> bytes:
     """ERROR."""
-    message = action.message[:LONGEST]
+    message = action.message[:MAXIMUM_LINE]
     return encode("ERROR", request=action.request, reason=action.reason, message=message)
 
 

@@ -9,13 +9,12 @@ import hmac
 import socket
 from typing import Any
 
-from railx.fabric.connections import Connection
 from railx.fabric.protocol import TOKEN, ProtocolError
 from railx.fabric.requests import Request
-from railx.fabric.serving.state import STRANGERS, digest
-from railx.fabric.serving.turns import Turns
+from railx.fabric.serving.base import STRANGERS, ServerBase, digest
+from railx.fabric.serving.connections import Connection
 
-__all__ = ["Door"]
+__all__ = ["Admission"]
 
 #: How long a connection has to say who it is.
 _STRANGER_S = 10.0
@@ -25,7 +24,7 @@ _COMING = 4
 _FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite"}
 
 
-class Door(Turns):
+class Admission(ServerBase):
     """Lets in who knows the token, as long as there is place."""
 
     def received(self, connection: Connection, request: Request) -> None:
@@ -38,8 +37,8 @@ class Door(Turns):
         Where everybody has, that is the observer who has asked nothing for longest.
         Returns whether there may be more before those that are coming are there.
         """
-        held = len(self._connections) + len(self._coming)
-        if held >= self.most_connections and not self._evict("too_many_connections"):
+        open_connections = len(self._connections) + len(self._coming)
+        if open_connections >= self.most_connections and not self._evict("too_many_connections"):
             self._count("too_many_connections", "a connection was turned away")
             peer.close()
             return True
@@ -112,7 +111,7 @@ class Door(Turns):
         self._refuse(connection, "token", f"{who} with {what}; allowed: {TOKEN} of the controller")
         return True
 
-    def _become_known(self, connection: Connection) -> None:
+    def _admit(self, connection: Connection) -> None:
         self._strangers.pop(connection).cancel()
         connection.welcome()
 
