@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from railx.errors import UserError
 from railx.io import read_json, write_json
-from railx.planning.plan import Plan, sequence_lengths
+from railx.planning.format.plan import Plan, sequence_lengths
 from railx.settings import to_dict
 from training.data import Sequences
 from training.engine import PRECISIONS, Engine

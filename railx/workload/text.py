@@ -14,12 +14,7 @@ from typing import Literal
 
 from railx.errors import UserError
 
-__all__ = [
-    "folder_documents",
-    "folder_files",
-    "split_definitions",
-    "stdlib_documents",
-]
+__all__ = ["folder_documents", "folder_files", "split_definitions", "stdlib_documents"]
 
 # Third-party packages are no part of the interpreter, and its tests are left out
 # because many distributions do not ship them.

@@ -10,7 +10,7 @@ import pytest
 
 from railx.errors import UserError
 from railx.io import read_rows, write_json, write_table
-from railx.planning.plan import read_plan
+from railx.planning.format.files import read_plan
 from railx.settings import to_dict
 from tests.builders import write_result
 from tests.commands import python
