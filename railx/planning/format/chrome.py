@@ -1,7 +1,8 @@
 """The simulated schedule of a batch as a Chrome trace, which opens in Perfetto.
 
 One process for each replica and one thread for each stage, a block for each pass and a
-counter for what each stage holds. All times are predicted, and the trace says so.
+counter for the memory of each stage. All times are predicted, and marked so in the
+trace.
 """
 
 from __future__ import annotations

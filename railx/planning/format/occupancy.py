@@ -1,4 +1,4 @@
-"""What the stages of a pipeline do and hold over time: bubbles and memory.
+"""Bubbles and memory of the stages of a pipeline over time.
 
 A chunk is alive on a stage from the beginning of its forward pass to the end of its
 backward pass, or of the weights' part of it where a schedule puts that off. Bytes are
@@ -69,7 +69,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage holds from a moment on, of all its virtual stages.
+    """Live chunks of a stage from a moment on, those of all its virtual stages.
 
     ``activation_bytes`` are those of one rank, None without a cost model.
     """
@@ -97,15 +97,15 @@ def memory_over_time(
     cost: PipelineCost | None = None,
     rows: Sequence[ScheduledOp] | None = None,
 ) -> list[list[StageMemory]]:
-    """By stage the moments at which what it holds changes, in order of time.
+    """By stage the moments at which its live chunks change, in order of time.
 
     ``rows`` are those of :func:`simulate_pipeline` where they are at hand.
     """
     rows = simulate_pipeline(pipeline) if rows is None else rows
     table = None if cost is None else chunk_bytes(pipeline, cost)
     closing = "weight" if any(row.kind == "weight" for row in rows) else "backward"
-    # A stage runs one pass at a time: in its order what is let go at a moment is gone
-    # before what is made at it comes, also where passes take no time.
+    # A stage runs one pass at a time: memory freed at a moment is free before the next
+    # pass takes some, also where passes take no time.
     changes: list[list[tuple[float, int, int, float]]] = [[] for _ in range(pipeline.stages)]
     for row in rows:
         tokens = pipeline.chunks[row.chunk].tokens
@@ -132,7 +132,7 @@ def peak_bytes(
 
 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
-    """Whether every stage holds what it must at every moment."""
+    """Whether activations fit the memory of every stage at every moment."""
     return all(
         peak <= cost.capacity_bytes(stage) * _ROUNDING
         for stage, peak in enumerate(peak_bytes(pipeline, cost))
@@ -192,14 +192,14 @@ def cost_of(plan: Plan) -> PipelineCost | None:
 
 
 def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
-    """Ranks of tensor parallelism that a planner tells in its account; None: none."""
+    """Ranks of tensor parallelism in a planner's account; None without."""
     tensor = batches[0].solver.get("tensor") if batches else None
     degree = batches[0].pipelines[0].degree if batches else 1
     return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
 
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
-    """What a rank holds of each chunk, by model stage (and by chunk)."""
+    """Activation bytes of a rank, by model stage and chunk."""
     parts = virtual_cost(cost, pipeline.virtual_stages)
     chunks = pipeline.chunks
     tokens = [chunk.tokens for chunk in chunks]

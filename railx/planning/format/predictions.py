@@ -78,7 +78,7 @@ def named_cost_model(plan: Plan) -> NamedCostModel:
 def check_predictions(plan: Plan, named: NamedCostModel) -> None:
     """Refuse times, degrees, devices or memory that the named cost model does not give.
 
-    PlanError names the group or the chunk, what the plan says and what it should.
+    PlanError names the group or the chunk, the plan's value and the expected one.
     """
     longest = named.longest
     for batch in plan.batches:
@@ -163,7 +163,7 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
 
 
 def _memory_key(cost: PipelineCost) -> str:
-    """What of a cluster says how much a rank holds."""
+    """The key of the cluster that determines the memory of a rank."""
     if cost.given_tokens is not None:
         return "tokens_per_device says"
     return "memory_gib leaves beside its states"

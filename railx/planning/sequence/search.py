@@ -58,7 +58,7 @@ _CANDIDATES = 64
 _PER_MOVE = 100
 #: The dynamic programme looks at so many places to cut a batch at most.
 _CUTS = 384
-#: Time limits that it tells apart.
+#: Time limits that it distinguishes.
 _LEVELS = 96
 
 
@@ -619,7 +619,7 @@ def _anneal(
         reached, built = _build(problem, plan, try_limits, try_rules, tried, first, bar)
         stale = first
         if reached < math.inf and built <= width:
-            # What stands before is as it was; sequences there keep their places.
+            # Earlier micro-batches are unchanged; their sequences keep their groups.
             for i in range(n):
                 if now.micro_batch[i] < first:
                     plan.micro_batch[i], plan.group[i] = now.micro_batch[i], now.group[i]

@@ -5,7 +5,7 @@ best-fit-decreasing into bins of max(fill · cap · d, longest sequence) tokens.
 become groups of degree d, N / d to a micro-batch in the order of the bins (FlexSP,
 public code, baselines).
 
-What happens to the last micro-batch, which bins rarely fill, is told apart:
+The last micro-batch, which bins rarely fill, is levelled in one of two ways:
 
 * ``full`` (ours) levels it by tokens over all its groups, for any degree.
 * ``published`` does what FlexSP's public code does. Each group that got no bin takes
