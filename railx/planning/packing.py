@@ -40,7 +40,7 @@ def best_fit_decreasing(lengths: npt.ArrayLike, capacity: int) -> list[list[int]
 def check_lengths_fit(sequences: Lengths, lengths: Lengths, limit: int, where: str) -> None:
     """Refuse a longest sequence over ``limit`` tokens.
 
-    PlanError names it; ``where`` says what the limit is.
+    PlanError names it; ``where`` describes the limit.
     """
     longest = int(np.argmax(lengths))
     if lengths[longest] > limit:

@@ -4,9 +4,9 @@ Devices, memory and all-to-all bandwidth by the degree of sequence parallelism; 
 pipelines send between stages and gather within one, where anybody knows it.
 
 A table of bandwidths ends somewhere (the published ones at degree 64). Larger powers of
-two take its last value, which flatters them: nobody measured them. A degree that is no
-power of two takes the value of the next larger one of the table, in FlexSP's the slower
-of its neighbours.
+two take its last value, which flatters them, as they were not measured. A degree that
+is no power of two takes the value of the next larger one of the table, in FlexSP's the
+slower of its neighbours.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ClusterSettings:
     )
     """Time of the exchanges of one layer, forward and backward, whatever they move, by
     degree as above; pipelines pay it for every chunk, sequence-parallel groups where
-    the cost model says so. Degrees that are missing have none.
+    the cost model sets so. Degrees that are missing have none.
     """
     point_to_point_gb_s: Annotated[float, Positive()] | None = None
     """Bandwidth of one device to its counterpart of the next pipeline stage; null: what

@@ -1,6 +1,6 @@
 """Corpora: the sequences that plans distribute and training reads.
 
-Each is named by where its lengths come from. ``kind`` says how real a corpus is:
+Each is named by the source of its lengths. ``kind`` is how real a corpus is:
 ``real_text`` (tokens and lengths), ``real_lengths`` (a user's lengths, no tokens),
 ``published_quantiles`` (drawn from a published distribution) and ``synthetic`` (a
 stand-in where no lengths are published).
@@ -49,7 +49,7 @@ __all__ = [
 CorpusKind = Literal["real_text", "real_lengths", "published_quantiles", "synthetic"]
 _Name = Annotated[str, NotEmpty()]
 _Path = Annotated[str, NotEmpty()]
-#: What the metadata of a corpus file says of its tokens.
+#: Keys of a corpus file's metadata about its tokens.
 _TOKENS_DESCRIBED = (
     *("tokenizer", "tokenizer_digest", "merges", "vocabulary_size", "token_bytes"),
     "beginning_of_sequence",
@@ -336,7 +336,7 @@ def _mixture_corpus(settings: MixtureCorpusSettings, seed: int) -> Corpus:
 
 
 def _tokens_described(encoded: Encoded | None, kind: np.dtype[Any] | None) -> dict[str, Any]:
-    """What the metadata says of the tokens; null where there are none."""
+    """The metadata about tokens; null where there are none."""
     if encoded is None or kind is None:
         return dict.fromkeys(_TOKENS_DESCRIBED)
     tokenizer = encoded.tokenizer

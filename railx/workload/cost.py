@@ -13,9 +13,9 @@ public code prices no traffic of ZeRO-3; :class:`ShardingTraffic` is a term of o
 for it, off unless it is asked for. It is the same for every micro-batch, so it is part
 of b1.
 
-Whoever prices groups by :meth:`CostModel.group_time_ms` counts the latency. Our search,
-its small optimum and groups of any degree also plan with it; the published planners do
-not know it, and our lower bound, which leaves it out, stays one.
+:meth:`CostModel.group_time_ms` counts the latency. Our search, its small optimum and
+groups of any degree also plan with it; the published planners do not know it, and our
+lower bound, which leaves it out, stays one.
 
 A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. No overlap of
 computation with all-to-all, no dependence on where a group lies.
@@ -149,7 +149,7 @@ class FittedCostSettings:
 class AnalyticCostSettings:
     """Operations over the device's throughput and bytes over its bandwidth.
 
-    For machines that nobody has profiled.
+    For machines without a profile.
     """
 
     kind: Literal["analytic"]
@@ -267,7 +267,7 @@ class CostModel:
     * ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
       one device.
     * ``constant_ms``: once per micro-batch. ``sharding_ms`` is the part of it that is
-      exposed traffic of ZeRO-3 (0 where nobody asked).
+      exposed traffic of ZeRO-3 (0 without).
     * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
       degrees that may be used, powers of two and others, ascending.
     * ``latency_ms``: of a group's exchanges in all layers, whatever they move, by
@@ -276,7 +276,7 @@ class CostModel:
     * ``forward_share``: forward part of the compute time.
     * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
       cluster's table; from these follow the times of all other degrees.
-    * ``heads``: of the model, None where nobody said.
+    * ``heads``: of the model, None where unknown.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
       5).
@@ -404,7 +404,7 @@ def build_cost_model(
     another model or the model's states leave no memory for tokens.
     """
     if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
-        # What was measured takes the place of what the cluster says.
+        # Measured bandwidths replace those of the cluster.
         measured = settings.fit.all_to_all_gb_s
         cluster = replace(cluster, all_to_all_gb_s={**cluster.all_to_all_gb_s, **measured})
     bandwidths = _bandwidths(cluster, model, degrees)

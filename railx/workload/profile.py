@@ -1,7 +1,7 @@
-"""Profiles of a decoder layer: what is measured, and what planners take from it.
+"""Profiles of a decoder layer: settings, the fit and its predictions.
 
-``training/profile.py`` measures; here stand its settings and the fit. A rank of a
-Ulysses group of degree d that computes s tokens after a context of C takes, per layer,
+``training/profile.py`` measures. A rank of a Ulysses group of degree d that computes s
+tokens after a context of C takes, per layer,
 
     time = (1/d) (a1 ((C + s)² - C²) + a2 s) + b1
 
@@ -10,9 +10,9 @@ backward pass have coefficients of their own; a recomputed layer's backward pass
 share of its forward pass more. Memory is per token of the rank: what a forward pass
 keeps, of all layers or of recomputed ones, and what a backward pass leaves of each
 token of the context (the gradients of its keys and values). A fifth of the points,
-drawn by a seed, has no part in the fit and says how far it is off. FlexSP says that its
-own cost model is off by less than 6 % (appendix C), InfiniPipe typically by less than
-5 % in time and memory; the fit holds both numbers beside ours.
+drawn by a seed, is held out of the fit and gives its error. FlexSP states an error of
+its own cost model of less than 6 % (appendix C), InfiniPipe typically by less than 5 %
+in time and memory; the fit records both numbers beside ours.
 
 Where processes can be had for it, the exchanges of a group are measured too, all-to-all
 of a layer forward and backward: time = latency + bytes / bandwidth for each degree. As
@@ -340,12 +340,12 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         for degree in sorted({row["degree"] for row in rows if row["part"] == "all_to_all"})
     }
     exchanged = {degree: measured for degree, measured in exchanges.items() if measured is not None}
-    said = layer[0]
+    first_row = layer[0]
     return ProfileFit(
-        model=said["model"],
-        device=said["device"],
-        dtype=said["dtype"],
-        torch=said["torch"],
+        model=first_row["model"],
+        device=first_row["device"],
+        dtype=first_row["dtype"],
+        torch=first_row["torch"],
         quadratic_ms_per_token2=float(times[0]),
         linear_ms_per_token=float(times[1]),
         constant_ms=float(times[2]),
@@ -377,7 +377,7 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         published_pipeline_error=PUBLISHED_PIPELINE_ERROR,
         held_out_memory_error=_error(_memory_terms(unused) @ stored, _column(unused, "kept_bytes")),
         held_out_checkpoint_memory_error=again.get("kept_error"),
-        fidelity=said["fidelity"],
+        fidelity=first_row["fidelity"],
     )
 
 

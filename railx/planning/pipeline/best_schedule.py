@@ -7,9 +7,9 @@ and must hold its activations on every stage at every moment. Layers are recompu
 planned for 1F1B; a schedule that holds more recomputes so many more, as many of each
 chunk, that it fits.
 
-``interleaved`` cuts the model into more parts, so that ranks hold other layers. What a
-batch takes must not move layers: it is tried and told, and taken only where the whole
-plan asks for it.
+``interleaved`` cuts the model into more parts, so that ranks hold other layers. A
+schedule chosen for one batch must not move layers, so ``interleaved`` is reported, and
+taken only where a plan's settings name it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (
     "zero_bubble",
     "searched",
 )
-#: What a batch may take, the paper's first: of equals the first is taken.
+#: Candidates for a batch, the paper's first: of equals the first is taken.
 CANDIDATE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
 #: Those of them that the training runtime runs.
 TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
-#: What the account of a batch says of the schedules that were tried for it.
+#: Keys of a batch's account about the schedules that were tried for it.
 SCHEDULE_ACCOUNT_KEYS = ("schedules", "schedule_ms", "one_f_one_b_ms")
 #: Simulations that the search for an order may take.
 _BUDGET = 60

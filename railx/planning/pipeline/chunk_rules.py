@@ -1,9 +1,9 @@
-"""What planners of pipelines share that choose their chunks once, for a whole plan.
+"""Shared parts of the pipeline planners that choose their chunks by fixed rules.
 
 DAPPLE, Seq1F1B, ChunkFlow and SlimPipe cut and pack sequences by fixed rules, and the
-same layers are recomputed in every chunk of a kind (static checkpointing). Each gives
-the ways in which it could make its chunks (:class:`Way`); here the best one of all
-batches together is found.
+same layers are recomputed in every chunk of a kind (static checkpointing). Each offers
+rules for its chunks (:class:`ChunkRule`); the rule with the least time of all batches
+together wins.
 
 * Chunks run in 1F1B order, sequences of most chunks first, one pipeline to a replica.
   Replicas share a batch by the compute time of its sequences.
@@ -71,7 +71,7 @@ _TIMES = (2, 3, 4, 6, 8)
 
 @dataclass(frozen=True)
 class FixedChunkSettings(PlannerBase):
-    """What the settings of every planner of fixed chunks have."""
+    """Settings that every planner of fixed chunks has."""
 
     stages: Annotated[int, AtLeast(1)]
     """Stages of a replica."""
@@ -89,11 +89,11 @@ class FixedChunkSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class ChunkRule:
-    """One way to make the chunks of a plan.
+    """A rule for the chunks of a plan.
 
-    ``recomputes(count, place)`` says whether all layers of the chunk at ``place`` of a
-    run of ``count`` chunks are recomputed, whatever else is; None: of no chunk.
-    ``account`` goes to the plan's own account.
+    ``recomputes(count, index)``: whether all layers of chunk ``index`` of a run of
+    ``count`` chunks are recomputed in any case; None: of no chunk. ``account`` goes to
+    the plan's own account.
     """
 
     cut: Cut
@@ -272,7 +272,7 @@ def refusal(
 ) -> PlanError:
     """Why nothing fits memory, with the longest sequence and the longest that fits.
 
-    ``holds`` says whether one replica holds a batch.
+    ``holds``: whether one replica holds a batch.
     """
     worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
     index = int(np.argmax(worst.lengths))

@@ -89,7 +89,7 @@ def _by_size(size: int) -> Callable[[Lengths], _Slices]:
 
 
 def _evenly(count: int | None = None, size: int = 1) -> Callable[[Lengths], _Slices]:
-    """So many equal slices of each sequence, or as many as its length asks for."""
+    """So many equal slices of each sequence, or as many as its length requires."""
 
     def cut(tokens: Lengths) -> _Slices:
         counts = -(-tokens // size) if count is None else np.minimum(count, tokens)
@@ -135,7 +135,7 @@ def _packed(
 
     By best-fit-decreasing (``filled``). Sequences of most slices come first.
     """
-    # Compiled code is loaded by who plans.
+    # Planning alone loads Numba.
     from railx.planning.pipeline.kernels import pack
 
     owner, start = slices

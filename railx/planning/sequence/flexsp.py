@@ -322,7 +322,7 @@ def _search_round(
 
     The better plan stays in ``best``.
     """
-    # Loading Numba takes a while: planning alone needs it.
+    # Planning alone loads Numba.
     from railx.planning.sequence.search import Problem, search
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
