@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.planning.format.occupancy import tensor_ranks
 from railx.planning.format.parts import PlanError
+from railx.planning.format.predictions import tensor_ranks
 from railx.planning.planner import PlanningTask
 from railx.planning.rivals.megatron import MEGATRON, MegatronSettings, every_shape
 from railx.planning.rivals.megatron_pipeline import MEGATRON_PIPELINE, stage_cost

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.planning.format.parts import PlanError
-from railx.planning.packing import best_fit_decreasing
+from railx.planning.groups import best_fit_decreasing
 from railx.planning.sequence.static import (
     StaticSettings,
     best_static,

@@ -9,7 +9,7 @@ import pytest
 from railx.io import read_metadata, read_rows
 from railx.settings import SettingsError
 from railx.workload import Corpus, build_corpus, read_corpus_lengths, write_corpus
-from railx.workload.text import split_definitions, stdlib_documents
+from railx.workload.corpus import split_definitions, stdlib_documents
 from tests.builders import checked
 
 

@@ -13,27 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from railx.planning.format.parts import Pipeline, PlanError
-from railx.planning.format.plan import PipelineBatch, Plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import ScheduledOp, pipeline_ms, simulate_pipeline, stage_layers
-
-if TYPE_CHECKING:
-    from railx.workload.pipeline_cost import PassTime, PipelineCost
-
+from railx.workload.pipeline_cost import PassTime, PipelineCost
 
 __all__ = [
     "StageMemory",
     "StageTime",
     "batch_starts",
     "chunk_bytes",
-    "cost_of",
     "fits",
     "memory_over_time",
     "peak_bytes",
     "stage_times",
-    "tensor_ranks",
     "virtual_cost",
     "weight_ms",
 ]
@@ -151,51 +145,6 @@ def batch_starts(batch: PipelineBatch) -> list[float]:
         starts.append(start)
         clock[pipeline.replica] = start + pipeline_ms(pipeline)
     return starts
-
-
-def cost_of(plan: Plan) -> PipelineCost | None:
-    """The cost of the pipelines of a plan, from the settings that it carries.
-
-    None where it carries no cluster, model and cost model, as one written by hand.
-    PlanError where they make none.
-    """
-    from railx.settings import SettingsError, load
-    from railx.workload.cluster import ClusterSettings
-    from railx.workload.cost import CostModelSettings
-    from railx.workload.model import ModelSettings
-    from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
-
-    named = ("cluster", "model", "cost_model", "max_length_tokens")
-    if any(key not in plan.settings for key in named):
-        return None
-    longest = plan.settings["max_length_tokens"]
-    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
-        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
-    pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
-    shape = PipelineShape(
-        pipelines[0].stages,
-        pipelines[0].degree,
-        1 + max(pipeline.replica for pipeline in pipelines),
-        # Where times are the cost model's, no account of a planner changes it.
-        tensor_ranks(plan.pipeline_batches()) if plan.predictions == "own" else None,
-    )
-    try:
-        return build_pipeline_cost(
-            load(CostModelSettings, plan.settings["cost_model"], "cost_model"),
-            load(ClusterSettings, plan.settings["cluster"], "cluster"),
-            load(ModelSettings, plan.settings["model"], "model"),
-            longest,
-            shape,
-        )
-    except SettingsError as error:
-        raise PlanError(f"settings.{error}") from None
-
-
-def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
-    """Ranks of tensor parallelism in a planner's account; None without."""
-    tensor = batches[0].solver.get("tensor") if batches else None
-    degree = batches[0].pipelines[0].degree if batches else 1
-    return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
 
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:

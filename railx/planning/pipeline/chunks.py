@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.planning.format.parts import Slice
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = [

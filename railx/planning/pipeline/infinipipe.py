@@ -41,7 +41,7 @@ from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,
@@ -51,7 +51,12 @@ from railx.planning.pipeline.best_schedule import (
     with_schedule,
 )
 from railx.planning.pipeline.checkpoints import CheckpointProblem
-from railx.planning.pipeline.chunk_rules import FixedChunkSettings, spread
+from railx.planning.pipeline.chunk_rules import (
+    FixedChunks,
+    FixedChunkSettings,
+    fixed_chunks,
+    spread,
+)
 from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
@@ -62,7 +67,6 @@ from railx.planning.pipeline.chunks import (
     share_among_replicas,
 )
 from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import FixedChunks, fixed_chunks
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, PowerOfTwo

@@ -34,9 +34,14 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, best_fit_decreasing, check_lengths_fit
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    best_fit_decreasing,
+    check_lengths_fit,
+    micro_batch,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative
 from railx.workload.batches import SampledBatch

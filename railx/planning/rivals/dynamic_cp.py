@@ -38,9 +38,8 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.progress import counted
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch

@@ -48,9 +48,8 @@ import numpy as np
 
 from railx.planning.format.parts import Group, MicroBatch, PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import micro_batch
 from railx.planning.sequence.static import Levelling, static_assignments
 from railx.progress import counted
 from railx.settings import AtLeast, Fraction, PowerOfTwo, SettingsError

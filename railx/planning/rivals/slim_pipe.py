@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 
 from railx.planning.format.parts import Chunk, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.planning.pipeline.chunk_rules import (
     ChunkRule,
     FixedChunkSettings,

@@ -29,10 +29,15 @@ import numpy.typing as npt
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    check_lengths_fit,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.blaster import bucket_lengths, cut_batch, fewest_micro_batches
-from railx.planning.sequence.groups import Assignment, micro_batch, micro_batch_ms
 from railx.planning.sequence.programme import (
     Programme,
     build_programme,

@@ -22,9 +22,16 @@ from typing import Annotated, Literal
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, best_fit_decreasing, check_lengths_fit, levelled
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    best_fit_decreasing,
+    check_lengths_fit,
+    levelled,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch, micro_batch_ms
 from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
