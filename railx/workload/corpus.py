@@ -122,8 +122,7 @@ class MixtureCorpusSettings:
     """Where the Pareto tail begins; below longest_tokens."""
     tail_exponent: Annotated[float, Positive()]
     """Exponent of the tail: the share of it beyond a length falls with this power of
-    the length.
-    """
+    the length."""
     longest_tokens: Annotated[int, AtLeast(2)]
     """Longest sequence that is drawn."""
 

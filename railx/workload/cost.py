@@ -93,8 +93,7 @@ class ShardingTraffic:
     pipelines_gather: Literal["batch", "chunk"] = "batch"
     """How often a pipeline stage gathers and reduces, among its own devices: once a
     batch, and then holds whole parameters and gradients all the while, or for every
-    chunk.
-    """
+    chunk."""
 
 
 @dataclass(frozen=True)
@@ -126,23 +125,19 @@ class FittedCostSettings:
     """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3]
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
-    """
+    """What the last stage of a pipeline keeps of a token beyond its layers, its
+    scores."""
 
 
 @dataclass(frozen=True)
@@ -166,23 +161,19 @@ class AnalyticCostSettings:
     """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3]
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
-    """
+    """What the last stage of a pipeline keeps of a token beyond its layers, its
+    scores."""
 
 
 @dataclass(frozen=True)
@@ -201,22 +192,18 @@ class ProfiledCostSettings:
     """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3]
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     fit: ProfileFit | None = None
     """What was fitted; null takes it from the profile that is named."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
 
 
 CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings

@@ -142,14 +142,12 @@ class PipelineSettings(PlannerBase):
     where none has time left. ``published``: as the paper prints it, raising the time
     instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
     ablation. ``best``: balanced ones or those of Seq1F1B, DAPPLE, ChunkFlow, SlimPipe
-    or DynaPipe, whichever are fastest.
-    """
+    or DynaPipe, whichever are fastest."""
 
     checkpointing: Checkpointing = "adaptive"
     """Layers that are recomputed. ``adaptive``: as few as memory allows, by a fast
     method; ``exact``: by the paper's integer programme; ``full``: all of them;
-    ``none``: none, so that memory decides between pipelines alone.
-    """
+    ``none``: none, so that memory decides between pipelines alone."""
 
     exact_nodes: Annotated[int, AtLeast(1)] = 2000
     """Nodes of the integer programme's search at most, for each pipeline, with
@@ -160,13 +158,11 @@ class PipelineSettings(PlannerBase):
     """The order in which stages run their passes: a schedule by name, ``searched`` for
     one of our own, ``best`` for the fastest of them that memory holds, or
     ``best_trained`` for the fastest that the training runtime runs. Chunks and
-    recomputed layers are chosen for the paper's, ``1f1b``.
-    """
+    recomputed layers are chosen for the paper's, ``1f1b``."""
 
     most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
     """Longest over mean chunk time of the plans that come first, unless that costs more
-    than 5 % of the time; null, and with ``chunking: best``: the least time decides.
-    """
+    than 5 % of the time; null, and with ``chunking: best``: the least time decides."""
 
 
 @dataclass(frozen=True)
