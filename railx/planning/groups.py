@@ -25,15 +25,18 @@ __all__ = [
 Lengths = npt.NDArray[np.int64]
 
 
-def best_fit_decreasing(lengths: npt.ArrayLike, capacity: int) -> list[list[int]]:
+def best_fit_decreasing(
+    lengths: npt.ArrayLike, capacity: int, opened: Sequence[int] = ()
+) -> list[list[int]]:
     """Pack lengths [n] into bins of ``capacity`` tokens.
 
     Longest first, each into the fullest bin that still takes it. Returns the positions
-    in each bin, bins in the order in which they were opened.
+    in each bin, bins in the order in which they were opened, first those that hold
+    ``opened`` tokens already.
     """
     tokens = np.asarray(lengths, dtype=np.int64)
-    bins: list[list[int]] = []
-    room = np.empty(0, dtype=np.int64)
+    bins: list[list[int]] = [[] for _ in opened]
+    room = capacity - np.array(opened, dtype=np.int64)
     for position in np.argsort(-tokens, kind="stable"):
         left = room - tokens[position]
         fitting = np.flatnonzero(left >= 0)

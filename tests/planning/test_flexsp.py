@@ -23,7 +23,8 @@ from railx.planning.sequence.flexsp import (
 )
 from railx.planning.sequence.search import Problem, first_limits, search
 from railx.planning.sequence.static import best_static, plan_static_batch, total_ms
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.optima import equals_ms
 from tests.planning.rules import check_batch

@@ -18,7 +18,7 @@ from railx.planning.make import make_plan
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.planners import PLANNERS, PlannerSettings, planner_of
 from railx.settings import SettingsError, load
-from railx.workload import BatchSettings
+from railx.workload.batches import BatchSettings
 from tests.builders import checked
 from tests.commands import loaded
 

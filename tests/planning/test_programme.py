@@ -19,7 +19,7 @@ from railx.planning.sequence.programme import (
     micro_batch_bound_ms,
 )
 from railx.planning.sequence.solver import SolverLimits, solve
-from railx.workload import CostModel
+from railx.workload.cost import CostModel
 
 EXACT = SolverLimits(work=None, time_s=None)
 

@@ -19,7 +19,8 @@ from railx.planning.sequence.static import (
     total_ms,
 )
 from railx.settings import SettingsError
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 
 

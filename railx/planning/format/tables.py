@@ -7,12 +7,14 @@ and marked so in the trace.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from railx.planning.format.occupancy import batch_starts, memory_over_time
+from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.format.predictions import named_cost_model
-from railx.planning.format.schedule import Op, schedule_name, simulate_pipeline
+from railx.planning.format.schedule import Op, ScheduledOp, schedule_name, simulate_pipeline
 from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = ["chrome_trace", "memory_rows", "plan_rows", "plan_summary", "schedule_rows"]
@@ -49,29 +51,20 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
     schedule (its name, or ``explicit``), stage, part (virtual stage), chunk, kind
     (forward, backward or weight), start_ms, end_ms, fidelity.
     """
-    rows: list[dict[str, Any]] = []
-    for batch in plan.pipeline_batches():
-        for index, (pipeline, start_ms) in enumerate(
-            zip(batch.pipelines, batch_starts(batch), strict=True)
-        ):
-            rows += [
-                {
-                    "plan": name,
-                    "iteration": batch.iteration,
-                    "pipeline": index,
-                    "replica": pipeline.replica,
-                    "schedule": schedule_name(pipeline),
-                    "stage": op.stage,
-                    "part": op.part,
-                    "chunk": op.chunk,
-                    "kind": op.kind,
-                    "start_ms": op.start_ms,
-                    "end_ms": op.end_ms,
-                    "fidelity": "analytic",
-                }
-                for op in simulate_pipeline(pipeline, start_ms)
-            ]
-    return rows
+    return [
+        {
+            **head,
+            "stage": op.stage,
+            "part": op.part,
+            "chunk": op.chunk,
+            "kind": op.kind,
+            "start_ms": op.start_ms,
+            "end_ms": op.end_ms,
+            "fidelity": "analytic",
+        }
+        for head, _, simulated in _simulations(plan, name)
+        for op in simulated
+    ]
 
 
 def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[str, Any]]:
@@ -81,31 +74,39 @@ def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[s
     replica, schedule, stage, time_ms, live_chunks, live_tokens, activation_bytes (of
     one rank) and capacity_bytes (null without a cost model), fidelity.
     """
-    rows: list[dict[str, Any]] = []
+    return [
+        {
+            **head,
+            "stage": sample.stage,
+            "time_ms": sample.time_ms,
+            "live_chunks": sample.chunks,
+            "live_tokens": sample.tokens,
+            "activation_bytes": sample.activation_bytes,
+            "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
+            "fidelity": "analytic",
+        }
+        for head, pipeline, simulated in _simulations(plan, name)
+        for samples in memory_over_time(pipeline, cost, simulated)
+        for sample in samples
+    ]
+
+
+def _simulations(
+    plan: Plan, name: str
+) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
+    """Simulated pipelines of a plan, with the columns that their rows share."""
     for batch in plan.pipeline_batches():
         for index, (pipeline, start_ms) in enumerate(
             zip(batch.pipelines, batch_starts(batch), strict=True)
         ):
-            simulated = simulate_pipeline(pipeline, start_ms)
-            rows += [
-                {
-                    "plan": name,
-                    "iteration": batch.iteration,
-                    "pipeline": index,
-                    "replica": pipeline.replica,
-                    "schedule": schedule_name(pipeline),
-                    "stage": sample.stage,
-                    "time_ms": sample.time_ms,
-                    "live_chunks": sample.chunks,
-                    "live_tokens": sample.tokens,
-                    "activation_bytes": sample.activation_bytes,
-                    "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
-                    "fidelity": "analytic",
-                }
-                for samples in memory_over_time(pipeline, cost, simulated)
-                for sample in samples
-            ]
-    return rows
+            head = {
+                "plan": name,
+                "iteration": batch.iteration,
+                "pipeline": index,
+                "replica": pipeline.replica,
+                "schedule": schedule_name(pipeline),
+            }
+            yield head, pipeline, simulate_pipeline(pipeline, start_ms)
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import backward_order, longest_split
-from railx.planning.groups import Lengths
+from railx.planning.groups import Lengths, best_fit_decreasing
 from railx.planning.pipeline.chunks import Chunked, join, share_among_replicas
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.progress import counted
@@ -152,19 +152,13 @@ def filled(
     ``opened`` are slices that begin a chunk each and may be joined. Returns those
     chunks and the new ones. A sequence over the capacity is alone.
     """
-    bins: list[list[Slice]] = [[part] for part in opened]
-    room = np.array([capacity - part.tokens for part in opened], dtype=np.int64)
-    for part in sorted(short, key=lambda part: (-part.tokens, part.sequence)):
-        left = room - part.tokens
-        fitting = np.flatnonzero(left >= 0)
-        if len(fitting):
-            chosen = int(fitting[np.argmin(left[fitting])])
-            bins[chosen].append(part)
-            room[chosen] -= part.tokens
-        else:
-            bins.append([part])
-            room = np.append(room, capacity - part.tokens)
-    return bins[: len(opened)], bins[len(opened) :]
+    ordered = sorted(short, key=lambda part: part.sequence)
+    packed = best_fit_decreasing(
+        [part.tokens for part in ordered], capacity, [part.tokens for part in opened]
+    )
+    bins = [[ordered[position] for position in positions] for positions in packed]
+    joined = [[part, *members] for part, members in zip(opened, bins, strict=False)]
+    return joined, bins[len(opened) :]
 
 
 def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -> list[int]:
