@@ -162,11 +162,11 @@ def measure(repeats: int) -> list[dict[str, Any]]:
         prepared_s = time.process_time() - made
         for mode, held in SETTINGS:
             latency_ns = 0 if mode == "electrical" else LATENCY_NS
-            replay_programs(prepared, None, mode, latency_ns, held=held)
+            replay_programs(prepared, None, mode, latency_ns, keep_leases=held)
             seconds = []
             for _ in range(repeats):
                 start = time.process_time()
-                found = replay_programs(prepared, None, mode, latency_ns, held=held)
+                found = replay_programs(prepared, None, mode, latency_ns, keep_leases=held)
                 seconds.append(time.process_time() - start)
             rows.append(
                 {

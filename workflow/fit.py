@@ -19,7 +19,7 @@ from railx.economics import bill_of_materials, read_catalogue
 from railx.families import build_topology, check_topology, family_of
 from railx.figures import figure_of
 from railx.io import in_repository
-from railx.mapping.layout import place_ranks
+from railx.mapping.layout import assign_ranks
 from railx.network.sub_grid import sub_grid
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
 from railx.places import WORK
@@ -441,7 +441,7 @@ def _check_jobs(experiment: Experiment) -> None:
 
 def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
     try:
-        place_ranks(_graph(settings), sizes)
+        assign_ranks(_graph(settings), sizes)
     except SettingsError as error:
         if error.key != "layout":
             raise
