@@ -8,33 +8,17 @@ all waiting for light by the controller's account against the same rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import INK, canvas, colours, label, quantity, share_legend
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables
+from railx.figures.theme import INK, colours, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "LiveSwitchingSettings"]
 
-_COLUMNS = (
-    "program",
-    "mode",
-    "reconfiguration_latency_ms",
-    "controller_restarted",
-    "ranks",
-    "iteration_ms",
-    "predicted_iteration_ms",
-    "all_stalls_ms",
-    "all_predicted_stalls_ms",
-    "fidelity",
-)
 _MODES = ("on_demand", "provisioned")
 
 
@@ -42,18 +26,17 @@ _MODES = ("on_demand", "provisioned")
 class LiveSwitchingSettings(CanvasSettings):
     """Iteration time and stalls of programs in plain torch."""
 
-    figure: Literal["live_switching"]
-    """Which figure it is."""
+    figure: Literal["live_switching"] = "live_switching"
+    height_inches: Height = 6.4
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Programs to show, in that order; empty: all that there are."""
 
 
-def draw(settings: LiveSwitchingSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of two panels for each program."""
-    from matplotlib.lines import Line2D
 
-    frame = read_frames(inputs, "settings", _COLUMNS, "program", settings.only)
+    frame = tables.read("settings", "program", settings.only)
     programs = list(dict.fromkeys(frame["program"]))
     subtitle = (
         "Lines: the time at the least latency and, for each change of circuits, the latency less"
@@ -61,13 +44,11 @@ def draw(settings: LiveSwitchingSettings, inputs: FigureFiles, output: Path) -> 
         " the controller was killed and started again in the middle."
     )
     with canvas(
-        settings,
-        output,
-        "FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
         subtitle,
         fidelity_line(frame["fidelity"], "Ranks share the cores of one machine"),
-    ) as figure:
-        grid = figure.subplots(len(programs), 2, squeeze=False)
+        title="FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
+    ) as page:
+        grid = page.subplots(len(programs), 2, squeeze=False)
         for row, program in zip(grid, programs, strict=True):
             own = frame[frame["program"] == program]
             _times(row[0], own)
@@ -77,15 +58,15 @@ def draw(settings: LiveSwitchingSettings, inputs: FigureFiles, output: Path) -> 
         for axes in grid[-1]:
             axes.set_xlabel("Switching latency (ms)")
         colour = colours(("electrical", *_MODES))
-        handles = [Line2D([], [], color=colour[mode], marker="o", linestyle="") for mode in _MODES]
-        handles.append(Line2D([], [], color=INK))
-        handles.append(Line2D([], [], color=colour["electrical"], linewidth=0.8))
+        handles = [{"color": colour[mode], "marker": "o", "linestyle": ""} for mode in _MODES]
+        handles.append({"color": INK})
+        handles.append({"color": colour["electrical"], "linewidth": 0.8})
         names = [*(label(mode) for mode in _MODES), "By the windows", label("electrical")]
-        share_legend(figure, handles, names, 4)
+        share_legend(page, dict(zip(names, handles, strict=True)), 4)
     return Drawn(_caption(frame), _alternative(frame), frame)
 
 
-def _times(axes: Axes, own: pd.DataFrame) -> None:
+def _times(axes: Axes, own: DataFrame) -> None:
     colour = colours(("electrical", *_MODES))
     electrical = own[own["mode"] == "electrical"]
     if len(electrical):
@@ -94,12 +75,12 @@ def _times(axes: Axes, own: pd.DataFrame) -> None:
     axes.set_ylabel("Iteration (ms)")
 
 
-def _stalls(axes: Axes, own: pd.DataFrame) -> None:
+def _stalls(axes: Axes, own: DataFrame) -> None:
     _pairs(axes, own, "all_stalls_ms", "all_predicted_stalls_ms")
     axes.set_ylabel("Stall (ms per iteration)")
 
 
-def _pairs(axes: Axes, own: pd.DataFrame, measured: str, predicted: str) -> None:
+def _pairs(axes: Axes, own: DataFrame, measured: str, predicted: str) -> None:
     """Marks for what was measured, a line for the rule."""
     colour = colours(("electrical", *_MODES))
     for mode in _MODES:
@@ -119,13 +100,13 @@ def _pairs(axes: Axes, own: pd.DataFrame, measured: str, predicted: str) -> None
     axes.set_xlim(left=0)
 
 
-def _ratios(frame: pd.DataFrame) -> pd.DataFrame:
+def _ratios(frame: DataFrame) -> DataFrame:
     switched = frame[(frame["mode"] == "provisioned") & (frame["all_predicted_stalls_ms"] > 0)]
     switched = switched[~switched["controller_restarted"]]
     return switched.assign(ratio=switched["all_stalls_ms"] / switched["all_predicted_stalls_ms"])
 
 
-def _caption(frame: pd.DataFrame) -> str:
+def _caption(frame: DataFrame) -> str:
     ratios = _ratios(frame)["ratio"]
     words = "Iteration time and waiting for light of programs in plain torch on emulated rails."
     if len(ratios):
@@ -136,7 +117,7 @@ def _caption(frame: pd.DataFrame) -> str:
     return words
 
 
-def _alternative(frame: pd.DataFrame) -> str:
+def _alternative(frame: DataFrame) -> str:
     parts = []
     for (program, mode), own in frame[frame["mode"] != "electrical"].groupby(
         ["program", "mode"], sort=False
@@ -149,9 +130,17 @@ def _alternative(frame: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=LiveSwitchingSettings,
-    title="Plain torch on switched rails",
-    paper="opus",
-    inputs=(FigureInput("settings", "live.settings", columns=_COLUMNS),),
-    draw=draw,
+    LiveSwitchingSettings,
+    "Plain torch on switched rails",
+    "opus",
+    (
+        FigureInput(
+            "settings",
+            "live.settings",
+            "program mode reconfiguration_latency_ms controller_restarted ranks "
+            "iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms "
+            "fidelity",
+        ),
+    ),
+    draw,
 )

@@ -20,21 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_REPEATS", "REPEAT_COLUMNS", "Middle", "middle", "per_repeat", "repeats_words"]
 
+
 #: What :func:`per_repeat` reads of ``training.iterations``.
-REPEAT_COLUMNS: tuple[str, ...] = (
-    "run",
-    "plan",
-    "parallelism",
-    "device",
-    "mode",
-    "reconfiguration_latency_ms",
-    "iteration",
-    "repeat",
-    "rank",
-    "iteration_ms",
-    "stall_ms",
-    "disturbed",
-    "fidelity",
+REPEAT_COLUMNS = (
+    "run plan parallelism device mode reconfiguration_latency_ms iteration repeat rank"
+    " iteration_ms stall_ms disturbed fidelity"
 )
 #: Fewer repeats than these have no interval.
 LEAST_REPEATS = 3

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FONTS", "IMAGES", "dark_svg", "save", "settle", "tidy_svg"]
 
+
 #: The endings of a figure's images.
 IMAGES: tuple[str, ...] = (".svg", ".dark.svg", ".png", ".pdf")
 #: What a viewer shows the text in: the first is what the figure is laid out with, the
