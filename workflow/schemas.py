@@ -63,7 +63,8 @@ def schema(name: str) -> dict[str, Any]:
     elif group == "stage" or base:
         written = writer.of(hint, "file")
     else:
-        mounting = {"type": "object", "required": ["defaults"]}
+        listing = [{"required": ["defaults"]}, {"required": ["choices"]}]
+        mounting = {"type": "object", "anyOf": listing}
         written = {
             "if": mounting,
             "then": writer.of(hint, "file"),
@@ -246,6 +247,12 @@ class _Writer:
             properties = {name: _left_open(field) for name, field in properties.items()}
             written["properties"] = properties
             properties["defaults"] = {"$ref": "#/$defs/defaults"}
+            variant = {"anyOf": [self._reference(cls, form), {"type": "null"}]}
+            properties["choices"] = {
+                "description": "Further choices by name: this file with these keys on top.",
+                "type": "object",
+                "additionalProperties": variant,
+            }
         return written
 
     def _field(

@@ -33,6 +33,7 @@ from railx.workload import (
 )
 from railx.workload.batches import FilledBatchSettings, sample_batches
 from tests.builders import CONF, checked, write_stage_table
+from workflow.choices import about
 from workflow.config import choices, read_choice
 
 GROUPS = {
@@ -108,18 +109,17 @@ def test_stages_of_several_ranks_are_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [CONF / group / f"{name}.yaml" for group in GROUPS for name in choices(group)],
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
+    ("group", "name"),
+    [(group, name) for group in GROUPS for name in choices(group)],
 )
-def test_config_files_are_complete_and_valid(path: Path) -> None:
-    # Where your own files are stands in no file of conf/.
-    own = {"path": "texts"} if path.stem in ("file", "folder") else {}
-    plain = own | read_choice(path)
-    loaded: Any = load(GROUPS[path.parent.name], plain, path.parent.name)
+def test_choices_are_complete_and_valid(group: str, name: str) -> None:
+    # No file of conf/ says where your own files are.
+    path = {"path": "texts"} if name in ("file", "folder") else {}
+    plain = path | read_choice(group, name)
+    loaded: Any = load(GROUPS[group], plain, group)
     assert set(plain) == {field.name for field in dataclasses.fields(loaded)}
-    assert load(GROUPS[path.parent.name], to_dict(loaded)) == loaded
-    assert path.read_text().startswith("# ")
+    assert load(GROUPS[group], to_dict(loaded)) == loaded
+    assert about(CONF, group, name)
 
 
 @pytest.mark.parametrize(("planner", "cluster"), PLANNED)

@@ -335,10 +335,9 @@ def _draw(
     from railx.planning.make import memory_rows, plan_rows, schedule_rows
     from railx.settings import load
     from workflow.config import read_choice
-    from workflow.mounts import CONF
 
     shown = replace(plan, batches=(batch,))
-    settings = read_choice(CONF / "figure" / f"{figure}.yaml")
+    settings = read_choice("figure", figure)
     settings |= {"only": [], "iteration": batch.iteration}
     rows = {
         "pipeline_schedule": {
