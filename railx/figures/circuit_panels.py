@@ -114,7 +114,7 @@ class SwitchedCircuitsSettings(CircuitPanelsSettings):
             "Both: RailX switched where it pays", "railx", "where_it_pays", "provisioned", True
         ),
         SwitchedLine(
-            "Opus switched where it pays", "photonic_rails", "where_it_pays", "provisioned"
+            "Opus switched where it pays", "photonic_rails", "where_it_pays", "provisioned", True
         ),
         SwitchedLine("Electrical rails with a spine", "electrical_rails", "packets", "provisioned"),
         SwitchedLine(

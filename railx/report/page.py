@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
-from railx.figures.fidelity import FIDELITY_MEANING
+from railx.figures.words import FIDELITY_MEANING
 from railx.io import read_json, write_text
 from railx.report.cells import MOST_ALIKE, MOST_ROWS, cell, cut, seeds, table_rows, words
 from railx.report.claims import Row, count, did_not_hold, interval_text, read_claims
