@@ -49,7 +49,7 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
     with canvas(subtitle, line) as page:
         both, ratio = page.subplots(1, 2)
         groups = list(rows.groupby(["topology", "traffic", "routing"], sort=False))
-        for place, ((topology, traffic, routing), own) in enumerate(groups):
+        for position, ((topology, traffic, routing), part) in enumerate(groups):
             filled = routing == routings[0]
             style: dict[str, Any] = {
                 "color": colour[str(topology)],
@@ -59,12 +59,12 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
                 "fillstyle": "full" if filled else "none",
                 "alpha": 0.85,
             }
-            mine = own.sort_values("load_over_bound")
+            mine = part.sort_values("load_over_bound")
             both.plot(
                 mine["flow_flits_per_chip_cycle"], mine["packet_flits_per_chip_cycle"], **style
             )
             # Points of equal load stand beside each other, in the order of the groups.
-            aside = 1 + 0.16 * (place / max(len(groups) - 1, 1) - 0.5) * 2
+            aside = 1 + 0.16 * (position / max(len(groups) - 1, 1) - 0.5) * 2
             ratio.plot(mine["load_over_bound"] * aside, mine["ratio"], **style)
         values = rows[["flow_flits_per_chip_cycle", "packet_flits_per_chip_cycle"]]
         ends = (0.8 * float(values.min().min()), 1.25 * float(values.max().max()))
@@ -112,16 +112,16 @@ def _caption(rows: DataFrame) -> str:
     under, over = rows[rows["load_over_bound"] < 1], rows[rows["load_over_bound"] >= 1]
     seeds = rows["seed"].nunique() if "seed" in rows.columns else 1
     parts = []
-    for own, where in (
+    for part, where in (
         (under, "Where no link is overloaded"),
         (over, "Beyond the load that fills the busiest link"),
     ):
-        if len(own):
-            worst = own.iloc[int((own["ratio"] - 1).abs().to_numpy().argmax())]
+        if len(part):
+            worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
             parts.append(
-                f"{where} packets bring {quantity(100 * float(own['ratio'].min()))} to"
-                f" {quantity(100 * float(own['ratio'].max()))} % of what flows do, median"
-                f" {quantity(100 * float(own['ratio'].median()))} %; farthest apart are"
+                f"{where} packets bring {quantity(100 * float(part['ratio'].min()))} to"
+                f" {quantity(100 * float(part['ratio'].max()))} % of what flows do, median"
+                f" {quantity(100 * float(part['ratio'].median()))} %; farthest apart are"
                 f" {spoken(label(worst['topology']))} under {label(worst['traffic']).lower()}"
                 f" traffic,"
                 f" {worst['routing']} routing, at {worst['load_over_bound']:g} times that load."
@@ -139,8 +139,8 @@ def _caption(rows: DataFrame) -> str:
 def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
         f"{spoken(label(str(topology)))}, {label(str(traffic)).lower()}"
-        f" {quantity(float(own['ratio'].min()))} to {quantity(float(own['ratio'].max()))}"
-        for (topology, traffic), own in rows.groupby(["topology", "traffic"], sort=False)
+        f" {quantity(float(part['ratio'].min()))} to {quantity(float(part['ratio'].max()))}"
+        for (topology, traffic), part in rows.groupby(["topology", "traffic"], sort=False)
     )
     return f"Throughput of packets over that of flows, around the diagonal. Ratios: {parts}."
 

@@ -211,8 +211,8 @@ def _frame(
     edge.set_xticks(range(len(_EDGES)), _EDGES)
     edge.grid(visible=False)
     edge.tick_params(left=False)
-    for place in range(1, len(_EDGES)):
-        edge.axvline(place - 0.5, color=FAINT, linewidth=0.7)
+    for position in range(1, len(_EDGES)):
+        edge.axvline(position - 0.5, color=FAINT, linewidth=0.7)
 
 
 def _region(axes: Axes, row: _Row, reach: float) -> None:
@@ -250,12 +250,12 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
                 axes.plot(ends, [y, y], color=colour, linewidth=1.4, zorder=2.5)
         if len(beyond):
             _beyond(axes, beyond["ratio"], float(beyond["at"].iloc[0]), row, len(heap))
-    for place, name in enumerate(_EDGES):
+    for position, name in enumerate(_EDGES):
         claims = row.claims[row.claims["edge"] == name]
         for number in range(len(claims)):
             line, column = divmod(number, 5)
             lines = -(-len(claims) // 5)
-            x = place + (column - (min(5, len(claims) - 5 * line) - 1) / 2) * 0.17
+            x = position + (column - (min(5, len(claims) - 5 * line) - 1) / 2) * 0.17
             _dot(edge, x, row.y + (line - (lines - 1) / 2) * _STACKED, claims.iloc[number])
 
 

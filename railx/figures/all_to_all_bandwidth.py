@@ -123,19 +123,21 @@ def _derived(
     By topology and ideal or routing, for uniform traffic.
     """
     stated = tables.read("derived")
-    found = {}
+    shares = {}
     for row in records(rows):
-        own = stated["id"] == settings.derived.get(str(row["topology"]))
-        same = stated[own & (stated["chips"] == row["chips"])]
+        part = stated["id"] == settings.derived.get(str(row["topology"]))
+        same = stated[part & (stated["chips"] == row["chips"])]
         if row["traffic"] != "uniform" or same.empty:
             continue
-        one = same.iloc[0]
+        entry = same.iloc[0]
         # Four sides of n ports take 4 n flits a cycle out of a chip.
-        injection = 4 * float(one["n"]) / 100
-        found[row["topology"], "ideal"] = float(one["ideal_flits_per_chip_cycle"]) / injection
+        injection = 4 * float(entry["n"]) / 100
+        shares[row["topology"], "ideal"] = float(entry["ideal_flits_per_chip_cycle"]) / injection
         if row["routing"] == "min":
-            found[row["topology"], "min"] = float(one["min_bound_flits_per_chip_cycle"]) / injection
-    return found
+            shares[row["topology"], "min"] = (
+                float(entry["min_bound_flits_per_chip_cycle"]) / injection
+            )
+    return shares
 
 
 def _data(rows: DataFrame, derived: dict[tuple[str, str], float]) -> DataFrame:
@@ -184,11 +186,11 @@ def _caption(rows: DataFrame, derived: dict[tuple[str, str], float]) -> str:
 
 
 def _ours(rows: DataFrame, topology: str, what: str) -> list[float]:
-    own = rows[rows["topology"] == topology]
+    part = rows[rows["topology"] == topology]
     if what != "ideal":
-        own = own[own["routing"] == what]
+        part = part[part["routing"] == what]
     column = "ideal_gb_s_per_chip" if what == "ideal" else "bound_gb_s_per_chip"
-    return [100 * float(value) for value in (own[column] / own["injection_gb_s_per_chip"])[:1]]
+    return [100 * float(value) for value in (part[column] / part["injection_gb_s_per_chip"])[:1]]
 
 
 def _alternative(rows: DataFrame) -> str:
@@ -207,7 +209,7 @@ def _groups(axes: Axes, rows: DataFrame, unit: str, derived: dict[tuple[str, str
     Where all routings have the same bound, one bar stands for them.
     """
     colour = colours(rows["family"])
-    place, ticks, names = 0.0, [], []
+    position, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
         shade = colour[str(first["family"])]
@@ -224,24 +226,24 @@ def _groups(axes: Axes, rows: DataFrame, unit: str, derived: dict[tuple[str, str
                 (f"bound, {routing} routing", bounds[routing], fill)
                 for routing, fill in zip(bounds, fills, strict=True)
             ]
-        start = place
+        start = position
         for name, value, fill in bars:
-            bar = axes.barh(place, value, height=0.9, color=fill)
+            bar = axes.barh(position, value, height=0.9, color=fill)
             what = name if name == "ideal" else str(first["routing"])
             if name.endswith(" routing"):
                 what = name.removeprefix("bound, ").removesuffix(" routing")
             stated = derived.get((str(first["topology"]), what))
             if stated is not None:
-                published_marks(axes, [stated], [place], markeredgecolor=GREY)
+                published_marks(axes, [stated], [position], markeredgecolor=GREY)
             axes.bar_label(
                 bar, [f"{quantity(value)}{unit} {name}"], padding=3 if stated is None else 8
             )
-            place += 1
-        ticks.append((start + place - 1) / 2)
+            position += 1
+        ticks.append((start + position - 1) / 2)
         names.append(_name(first))
-        place += 0.8
+        position += 0.8
     axes.set_yticks(ticks, names)
-    axes.set_ylim(place - 1.1, -0.8)
+    axes.set_ylim(position - 1.1, -0.8)
     axes.grid(axis="y", visible=False)
 
 

@@ -67,10 +67,10 @@ def draw(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Dr
     """
 
     published = tables.read("bandwidth")
-    known = list(dict.fromkeys(published["table"]))
-    unknown = [name for name in settings.tables if name not in known]
+    allowed = list(dict.fromkeys(published["table"]))
+    unknown = [name for name in settings.tables if name not in allowed]
     if unknown:
-        raise ValueError(f"tables: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+        raise ValueError(f"tables: got {', '.join(unknown)}; allowed: {', '.join(allowed)}")
     ours = _ours(settings, tables)
     points = _points(settings, published, ours)
     subtitle = (
@@ -97,14 +97,14 @@ _NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is meas
 def _ours(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
     """The bandwidth that each plan's predicted all-to-all times imply, by degree."""
     constants = tables.read("constants")
-    own = constants[constants["model"] == settings.model].set_index("quantity")["value"]
-    if not {"layers", "hidden"} <= set(own.index):
+    part = constants[constants["model"] == settings.model].set_index("quantity")["value"]
+    if not {"layers", "hidden"} <= set(part.index):
         raise ValueError(
             f"model: got {settings.model}; allowed: one with layers and hidden among"
             f" {', '.join(dict.fromkeys(constants['model']))}"
         )
     # The published table counts 2^20 bytes a millisecond as a GB/s.
-    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * float(own["layers"]) * float(own["hidden"]) / 2**20
+    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * float(part["layers"]) * float(part["hidden"]) / 2**20
     groups = tables.read("groups")
     chosen = groups[groups["plan"].isin(settings.plans) & (groups["predicted_all_to_all_ms"] > 0)]
     rows = chosen.assign(
@@ -127,10 +127,10 @@ def _lines(axes: Axes, points: DataFrame, colours: dict[str, str], node: int) ->
     from matplotlib.ticker import FixedLocator, NullLocator
 
     for name, colour in colours.items():
-        own = points[(points["source"] == "published") & (points["name"] == name)].sort_values(
+        rows = points[(points["source"] == "published") & (points["name"] == name)].sort_values(
             "degree"
         )
-        axes.plot(own["degree"], own["gb_s"], **published_series(colour))
+        axes.plot(rows["degree"], rows["gb_s"], **published_series(colour))
     ours = points[points["source"] == "ours"]
     axes.plot(ours["degree"], ours["gb_s"], "o", color=INK, markersize=4.5, zorder=3)
     degrees = sorted({int(degree) for degree in points["degree"]})
@@ -166,11 +166,11 @@ def _caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     node = settings.devices_per_node
     published = points[points["source"] == "published"]
     for name, words in settings.tables.items():
-        own = published[published["name"] == name].set_index("degree")["gb_s"]
-        if {node, 2 * node} <= set(own.index):
-            drop = float(own[node] / own[2 * node])
+        rows = published[published["name"] == name].set_index("degree")["gb_s"]
+        if {node, 2 * node} <= set(rows.index):
+            drop = float(rows[node] / rows[2 * node])
             parts.append(
-                f"{words} {quantity(float(own[node]))} to {quantity(float(own[2 * node]))} GB/s,"
+                f"{words} {quantity(float(rows[node]))} to {quantity(float(rows[2 * node]))} GB/s,"
                 f" {quantity(drop)} times less"
             )
     text = f"From degree {node} to {2 * node}, out of the node: {'; '.join(parts)}."
@@ -192,8 +192,8 @@ def _caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
 def _alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     parts = []
     for name, words in settings.tables.items():
-        own = points[(points["source"] == "published") & (points["name"] == name)]
-        ends = own.sort_values("degree").iloc[[0, -1]]
+        rows = points[(points["source"] == "published") & (points["name"] == name)]
+        ends = rows.sort_values("degree").iloc[[0, -1]]
         parts.append(
             f"{words} from {quantity(float(ends['gb_s'].iloc[0]))} GB/s at degree"
             f" {ends['degree'].iloc[0]} to {quantity(float(ends['gb_s'].iloc[1]))} at"

@@ -118,8 +118,8 @@ def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
 def share_legend(figure: Figure, entries: Mapping[str, Any], columns: int) -> None:
     """One legend for all panels, between them and the footnote.
 
-    ``entries``: an artist, or the style of a line, by its text. The panels move up by the
-    height of the legend.
+    ``entries``: an artist, or the style of a line, by its text. The panels move up by
+    the height of the legend.
     """
     from matplotlib.lines import Line2D
 

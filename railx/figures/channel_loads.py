@@ -108,37 +108,37 @@ def _steps(loads: Series[float]) -> tuple[np.ndarray, np.ndarray]:
     A step for each channel while there are few, else as many as the page can show.
     """
     falling = np.sort(loads.to_numpy())[::-1]
-    kept = np.unique(np.linspace(0, len(falling) - 1, min(len(falling), _MOST_STEPS)).astype(int))
-    share = 100 * np.append(kept, len(falling)) / len(falling)
-    return share, np.append(falling[kept], falling[-1])
+    chosen = np.unique(np.linspace(0, len(falling) - 1, min(len(falling), _MOST_STEPS)).astype(int))
+    share = 100 * np.append(chosen, len(falling)) / len(falling)
+    return share, np.append(falling[chosen], falling[-1])
 
 
 def _data(frame: DataFrame) -> DataFrame:
     parts = []
-    for (topology, routing, kind), own in frame.groupby(
+    for (topology, routing, kind), rows in frame.groupby(
         ["topology", "routing", "kind"], sort=False
     ):
-        share, load = _steps(own["load"])
+        share, load = _steps(rows["load"])
         steps = to_frame({"share_of_channels_percent": share, "load": load})
         parts.append(
             steps.assign(
-                topology=str(topology), routing=str(routing), kind=str(kind), channels=len(own)
+                topology=str(topology), routing=str(routing), kind=str(kind), channels=len(rows)
             )
         )
-    whole = stack(parts)
-    return whole[["topology", "routing", "kind", "channels", *whole.columns[:2]]]
+    total = stack(parts)
+    return total[["topology", "routing", "kind", "channels", *total.columns[:2]]]
 
 
 def _groups(frame: DataFrame) -> list[tuple[str, float, float, str]]:
     """Name, largest load, it over the mean of the kind that has it, and that kind."""
-    found = []
-    for (topology, routing), own in frame.groupby(["topology", "routing"], sort=False):
-        busiest = own.iloc[int(own["load"].to_numpy().argmax())]
-        mean = float(own.loc[own["kind"] == busiest["kind"], "load"].mean())
+    largest_loads = []
+    for (topology, routing), rows in frame.groupby(["topology", "routing"], sort=False):
+        busiest = rows.iloc[int(rows["load"].to_numpy().argmax())]
+        mean = float(rows.loc[rows["kind"] == busiest["kind"], "load"].mean())
         largest = float(busiest["load"])
         name = f"{spoken(label(str(topology)))}, {routing} routing"
-        found.append((name, largest, largest / mean, label(str(busiest["kind"])).lower()))
-    return found
+        largest_loads.append((name, largest, largest / mean, label(str(busiest["kind"])).lower()))
+    return largest_loads
 
 
 def _caption(frame: DataFrame) -> str:

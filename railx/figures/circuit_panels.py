@@ -1,8 +1,9 @@
 """Step times of RailX and Opus over switching latency, and bars of cost and power.
 
-Circuits set once for a job, switched between its phases, or both, at equal bandwidth and
-at equal cost, beside electrical rails: priced for jobs of ours (``switched_circuits``) and
-replayed for the jobs of Opus (``rail_steps``). No paper compares them.
+Circuits set once for a job, switched between its phases, or both, at equal bandwidth
+and at equal cost, beside electrical rails: priced for jobs of ours
+(``switched_circuits``) and replayed for the jobs of Opus (``rail_steps``). No paper
+compares them.
 """
 
 from __future__ import annotations
@@ -231,11 +232,11 @@ def _draw(
                 if column == 0:
                     base = settings.lines[0].words
                     axes.set_ylabel(f"{basis_words.capitalize()}\nstep time ({base}: 1)")
-        for place, name, title in (
+        for position, name, title in (
             (places[2, :wide], "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)"),
             (places[2, wide:], "watts_per_gpu", f"Power {bars_of} (W per GPU)"),
         ):
-            _bar_panel(page.add_subplot(place), bars, name, title)
+            _bar_panel(page.add_subplot(position), bars, name, title)
         legend = {
             line.words: _style(settings, number) for number, line in enumerate(settings.lines)
         }
@@ -251,8 +252,8 @@ def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
         modes = dict.fromkeys(
             (other.network, other.mode) for other in settings.lines if other.mode != "packets"
         )
-        place = list(modes).index((line.network, line.mode))
-        colour = PALETTE[_COLOURS[place % len(_COLOURS)]]
+        position = list(modes).index((line.network, line.mode))
+        colour = PALETTE[_COLOURS[position % len(_COLOURS)]]
     return {
         "color": colour,
         "linestyle": (0, (4, 2)) if line.dashed else "solid",
@@ -263,7 +264,7 @@ def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
 
 
 def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
-    """A row for each job, basis, line and latency; times over the first line's least."""
+    """A row for each job, basis, line and latency; times over the first line's."""
     refuse_unknown("jobs", settings.jobs, table["job"])
     refuse_unknown("bars", settings.bars, table["network"])
     refuse_unknown("lines", [line.network for line in settings.lines], table["network"])
@@ -288,8 +289,8 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
                 rows += [head | dict(row) for row in records(chosen[columns])]
     points = to_frame(rows)
     base = points[(points["line"] == 0) & (points["basis"] == "equal_bandwidth")]
-    least = base.groupby("job")["step_ms"].min()
-    return points.assign(relative=points["step_ms"] / points["job"].map(least))
+    lowest = base.groupby("job")["step_ms"].min()
+    return points.assign(relative=points["step_ms"] / points["job"].map(lowest))
 
 
 def _bars(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
@@ -318,8 +319,8 @@ def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> No
 def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
     places = np.arange(len(bars))
     axes.barh(places, bars[column], color=GREY, height=0.62)
-    for place, words, value in zip(places, bars["words"], bars[column], strict=True):
-        beside(axes, f"{words}: {quantity(float(value))}", float(value), place, 3)
+    for position, words, value in zip(places, bars["words"], bars[column], strict=True):
+        beside(axes, f"{words}: {quantity(float(value))}", float(value), position, 3)
     axes.set_yticks([])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.8 * float(bars[column].max()))

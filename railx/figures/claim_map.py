@@ -1,7 +1,8 @@
 """Where RailX's three cost claims hold: half-planes of price ratios.
 
-Their boundaries are drawn, and the sourced price lists. For the two relative claims both
-axes are prices over the price of a transceiver; the absolute claim is a strip of USD.
+Their boundaries are drawn, and the sourced price lists. For the two relative claims
+both axes are prices over the price of a transceiver; the absolute claim is a strip of
+USD.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def draw(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn
     with canvas(subtitle, footnote) as page:
         panels = page.subplots(1, len(runs), sharey=True, squeeze=False)[0]
         for axes, run in zip(panels, runs, strict=True):
-            own = rows[rows["run"] == run]
-            _panel(axes, own)
-            title = f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))}"
+            part = rows[rows["run"] == run]
+            _panel(axes, part)
+            title = f"{label(str(part['plan'].iloc[0]))}\n{label(str(part['parallelism'].iloc[0]))}"
             axes.set_title(panel_title(title, len(runs), settings))
     return Drawn(_caption(rows, runs, computed), _alternative(rows, runs), rows)
 
@@ -69,8 +69,8 @@ def _bars(frame: DataFrame) -> DataFrame:
         fidelity=recorded["device"].map(_MEASURED),
     )
     cluster = electrical[electrical["topology"] != _RECORDED]
-    found = stack([wall, cluster.assign(ms=cluster["cluster_ms"])])
-    return found[
+    bars = stack([wall, cluster.assign(ms=cluster["cluster_ms"])])
+    return bars[
         ["run", "plan", "parallelism", "topology", "compute", "ms", "hidden_share", "fidelity"]
     ]
 
@@ -86,8 +86,8 @@ def _shows(rows: DataFrame) -> dict[str, str]:
     """What has which fidelity."""
     bars = rows.groupby("fidelity")["topology"]
     return {
-        str(fidelity): "wall time" if set(own) == {"wall"} else "cluster time"
-        for fidelity, own in bars
+        str(fidelity): "wall time" if set(part) == {"wall"} else "cluster time"
+        for fidelity, part in bars
     }
 
 
@@ -97,8 +97,8 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     shades = ["#c3c8cf" if name == "wall" else PALETTE[0] for name in names]
     axes.barh(range(len(names)), times, color=shades, height=0.7)
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-    for place, value in enumerate(times):
-        axes.annotate(quantity(value), (value, place), (3, 0), **style)
+    for position, value in enumerate(times):
+        axes.annotate(quantity(value), (value, position), (3, 0), **style)
     axes.set_xlim(0, 1.35 * max(times))
     axes.set_xlabel("Iteration (ms)")
     words = ["Wall" if name == "wall" else label(name) for name in names]
@@ -109,9 +109,9 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
 
 
 def _words(rows: DataFrame, run: str) -> str:
-    own = rows[rows["run"] == run]
+    part = rows[rows["run"] == run]
     parts = []
-    for row in records(own):
+    for row in records(part):
         if row["topology"] == "wall":
             parts.append(f"{quantity(row['ms'])} ms on the wall")
             continue

@@ -90,8 +90,8 @@ def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Dr
         ).ravel()
         for axes, topology in zip(panels, topologies, strict=False):
             mine = rows[rows["topology"] == topology]
-            for (name, fidelity), own in mine.groupby(["collective", "fidelity"], sort=False):
-                line = own.sort_values("payload_bytes")
+            for (name, fidelity), part in mine.groupby(["collective", "fidelity"], sort=False):
+                line = part.sort_values("payload_bytes")
                 # Reduce-scatter and all-gather lie on one another: the second is
                 # dashed.
                 style = "--" if name == "all_gather" else "-"
@@ -124,10 +124,10 @@ def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Dr
             axes.yaxis.set_minor_locator(NullLocator())
         for axes in panels[len(topologies) :]:
             axes.set_visible(False)
-        for place, axes in enumerate(panels[: len(topologies)]):
-            if place % across == 0:
+        for position, axes in enumerate(panels[: len(topologies)]):
+            if position % across == 0:
                 axes.set_ylabel("GB/s")
-            if place + across >= len(topologies):
+            if position + across >= len(topologies):
                 axes.set_xlabel("Payload")
                 axes.tick_params(labelbottom=True)
         handles = [
@@ -162,8 +162,8 @@ def _ends(rows: DataFrame) -> DataFrame:
 
 def _caption(rows: DataFrame) -> str:
     parts = []
-    for name, own in _ends(rows).groupby("collective", sort=False):
-        falling = own.sort_values("algorithm_gb_s", ascending=False)
+    for name, part in _ends(rows).groupby("collective", sort=False):
+        falling = part.sort_values("algorithm_gb_s", ascending=False)
         best, worst = falling.iloc[0], falling.iloc[-1]
         reached = (
             f"{label(str(name))} {quantity(best['algorithm_gb_s'])} on"

@@ -447,13 +447,13 @@ def _pipeline_ms(ends: DataFrame) -> float:
 
 
 def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
-    for place, (number, row) in enumerate(rows.iterrows()):
+    for position, (number, row) in enumerate(rows.iterrows()):
         colour = SYSTEMS.get(row["baseline"], ("", GREY))[1]
         mark = rows.loc[[number]]
-        dots(axes, mark, mark["value"], mark["value"] * 0 + place, colour)
+        dots(axes, mark, mark["value"], mark["value"] * 0 + position, colour)
         share = row["quantity"] == "bubble"
         text = f"{100 * row['value']:.3g} %" if share else f"{quantity(row['value'])}x"
-        beside(axes, text, row["value"], place)
+        beside(axes, text, row["value"], position)
     axes.set_yticks(range(len(rows)), list(rows["row"]))
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(words)
@@ -598,8 +598,8 @@ def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
         rows = points[points["source"] == source]
         places = rows["network"].map(lambda name, up=up: names.index(name) + up).astype(float)
         dots(axes, rows, rows["ratio"], places, colour, 6.5)
-        for ratio, place in zip(rows["ratio"], places, strict=True):
-            beside(axes, quantity(float(ratio)), ratio, place)
+        for ratio, position in zip(rows["ratio"], places, strict=True):
+            beside(axes, quantity(float(ratio)), ratio, position)
     axes.set_xscale("log")
     ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1])
     name_rows(axes, [name[:1].upper() + name[1:] for name in names])

@@ -102,7 +102,7 @@ def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Dra
             xlabel="Sequence length (tokens)",
             ylabel="Share of sequences",
         )
-        axes.set_ylim(0.5 * _least(corpora, published), 1.6)
+        axes.set_ylim(0.5 * _lowest_share(corpora, published), 1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
         published_marks(axes, published["length_tokens"], published["share"])
@@ -162,14 +162,16 @@ def _published(table: DataFrame) -> DataFrame:
     )
 
 
-def _least(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame) -> float:
+def _lowest_share(
+    corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame
+) -> float:
     """The least share that is drawn."""
-    return min(float(published["share"].min()), *(1 / len(own) for own, _ in corpora.values()))
+    return min(float(published["share"].min()), *(1 / len(rows) for rows, _ in corpora.values()))
 
 
-def _share(lengths: NDArray[np.int64], least: float) -> float:
+def _share(lengths: NDArray[np.int64], lowest: float) -> float:
     """The share of sequences with at least so many tokens."""
-    return 1 - float(np.searchsorted(lengths, least, side="left")) / len(lengths)
+    return 1 - float(np.searchsorted(lengths, lowest, side="left")) / len(lengths)
 
 
 def _data(
@@ -187,18 +189,18 @@ def _data(
 def _caption(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame) -> str:
     parts = []
     for name, (lengths, kind) in corpora.items():
-        held = float(lengths[lengths >= _LONG].sum() / lengths.sum())
+        occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
         parts.append(
             f"{label(name)} ({_KINDS.get(kind, kind)}) median"
             f" {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},"
             f" {100 * _share(lengths, _LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or"
-            f" more hold {100 * held:.3g} % of the tokens"
+            f" more hold {100 * occupied:.3g} % of the tokens"
         )
     text = f"Sequence lengths in tokens: {'; '.join(parts)}."
     if "wikipedia" in corpora:
         lengths = corpora["wikipedia"][0]
         seen = published[published["share"] * len(lengths) >= 10]
-        ours = np.array([_share(lengths, least) for least in seen["length_tokens"]])
+        ours = np.array([_share(lengths, lowest) for lowest in seen["length_tokens"]])
         off = float(np.abs(ours / seen["share"].to_numpy() - 1).max())
         text += (
             f" Our Wikipedia lengths are within {100 * off:.2g} % of the published shares wherever"

@@ -216,15 +216,15 @@ def _bill_of_materials(
         style: dict[str, Any] = {"height": 0.6, "color": PALETTE[i % len(PALETTE)]}
         axes.barh(range(len(table)), values, left=left, label=label(str(component)), **style)
         left = left + values
-    for place, (name, total) in enumerate(totals.items()):
+    for position, (name, total) in enumerate(totals.items()):
         stated = published.get(str(name))
         words = f"{quantity(total / divisor)} {unit}"
         if stated is not None:
-            published_marks(axes, [stated / divisor], [place])
+            published_marks(axes, [stated / divisor], [position])
             words += f" ({PUBLISHED}: {quantity(stated / divisor)})"
         if total < 0.3 * totals.max():
             words += f": {_shares(table.loc[str(name)].squeeze() / total)}"
-        beside(axes, words, max(total, stated or 0.0) / divisor, place)
+        beside(axes, words, max(total, stated or 0.0) / divisor, position)
     name_rows(
         axes,
         [
@@ -252,15 +252,15 @@ def _relative(axes: Axes, ratios: DataFrame) -> None:
     several = ratios["topology"].nunique() > 1
     colour = colours(ratios["topology"])
     names, right = [], 100.0
-    for place, row in enumerate(records(ratios)):
+    for position, row in enumerate(records(ratios)):
         share, limit = 100 * row["share_of_reference"], row["published_below"]
-        axes.barh(place, share, 0.6, color=colour[str(row["topology"])])
+        axes.barh(position, share, 0.6, color=colour[str(row["topology"])])
         words = f"{quantity(share)} %"
         if limit == limit and limit is not None:
-            published_line(axes, 100 * limit, "x", (place - 0.42, place + 0.42))
+            published_line(axes, 100 * limit, "x", (position - 0.42, position + 0.42))
             words += f" ({PUBLISHED}: below {quantity(100 * limit)} %)"
             share = max(share, 100 * limit)
-        beside(axes, words, share, place, 6, zorder=4)
+        beside(axes, words, share, position, 6, zorder=4)
         right = max(right, share)
         name = _COMPARED[str(row["what"])][0].replace(" per ", "\nper ")
         names.append(f"{label(str(row['topology']))}\n{name}" if several else name)

@@ -57,10 +57,10 @@ def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Dr
         times, errors = page.subplots(1, 2)
         for recomputed, colour in ((False, PALETTE[0]), (True, PALETTE[1])):
             for unseen in (False, True):
-                own = rows[(rows["checkpointed"] == recomputed) & (rows["held_out"] == unseen)]
+                part = rows[(rows["checkpointed"] == recomputed) & (rows["held_out"] == unseen)]
                 style: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "none"}
                 style["fillstyle"] = "full" if unseen else "none"
-                times.plot(own["measured_ms"], own["predicted_ms"], alpha=0.85, **style)
+                times.plot(part["measured_ms"], part["predicted_ms"], alpha=0.85, **style)
         values = rows[["measured_ms", "predicted_ms"]].to_numpy(dtype=float)
         ends = (0.8 * float(values.min()), 1.25 * float(values.max()))
         times.plot(ends, ends, color=INK, linewidth=1, zorder=1)
@@ -69,11 +69,11 @@ def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Dr
         for axis in (times.xaxis, times.yaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
-        for place, (column, recomputed) in enumerate(_KINDS.values()):
+        for position, (column, recomputed) in enumerate(_KINDS.values()):
             percent = [100 * error for error in _unseen(rows, column, recomputed)]
             last = max(len(percent) - 1, 1)
             errors.plot(
-                [place + 0.3 * (index / last - 0.5) for index in range(len(percent))],
+                [position + 0.3 * (index / last - 0.5) for index in range(len(percent))],
                 percent,
                 color=PALETTE[int(recomputed)],
                 marker="o",
@@ -82,7 +82,9 @@ def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Dr
             )
             if percent:
                 middle = median(percent)
-                errors.plot([place - 0.25, place + 0.25], [middle] * 2, color=INK, linewidth=2)
+                errors.plot(
+                    [position - 0.25, position + 0.25], [middle] * 2, color=INK, linewidth=2
+                )
         published_line(errors, 100 * allowed, "y")
         most = max(100 * allowed, *(100 * max(v) for v in _all(rows) if v))
         errors.set(ylim=(-0.02 * most, 1.1 * most), ylabel="Error of unseen points (%)")
@@ -104,8 +106,8 @@ def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Dr
 
 
 def _unseen(rows: DataFrame, column: str, recomputed: bool) -> list[float]:
-    own = rows[(rows["checkpointed"] == recomputed) & rows["held_out"].astype(bool)]
-    return [float(value) for value in own[column].dropna()]
+    part = rows[(rows["checkpointed"] == recomputed) & rows["held_out"].astype(bool)]
+    return [float(value) for value in part[column].dropna()]
 
 
 def _all(rows: DataFrame) -> list[list[float]]:

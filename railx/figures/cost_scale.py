@@ -92,8 +92,8 @@ def draw(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
 def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
     rows = table[table["price_set"] == settings.price_set]
     if rows.empty:
-        known = ", ".join(dict.fromkeys(table["price_set"]))
-        raise ValueError(f"price_set: got {settings.price_set}; allowed: {known}")
+        allowed = ", ".join(dict.fromkeys(table["price_set"]))
+        raise ValueError(f"price_set: got {settings.price_set}; allowed: {allowed}")
     unknown = [name for name in settings.only if name not in set(rows["topology"])]
     if unknown:
         raise ValueError(
@@ -143,9 +143,9 @@ def _caption(rows: DataFrame, settings: CostScaleSettings) -> str:
     for column, title, unit in _PANELS:
         ends = _largest(rows, column)
         if ends:
-            (low, chips, least), (high, more, most) = ends[0], ends[-1]
+            (low, chips, lowest), (high, more, most) = ends[0], ends[-1]
             parts.append(
-                f"{title}: at their largest, lowest on {low} with {quantity(least)} {unit} at"
+                f"{title}: at their largest, lowest on {low} with {quantity(lowest)} {unit} at"
                 f" {chips:,} chips, highest on {high} with {quantity(most)} at {more:,}."
             )
     injection = float(rows["injection_gb_s_per_chip"].iloc[0])

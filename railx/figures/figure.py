@@ -70,9 +70,9 @@ class FigureInput:
     ``key`` is its name among the inputs of ``draw``. ``table`` names it by stage and
     output: ``network.bounds`` are the bounds of every topology, or of those in the
     settings' ``only``. ``columns`` are those that it must have, separated by spaces.
-    ``published`` names a file of resources/published instead of a table. ``required`` is
-    false where the figure does without it. ``plan_kind`` leaves out the plans of another
-    kind (None: no plan is left out). Raises ValueError where both or neither of the
+    ``published`` names a file of resources/published instead of a table. ``required``
+    is false where the figure does without it. ``plan_kind`` leaves out the plans of
+    another kind (None: no plan is left out). Raises ValueError where both or neither of the
     sources are given.
     """
 
@@ -101,8 +101,8 @@ class Drawn:
     """The words and the data of a figure that has been drawn.
 
     ``caption`` is reStructuredText and ``alternative_text`` replaces the figure for a
-    reader who cannot see it; both are written from the data. ``data`` has a row for each
-    mark. ``title`` and ``paper`` replace the figure's own where one kind of figure is
+    reader who cannot see it; both are written from the data. ``data`` has a row for
+    each mark. ``title`` and ``paper`` replace the figure's own where one kind of figure is
     drawn from different tables; empty: the figure's.
     """
 
@@ -117,8 +117,8 @@ class Drawn:
 class Figure:
     """A figure, as its module declares it under the name ``FIGURE``.
 
-    ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` takes the settings,
-    the tables of ``inputs`` and the canvas. It raises ValueError for a table that lacks
+    ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` takes the
+    settings, the tables of ``inputs`` and the canvas. It raises ValueError for a table that lacks
     what it needs.
     """
 

@@ -48,10 +48,10 @@ def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         panels = page.subplots(stages, len(runs), squeeze=False, sharex="col")
         for column, run in enumerate(runs):
-            own = rows[rows["run"] == run]
+            part = rows[rows["run"] == run]
             for stage in range(stages):
                 axes = panels[stage, column]
-                some = own[own["stage"] == stage].sort_values("position")
+                some = part[part["stage"] == stage].sort_values("position")
                 if some.empty:
                     axes.set_axis_off()
                     continue
@@ -88,12 +88,12 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
 
 def _facts(rows: DataFrame) -> str:
     parts = []
-    for (run, stage), own in rows.groupby(["run", "stage"], sort=False):
-        most, expected = own["held_bytes"].max(), own["predicted_held_bytes"].max()
+    for (run, stage), part in rows.groupby(["run", "stage"], sort=False):
+        most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
         parts.append(
-            f"{label(str(run))}, stage {stage}: {int(own['live_chunks'].max())} chunks and"
+            f"{label(str(run))}, stage {stage}: {int(part['live_chunks'].max())} chunks and"
             f" {quantity(float(most) / _MIB)} MiB at most, expected"
-            f" {int(own['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
+            f" {int(part['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
         )
     return "; ".join(parts)
 

@@ -196,12 +196,12 @@ def _parts(*milliseconds: float) -> dict[str, float]:
 def _panel(axes: Axes, rows: DataFrame) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for place, row in enumerate(records(rows)):
+    for position, row in enumerate(records(rows)):
         left = 0.0
         for part in _PARTS:
-            axes.barh(place, row[part], 0.7, left=left, color=_colour(part), linewidth=0)
+            axes.barh(position, row[part], 0.7, left=left, color=_colour(part), linewidth=0)
             left += row[part]
-        at_edge(axes, f"{quantity(row['seconds'])} ({row['over_first']:.2f})", place, 4)
+        at_edge(axes, f"{quantity(row['seconds'])} ({row['over_first']:.2f})", position, 4)
     name_rows(axes, list(rows["words"]))
     axes.set_xlim(0, 1.75 * float(rows["seconds"].max()))
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))

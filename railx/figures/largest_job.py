@@ -73,9 +73,9 @@ def draw(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
             label="All healthy nodes",
         )
         for system in _NAMES:
-            own = drawn[drawn["system"] == system]
-            if not own.empty:
-                _line(axes, own, system, settings)
+            rows = drawn[drawn["system"] == system]
+            if not rows.empty:
+                _line(axes, rows, system, settings)
         formula = frame[
             (frame["placement"] == "distinct_lines") & (frame["system"] == "railx")
         ].sort_values("failed_nodes")
@@ -97,8 +97,8 @@ def draw(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     return Drawn(_caption(drawn, formula), _alternative(drawn), _data(frame, drawn, settings))
 
 
-def _line(axes: Axes, own: DataFrame, system: str, settings: LargestJobSettings) -> None:
-    shares = own.groupby("failed_nodes")["usable_share"]
+def _line(axes: Axes, rows: DataFrame, system: str, settings: LargestJobSettings) -> None:
+    shares = rows.groupby("failed_nodes")["usable_share"]
     mean = shares.mean()
     # HammingMesh lies on RailX; a dashed line on top leaves both visible.
     style: dict[str, Any] = (

@@ -76,9 +76,10 @@ def draw(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn
     )
     panels = _panels(frame, settings.panels)
     order = [sweep for members in panels.values() for sweep in members]
-    places = [place for members in panels.values() for place in range(len(members))]
+    places = [position for members in panels.values() for position in range(len(members))]
     colour = {
-        sweep: PALETTE[place % len(PALETTE)] for sweep, place in zip(order, places, strict=True)
+        sweep: PALETTE[position % len(PALETTE)]
+        for sweep, position in zip(order, places, strict=True)
     }
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         below = min(0.6, max(0.28, (len(sweeps) + _ROWS_AROUND) * 0.21 / settings.height_inches))

@@ -50,10 +50,10 @@ def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Dra
     ) as page:
         grid = page.subplots(len(programs), 2, squeeze=False)
         for row, program in zip(grid, programs, strict=True):
-            own = frame[frame["program"] == program]
-            _times(row[0], own)
-            _stalls(row[1], own)
-            row[0].set_title(f"{label(program)}, {own['ranks'].iloc[0]} ranks")
+            rows = frame[frame["program"] == program]
+            _times(row[0], rows)
+            _stalls(row[1], rows)
+            row[0].set_title(f"{label(program)}, {rows['ranks'].iloc[0]} ranks")
             row[1].set_title("Waiting for light, all groups")
         for axes in grid[-1]:
             axes.set_xlabel("Switching latency (ms)")
@@ -66,25 +66,25 @@ def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Dra
     return Drawn(_caption(frame), _alternative(frame), frame)
 
 
-def _times(axes: Axes, own: DataFrame) -> None:
+def _times(axes: Axes, rows: DataFrame) -> None:
     colour = colours(("electrical", *_MODES))
-    electrical = own[own["mode"] == "electrical"]
+    electrical = rows[rows["mode"] == "electrical"]
     if len(electrical):
         axes.axhline(electrical["iteration_ms"].iloc[0], color=colour["electrical"], linewidth=0.8)
-    _pairs(axes, own, "iteration_ms", "predicted_iteration_ms")
+    _pairs(axes, rows, "iteration_ms", "predicted_iteration_ms")
     axes.set_ylabel("Iteration (ms)")
 
 
-def _stalls(axes: Axes, own: DataFrame) -> None:
-    _pairs(axes, own, "all_stalls_ms", "all_predicted_stalls_ms")
+def _stalls(axes: Axes, rows: DataFrame) -> None:
+    _pairs(axes, rows, "all_stalls_ms", "all_predicted_stalls_ms")
     axes.set_ylabel("Stall (ms per iteration)")
 
 
-def _pairs(axes: Axes, own: DataFrame, measured: str, predicted: str) -> None:
+def _pairs(axes: Axes, rows: DataFrame, measured: str, predicted: str) -> None:
     """Marks for what was measured, a line for the rule."""
     colour = colours(("electrical", *_MODES))
     for mode in _MODES:
-        mine = own[own["mode"] == mode].sort_values("reconfiguration_latency_ms")
+        mine = rows[rows["mode"] == mode].sort_values("reconfiguration_latency_ms")
         plain = mine[~mine["controller_restarted"]]
         again = mine[mine["controller_restarted"]]
         axes.plot(plain["reconfiguration_latency_ms"], plain[predicted], color=colour[mode])
@@ -119,10 +119,10 @@ def _caption(frame: DataFrame) -> str:
 
 def _alternative(frame: DataFrame) -> str:
     parts = []
-    for (program, mode), own in frame[frame["mode"] != "electrical"].groupby(
+    for (program, mode), rows in frame[frame["mode"] != "electrical"].groupby(
         ["program", "mode"], sort=False
     ):
-        last = own.sort_values("reconfiguration_latency_ms").iloc[-1]
+        last = rows.sort_values("reconfiguration_latency_ms").iloc[-1]
         time_ms, latency_ms = last["iteration_ms"], last["reconfiguration_latency_ms"]
         name = f"{label(str(program))}, {label(str(mode)).lower()}"
         parts.append(f"{name}: {quantity(time_ms)} ms per iteration at {quantity(latency_ms)} ms")

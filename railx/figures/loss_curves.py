@@ -26,7 +26,7 @@ __all__ = ["FIGURE", "LossCurvesSettings"]
 _WIDTHS = (3.2, 2.0, 1.0)
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2)))
 #: At the start and at the end, the mean of so many steps is told.
-_TOLD = 5
+_MEAN_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         above, below = page.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
         for number, (run, words) in enumerate(settings.runs.items()):
-            own = points[points["run"] == run]
+            rows = points[points["run"] == run]
             look = number % len(_WIDTHS)
             above.plot(
-                own["step"],
-                own["loss"],
+                rows["step"],
+                rows["loss"],
                 color=colour[run],
                 linewidth=_WIDTHS[look] * LINE_POINTS,
                 linestyle=_DASHES[look],
                 label=words,
             )
             if number:
-                _distance(below, own, colour[run])
+                _distance(below, rows, colour[run])
         above.set_ylabel("Loss (nats)")
         below.set_ylabel("Difference / loss")
         below.set_xlabel("Step")
@@ -113,11 +113,11 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     return points.reset_index(drop=True)
 
 
-def _distance(axes: Axes, own: DataFrame, colour: str) -> None:
+def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
     """A mark at each step, on a logarithmic axis as soon as one differs."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    shown = own[own["difference"] > 0]
+    shown = rows[rows["difference"] > 0]
     axes.plot(shown["step"], shown["difference"], "o", color=colour, markersize=4)
     if len(shown):
         axes.set_yscale("log")
@@ -130,7 +130,7 @@ def _ends(points: DataFrame) -> tuple[float, float]:
     steps = sorted(set(points["step"]))
     first, last = (
         points[points["step"].isin(chosen)]["loss"].mean()
-        for chosen in (steps[:_TOLD], steps[-_TOLD:])
+        for chosen in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:])
     )
     return float(first), float(last)
 
@@ -146,11 +146,11 @@ def _largest(points: DataFrame, settings: LossCurvesSettings) -> str:
 def _caption(points: DataFrame, settings: LossCurvesSettings) -> str:
     first, last = _ends(points)
     reference = next(iter(settings.runs.values()))
-    told = min(_TOLD, points["step"].nunique())
+    shown = min(_MEAN_STEPS, points["step"].nunique())
     text = (
         f"Loss of {len(settings.runs)} runs on the same batches over"
-        f" {points['step'].nunique()} steps: from {quantity(first)} (mean of the first {told}) to"
-        f" {quantity(last)} (mean of the last {told})."
+        f" {points['step'].nunique()} steps: from {quantity(first)} (mean of the first {shown}) to"
+        f" {quantity(last)} (mean of the last {shown})."
     )
     if len(settings.runs) > 1:
         text += (

@@ -1,4 +1,4 @@
-"""Parts of panels that several figures draw: ticks, rows of names, texts beside marks."""
+"""Parts of panels that figures share: ticks, rows of names, texts beside marks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def at_edge(axes: Axes, text: str, y: Any, left: float = 6, up: float = 0, **sty
 
 
 def tiles(page: Page, count: int, columns: int, **shared: Any) -> list[Axes]:
-    """Panels line by line, ``columns`` side by side; places that are left over are empty."""
+    """Panels line by line, ``columns`` side by side; the rest of the page is empty."""
     grid = page.subplots(-(-count // columns), columns, squeeze=False, **shared)
     panels = list(grid.flat)
     for axes in panels[count:]:

@@ -68,9 +68,7 @@ def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> 
     """
     frame = _with_kinds(tables.read("schedule", "plan", settings.only), tables)
     schedules = {
-        str(plan): _one_after_another(
-            pick(rows, "iteration", settings.iteration, str(plan), "schedule")
-        )
+        str(plan): _in_sequence(pick(rows, "iteration", settings.iteration, str(plan), "schedule"))
         for plan, rows in frame.groupby("plan", sort=False)
     }
     drawn = stack(schedules.values())
@@ -113,7 +111,7 @@ def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> 
 
 
 def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
-    """The rows with the kind of their chunk; ``unknown`` without tables of the plans."""
+    """The rows with the kind of their chunk; ``unknown`` without the plans' tables."""
     if "groups" not in tables:
         return rows.assign(chunk_kind="unknown")
     keys = ["plan", "iteration", "pipeline", "chunk"]
@@ -123,7 +121,7 @@ def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
     return joined.assign(chunk_kind=joined["chunk_kind"].fillna("unknown"))
 
 
-def _one_after_another(rows: DataFrame) -> DataFrame:
+def _in_sequence(rows: DataFrame) -> DataFrame:
     """The pipelines of a replica one after another.
 
     Also where the table counts the time of each from its own start.

@@ -157,13 +157,13 @@ def _panel(axes: Axes, bars: DataFrame, planners: list[str], settings: PlannersS
     from matplotlib.ticker import MaxNLocator
 
     places = [planners.index(name) for name in bars["planner"]]
-    for place, row in zip(places, records(bars), strict=True):
-        axes.barh(place, row["seconds"], 0.66, **_fill(row["planner"], settings))
+    for position, row in zip(places, records(bars), strict=True):
+        axes.barh(position, row["seconds"], 0.66, **_fill(row["planner"], settings))
         share = row["of_reference"]
         text = quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else "")
-        at_edge(axes, text, place)
+        at_edge(axes, text, position)
     marked = bars["published_seconds"].notna().to_numpy()
-    at = [place for place, mark in zip(places, marked, strict=True) if mark]
+    at = [position for position, mark in zip(places, marked, strict=True) if mark]
     published_marks(axes, bars["published_seconds"][marked], at)
     name_rows(axes, [settings.planners[name] for name in planners])
     axes.set_xlim(0, 2.1 * float(bars[["seconds", "published_seconds"]].max().max()))

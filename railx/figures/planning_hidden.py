@@ -63,14 +63,14 @@ def _per_repeat(frame: DataFrame) -> DataFrame:
 
     Repeats that were disturbed count where all were.
     """
-    own = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
-    if own.empty:
+    part = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
+    if part.empty:
         raise ValueError(
             "iterations: no run plans while it trains; allowed: a run with training.planning:"
             " while_training"
         )
-    calm = own.groupby("run")["disturbed"].transform("all") | ~own["disturbed"].astype(bool)
-    steps = own[calm].groupby(["run", "plan", "repeat", "iteration", "fidelity"], sort=False)
+    calm = part.groupby("run")["disturbed"].transform("all") | ~part["disturbed"].astype(bool)
+    steps = part[calm].groupby(["run", "plan", "repeat", "iteration", "fidelity"], sort=False)
     slowest = steps[list(_TIMES)].max().reset_index()
     repeats = slowest.groupby(["run", "plan", "repeat", "fidelity"], sort=False)
     rows = repeats[list(_TIMES)].mean().reset_index()
@@ -86,8 +86,8 @@ def _times(axes: Axes, rows: DataFrame) -> None:
     runs = _runs(rows)
     means = rows.groupby("run")[list(_TIMES)].mean()
     height = 0.8 / len(_TIMES)
-    for place, (column, (name, colour)) in enumerate(_TIMES.items()):
-        at = [index + (place - 1) * height for index in range(len(runs))]
+    for position, (column, (name, colour)) in enumerate(_TIMES.items()):
+        at = [index + (position - 1) * height for index in range(len(runs))]
         values = [float(means[column][run]) for run in runs]
         axes.barh(at, values, 0.92 * height, color=colour)
         for y, value in zip(at, values, strict=True):
@@ -102,11 +102,11 @@ def _times(axes: Axes, rows: DataFrame) -> None:
 
 def _shares(axes: Axes, rows: DataFrame) -> None:
     runs = _runs(rows)
-    for place, run in enumerate(runs):
+    for position, run in enumerate(runs):
         shares = 100 * rows.loc[rows["run"] == run, "hidden_share"]
-        axes.barh(place, shares.mean(), 0.5, color=PALETTE[2])
-        axes.plot(shares, [place] * len(shares), "o", color=INK, markersize=3.5)
-        beside(axes, f"{quantity(float(shares.mean()))} %", float(shares.max()), place, 6)
+        axes.barh(position, shares.mean(), 0.5, color=PALETTE[2])
+        axes.plot(shares, [position] * len(shares), "o", color=INK, markersize=3.5)
+        beside(axes, f"{quantity(float(shares.mean()))} %", float(shares.max()), position, 6)
     axes.set_xlim(0, 125)
     axes.set_xticks(range(0, 101, 25))
     axes.set_xlabel("Planning that is hidden (%)")
@@ -118,11 +118,11 @@ def _shares(axes: Axes, rows: DataFrame) -> None:
 def _facts(rows: DataFrame) -> str:
     parts = []
     for run in _runs(rows):
-        own = rows[rows["run"] == run].mean(numeric_only=True)
+        part = rows[rows["run"] == run].mean(numeric_only=True)
         parts.append(
-            f"{label(run)}, {quantity(100 * own['hidden_share'])} % of"
-            f" {quantity(own['planning_ms'])} ms hidden behind steps of"
-            f" {quantity(own['iteration_ms'])} ms"
+            f"{label(run)}, {quantity(100 * part['hidden_share'])} % of"
+            f" {quantity(part['planning_ms'])} ms hidden behind steps of"
+            f" {quantity(part['iteration_ms'])} ms"
         )
     return "; ".join(parts)
 

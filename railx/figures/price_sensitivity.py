@@ -54,7 +54,7 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
         & (table["all_to_all"] == settings.all_to_all)
     ]
     if rows.empty:
-        known = ", ".join(
+        allowed = ", ".join(
             sorted(
                 {
                     f"{r} with {a}"
@@ -64,7 +64,7 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
         )
         raise ValueError(
             f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
-            f" allowed: {known}"
+            f" allowed: {allowed}"
         )
     subtitle = (
         f"Share of {label(settings.reference).lower()} (%), all-to-all bandwidth:"

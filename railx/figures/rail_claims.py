@@ -115,7 +115,7 @@ def draw(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
                 ylabel="Electrical switch ports per GPU",
             )
         legend: dict[str, Any] = {"Claim holds": patch(lighter(*_HOLDS))}
-        legend |= {line.words: _line(place) for place, line in enumerate(settings.boundaries)}
+        legend |= {line.words: _line(position) for position, line in enumerate(settings.boundaries)}
         for mark, point in zip(_MARKS, settings.points, strict=False):
             legend[point.words] = dot(INK, 7, marker=mark)
         share_legend(page, legend, 2)
@@ -185,7 +185,7 @@ def _panel(
     for ratio in settings.contours[claim]:
         x, y = _contour(base, ratio)
         axes.plot(x, y, color=GREY, linewidth=0.9)
-        inside = [place for place in range(len(x)) if 0.3 < y[place] < 0.96 * top]
+        inside = [position for position in range(len(x)) if 0.3 < y[position] < 0.96 * top]
         if inside:
             last = inside[-1] if x[inside[-1]] < 0.97 * right else inside[-2]
             axes.annotate(

@@ -87,17 +87,17 @@ def _caption(
     pairs: set[tuple[int, int]],
 ) -> str:
     every = len(nodes) * (len(nodes) - 1)
-    each = circuits.groupby("rail").size()
-    rings = int((each == len(nodes)).sum())
+    circuits_per_rail = circuits.groupby("rail").size()
+    rings = int((circuits_per_rail == len(nodes)).sum())
     used = [*zip(circuits["ocs"], circuits["port_a"], strict=True)]
     used += zip(circuits["ocs"], circuits["port_b"], strict=True)
-    whole = len(pairs) == every
+    total = len(pairs) == every
     return sentence(
         f"A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)} rails"
-        f" visit every node once. Together they join {'' if whole else 'only '}{len(pairs):,} of"
+        f" visit every node once. Together they join {'' if total else 'only '}{len(pairs):,} of"
         f" the"
         f" {every:,} ordered pairs of nodes with {len(circuits):,} circuits"
-        + (", so that the same wiring serves ring collectives and all-to-all." if whole else "."),
+        + (", so that the same wiring serves ring collectives and all-to-all." if total else "."),
         "Below each ring are the ports of its optical circuit switch (OCS), on the left those that"
         " lead out of a node, on the right those that lead in, and the circuits that join them;"
         f" {len(set(used)):,} ports are used,"
@@ -114,8 +114,8 @@ def _alternative(circuits: DataFrame, shown: Sequence[int]) -> str:
 
 
 def _joined(circuits: DataFrame, rail: int) -> list[tuple[int, int]]:
-    own = circuits[circuits["rail"] == rail]
-    return list(zip(own["node_a"], own["node_b"], strict=True))
+    rows = circuits[circuits["rail"] == rail]
+    return list(zip(rows["node_a"], rows["node_b"], strict=True))
 
 
 def _circuits(settings: RailRingsSettings, tables: Tables) -> tuple[str, DataFrame]:
@@ -128,8 +128,8 @@ def _circuits(settings: RailRingsSettings, tables: Tables) -> tuple[str, DataFra
         frame = frame[(frame["element"] == "circuit") & (frame["line"] == settings.line)]
         frame = frame[frame["dimension"].astype(str).str.lower() == settings.dimension]
         if not frame.empty:
-            whole = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
-            return name, frame.astype(dict.fromkeys(whole, int))
+            total = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
+            return name, frame.astype(dict.fromkeys(total, int))
     raise ValueError(
         f"{', '.join(str(path) for _, path in files)}: no circuits in dimension"
         f" {settings.dimension}, line {settings.line}; allowed: a topology with optical switches"
@@ -165,7 +165,7 @@ def _ring(
     An arc leads from each node to its successor on the rail, bent so that both senses
     show.
     """
-    place = {
+    position = {
         node: (math.sin(2 * math.pi * i / len(nodes)), math.cos(2 * math.pi * i / len(nodes)))
         for i, node in enumerate(nodes)
     }
@@ -174,8 +174,8 @@ def _ring(
     for rail, start, end in zip(rows["rail"], rows["node_a"], rows["node_b"], strict=True):
         axes.annotate(
             "",
-            xy=place[end],
-            xytext=place[start],
+            xy=position[end],
+            xytext=position[start],
             arrowprops={
                 "arrowstyle": "-|>" if few else "-",
                 "color": colours[rail],
@@ -187,7 +187,7 @@ def _ring(
                 "connectionstyle": f"arc3,rad={0.0 if arrows else 0.09}",
             },
         )
-    x, y = zip(*(place[node] for node in nodes), strict=True)
+    x, y = zip(*(position[node] for node in nodes), strict=True)
     axes.plot(
         x,
         y,
@@ -200,7 +200,7 @@ def _ring(
     )
     if few:
         for node in nodes:
-            axes.text(*place[node], str(node), ha="center", va="center", zorder=4)
+            axes.text(*position[node], str(node), ha="center", va="center", zorder=4)
     axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
     axes.set_axis_off()
 
@@ -233,12 +233,12 @@ def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
             zorder=3,
         )
         if few:
-            for port, place in ports.items():
+            for port, position in ports.items():
                 offset = (-7, 0) if x == 0 else (7, 0)
                 text = f"{owner[port]} · p{port}" if x == 0 else f"p{port} · {owner[port]}"
                 axes.annotate(
                     text,
-                    (x, place),
+                    (x, position),
                     offset,
                     textcoords="offset points",
                     ha=side,

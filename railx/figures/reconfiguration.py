@@ -64,15 +64,15 @@ def draw(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> D
         panels = page.subplots(2, len(runs), sharex=True, squeeze=False, height_ratios=[1.7, 1])
         latencies = sorted(set(points["reconfiguration_latency_ms"]))
         for column, run in enumerate(runs):
-            own = points[points["run"] == run]
+            rows = points[points["run"] == run]
             for axes, shown in zip(panels[:, column], _SHOWN, strict=True):
                 if settings.show_repeats:
                     _dots(axes, repeats[repeats["run"] == run], shown)
-                _lines(axes, own[own["shows"] == shown])
+                _lines(axes, rows[rows["shows"] == shown])
                 axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
             title = (
-                f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))},"
-                f" {str(own['device'].iloc[0]).upper()}"
+                f"{label(str(rows['plan'].iloc[0]))}\n{label(str(rows['parallelism'].iloc[0]))},"
+                f" {str(rows['device'].iloc[0]).upper()}"
             )
             panels[0, column].set_title(panel_title(title, len(runs), settings))
             panels[1, column].set_xlabel("Latency (ms)")
@@ -90,19 +90,19 @@ def draw(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> D
 
 def _points(repeats: DataFrame, confidence: float) -> DataFrame:
     """One row per setting and what is shown: median, interval, how many repeats."""
-    kept = repeats[repeats["counts"]]
+    chosen = repeats[repeats["counts"]]
     rows: list[dict[str, Any]] = []
-    for keys, own in kept.groupby(_KEYS, sort=False):
+    for keys, part in chosen.groupby(_KEYS, sort=False):
         for shown in (*_SHOWN, "over_electrical"):
-            found = middle(list(own[shown]), confidence)
+            median = middle(list(part[shown]), confidence)
             rows.append(
                 {
                     **dict(zip(_KEYS, keys, strict=True)),
                     "shows": shown,
-                    "median": found.value,
-                    "low": found.low,
-                    "high": found.high,
-                    "repeats": found.samples,
+                    "median": median.value,
+                    "low": median.low,
+                    "high": median.high,
+                    "repeats": median.samples,
                 }
             )
     return to_frame(rows)
@@ -189,8 +189,8 @@ def _data(points: DataFrame, repeats: DataFrame) -> DataFrame:
 
 def _longest(points: DataFrame, run: str, shows: str) -> dict[str, Any]:
     """Median and interval of each optical mode at the longest latency of a run."""
-    own = points[(points["run"] == run) & (points["shows"] == shows)]
-    optical = own[own["mode"] != "electrical"]
+    rows = points[(points["run"] == run) & (points["shows"] == shows)]
+    optical = rows[rows["mode"] != "electrical"]
     last = optical[
         optical["reconfiguration_latency_ms"] == optical["reconfiguration_latency_ms"].max()
     ]

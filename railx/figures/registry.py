@@ -149,5 +149,5 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
 def _name(path: Path, output: Path) -> str:
     """A table as a reader finds it: its path below the results of the experiment."""
     results = output.resolve().parent.parent
-    whole = path.resolve()
-    return str(whole.relative_to(results) if whole.is_relative_to(results) else path.name)
+    full_path = path.resolve()
+    return str(full_path.relative_to(results) if full_path.is_relative_to(results) else path.name)

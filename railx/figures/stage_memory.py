@@ -79,10 +79,10 @@ def _panel(axes: Axes, rows: DataFrame, in_bytes: bool, bounded: bool) -> None:
     unit, divisor = time_unit(end)
     most = 0.0
     for stage, changes in rows.groupby("stage", sort=True):
-        held = changes["activation_bytes"] / _GIB if in_bytes else changes["live_chunks"]
+        occupied = changes["activation_bytes"] / _GIB if in_bytes else changes["live_chunks"]
         times = [0.0, *(changes["time_ms"] / divisor)]
-        axes.step(times, [0.0, *held], where="post", **_line(stage))
-        most = max(most, float(held.max()))
+        axes.step(times, [0.0, *occupied], where="post", **_line(stage))
+        most = max(most, float(occupied.max()))
     if bounded:
         room = float(rows["capacity_bytes"].min()) / _GIB
         axes.axhline(room, **_ROOM)

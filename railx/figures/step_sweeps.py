@@ -93,25 +93,25 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
 
 
 def _points(frame: DataFrame, settings: StepSweepsSettings) -> DataFrame:
-    kept = frame[frame["rule"].isin(("electrical", settings.rule))]
-    kept = kept[~kept["gradients"].isin(("in_line",))]
+    chosen = frame[frame["rule"].isin(("electrical", settings.rule))]
+    chosen = chosen[~chosen["gradients"].isin(("in_line",))]
     parts = []
-    wide = kept[kept["step"].isin(settings.bandwidth) & (kept["gradients"] == "overlapped")]
+    wide = chosen[chosen["step"].isin(settings.bandwidth) & (chosen["gradients"] == "overlapped")]
     wide = wide[(wide["mode"] == "electrical") | _at(wide, settings.latency_ms)]
     fastest = wide[wide["mode"] == "electrical"].groupby("step")["step_ms"].min()
     slower = wide["step_ms"] - wide["step"].map(fastest)
     parts.append(wide.assign(panel="bandwidth", x=wide["scale_out_gb_s"], y=slower))
-    size = kept[kept["step"].isin(settings.scaling) & _at(kept, settings.latency_ms)]
+    size = chosen[chosen["step"].isin(settings.scaling) & _at(chosen, settings.latency_ms)]
     size = size[size["mode"] != "electrical"]
     over = size["step_ms"] / size["electrical_ms"]
     parts.append(size.assign(panel="scaling", x=size["gpus"], y=100 * (over - 1)))
-    used = kept[(kept["step"] == settings.utilisation) & (kept["mode"] == "provisioned")]
+    used = chosen[(chosen["step"] == settings.utilisation) & (chosen["mode"] == "provisioned")]
     parts.append(
         used.assign(
             panel="utilisation", x=used["reconfiguration_latency_ms"], y=100 * used["utilisation"]
         )
     )
-    spread = kept[kept["step"].isin(settings.experts) & _at(kept, settings.expert_latency_ms)]
+    spread = chosen[chosen["step"].isin(settings.experts) & _at(chosen, settings.expert_latency_ms)]
     spread = spread[spread["mode"] != "electrical"]
     over = spread["step_ms"] / spread["electrical_ms"]
     parts.append(spread.assign(panel="experts", x=spread["expert"], y=over))
@@ -131,22 +131,22 @@ def _at(frame: DataFrame, latency_ms: float) -> Series[bool]:
     return frame["reconfiguration_latency_ms"] == latency_ms
 
 
-def _lines(axes: Axes, own: DataFrame, *, log: bool) -> None:
+def _lines(axes: Axes, rows: DataFrame, *, log: bool) -> None:
     colour = colours(_MODES)
-    devices = list(dict.fromkeys(own["device"]))
-    for (device, mode), line in own.groupby(["device", "mode"], sort=False):
+    devices = list(dict.fromkeys(rows["device"]))
+    for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
         line = line.sort_values("x")
         marker = _MARKERS[devices.index(device)]
         axes.plot(line["x"], line["y"], color=colour[str(mode)], marker=marker)
     if log:
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted(set(own["x"])))
+        axes.set_xticks(sorted(set(rows["x"])))
         axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
-def _utilisation(axes: Axes, own: DataFrame) -> None:
-    for n, (gpus, line) in enumerate(own.groupby("gpus")):
+def _utilisation(axes: Axes, rows: DataFrame) -> None:
+    for n, (gpus, line) in enumerate(rows.groupby("gpus")):
         line = line.sort_values("x")
         axes.plot(line["x"], line["y"], color=PALETTE[n + 2], marker=".")
         beside(
@@ -170,9 +170,9 @@ def _parts(points: DataFrame) -> str:
         "experts": "{} times the step",
     }
     for panel, text in words.items():
-        own = points[(points["panel"] == panel) & (points["mode"] != "electrical")]
+        rows = points[(points["panel"] == panel) & (points["mode"] != "electrical")]
         ends = []
-        for (device, mode), line in own.groupby(["device", "mode"], sort=False):
+        for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
             line = line.sort_values("x")
             values = [text.format(quantity(float(line["y"].iloc[n]))) for n in (0, -1)]
             places = [quantity(float(line["x"].iloc[n])) for n in (0, -1)]

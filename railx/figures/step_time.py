@@ -101,15 +101,15 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
 
     names = list(dict.fromkeys(rows["topology"]))
     without_room = set(rows.loc[(rows["job"] == job) & rows["reason"].notna(), "topology"])
-    own = rows[(rows["job"] == job) & (rows["basis"] == basis)]
+    group = rows[(rows["job"] == job) & (rows["basis"] == basis)]
     seconds = (
-        own[own["part"].notna()]
+        group[group["part"].notna()]
         .pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
         .reindex(names)
         / 1e3
     )
-    whole = seconds.sum(axis=1)
-    drawn = whole[whole > 0]
+    total = seconds.sum(axis=1)
+    drawn = total[total > 0]
     most = float(drawn.max()) if len(drawn) else 1.0
     limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
     left = 0.0 * seconds.sum(axis=1)
@@ -118,11 +118,11 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
         end = (left + width).clip(upper=limit)
         axes.barh(range(len(names)), end - left, left=left, color=colour, label=title, height=0.74)
         left = end
-    texts = [quantity(value) for value in whole]
-    shortened = cut_bars(axes, list(whole), range(len(names)), limit, texts)
-    for place, name in enumerate(names):
-        if whole[name] <= limit:
-            _mark(axes, place, float(whole[name]), name in without_room)
+    texts = [quantity(value) for value in total]
+    shortened = cut_bars(axes, list(total), range(len(names)), limit, texts)
+    for position, name in enumerate(names):
+        if total[name] <= limit:
+            _mark(axes, position, float(total[name]), name in without_room)
     axes.set_xlim(0, 1.2 * limit)
     axes.set_xlabel("Step time (s)")
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -133,15 +133,15 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
     return shortened
 
 
-def _mark(axes: Axes, place: int, seconds: float, without_room: bool) -> None:
+def _mark(axes: Axes, position: int, seconds: float, without_room: bool) -> None:
     """The number at the end of a bar, or the note in the place of a bar."""
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     if seconds > 0:
-        axes.annotate(quantity(seconds), (seconds, place), (3, 0), **style)
+        axes.annotate(quantity(seconds), (seconds, position), (3, 0), **style)
     else:
         axes.annotate(
             "no room for the job" if without_room else "no price",
-            (0, place),
+            (0, position),
             (3, 0),
             color=GREY,
             **style,
@@ -150,8 +150,8 @@ def _mark(axes: Axes, place: int, seconds: float, without_room: bool) -> None:
 
 def _steps(rows: DataFrame, job: str, basis: str) -> Series:
     """Seconds of a step by topology, shortest first."""
-    own = rows[(rows["job"] == job) & (rows["basis"] == basis) & rows["part"].notna()]
-    return own.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
+    part = rows[(rows["job"] == job) & (rows["basis"] == basis) & rows["part"].notna()]
+    return part.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
 
 
 def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:

@@ -118,9 +118,9 @@ def _times(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) 
 
 def _jobs(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
     order = points.sort_values("port_count")
-    for place, row in enumerate(records(order)):
+    for position, row in enumerate(records(order)):
         for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
-            axes.plot(row[f"gpus_in_servers_of_{chips}"], place, **dot(colour, 5))
+            axes.plot(row[f"gpus_in_servers_of_{chips}"], position, **dot(colour, 5))
     axes.set_yticks(range(len(order)), [str(device) for device in order["example_device"]])
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:,.0f}")

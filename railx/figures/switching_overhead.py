@@ -86,7 +86,7 @@ def draw(settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas) ->
     points = _points(tables, repeats, settings.confidence)
     by_panel = dict(iter(points.groupby(["source", "panel"], sort=False)))
     panels = {
-        source: [name for place, name in by_panel if place == source]
+        source: [name for position, name in by_panel if position == source]
         for source in _SOURCES
         if source in set(points["source"])
     }
@@ -131,7 +131,7 @@ def _points(tables: Tables, repeats: DataFrame, confidence: float) -> DataFrame:
 
 
 def _published(tables: Tables) -> list[dict[str, Any]]:
-    """Simulations, the smoke run and the runs on Perlmutter, over their own references."""
+    """Simulations, the smoke run and runs on Perlmutter, over their references."""
     rows = tables.query(
         """
         with base as (
@@ -238,13 +238,13 @@ def _panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
 def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
     drawn = points[points["source"] != "repeat"]
     most = float(np.nanmax([drawn["overhead_percent"].max(), drawn["high_percent"].max()]))
-    least = float(np.nanmin([drawn["overhead_percent"].min(), drawn["low_percent"].min(), 0]))
+    minimum = float(np.nanmin([drawn["overhead_percent"].min(), drawn["low_percent"].min(), 0]))
     latencies = points[_LATENCY]
     linear = float(max(1.0, latencies[latencies > 0].min())) if (latencies > 0).any() else 1.0
     for axes in grid.flat:
         axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
         axes.set_yscale("symlog", linthresh=step, linscale=1)
-        axes.set_ylim(1.25 * least - 0.3 * step, 2 * most)
+        axes.set_ylim(1.25 * minimum - 0.3 * step, 2 * most)
         axes.set_xlim(-0.15 * linear, 1.5 * latencies.max())
         ticks(axes.xaxis, [0, 10, 100, 1000])
         ticks(axes.yaxis, [times * step for times in (-10, -1, 0, 1, 10, 100, 1000)])

@@ -79,7 +79,7 @@ def draw(settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas) -> 
 
 
 def split_by_mean(low: float, high: float, mean: float, count: int) -> list[tuple[float, int]]:
-    """Lengths and numbers of windows of two lengths; the mean says how many are long."""
+    """Lengths and numbers of windows of two lengths; the mean tells how many."""
     longer = round(count * (mean - low) / (high - low)) if high - low > 1e-9 else 0
     return [(length, n) for length, n in ((low, count - longer), (high, longer)) if n]
 
@@ -134,11 +134,11 @@ def _phases(table: DataFrame) -> DataFrame:
 
 def _technologies(axes: Axes, switches: DataFrame) -> None:
     names = []
-    for place, row in enumerate(records(switches)):
+    for position, row in enumerate(records(switches)):
         colour = GREY if row["confidence"] == "low" else INK
-        axes.plot(row["switching_ms"], place, **published_mark(colour))
+        axes.plot(row["switching_ms"], position, **published_mark(colour))
         text = f"{_time(row['switching_ms'])}: {100 * row['hidden']:.0f} %"
-        beside(axes, text, row["switching_ms"], place, 8, color=colour)
+        beside(axes, text, row["switching_ms"], position, 8, color=colour)
         device = row["example_device"].split(" (")[0]
         names.append(f"{row['technology'].split(' (')[0]}, {device}")
     axes.set_yticks(range(len(switches)), names)
@@ -179,16 +179,16 @@ def _distribution(axes: Axes, windows: DataFrame) -> None:
 
 
 def _pattern(axes: Axes, phases: DataFrame, jobs: list[str]) -> None:
-    for place, job in enumerate(jobs):
+    for position, job in enumerate(jobs):
         rows = phases[phases["job"] == job]
         count = rows["operations"]
         start = np.concatenate([[0], np.cumsum(count)[:-1]])
         fills = [lighter(_PHASES.get(kind, ("", GREY))[1], 0.35) for kind in rows["phase"]]
         style: dict[str, Any] = {"height": 0.8, "color": fills, "edgecolor": "white"}
-        axes.barh([place] * len(rows), count, left=start, **style)
+        axes.barh([position] * len(rows), count, left=start, **style)
         for left, width in zip(start, count, strict=True):
-            axes.text(left + width / 2, place, str(width), ha="center", va="center")
-        beside(axes, f"{rows['transitions'].iloc[0]} switches", int(count.sum()), place, 6)
+            axes.text(left + width / 2, position, str(width), ha="center", va="center")
+        beside(axes, f"{rows['transitions'].iloc[0]} switches", int(count.sum()), position, 6)
     axes.set_yticks(range(len(jobs)), jobs)
     axes.set_ylim(len(jobs) - 0.5, -0.5)
     axes.set_xlim(0, 1.14 * float(phases.groupby("job")["operations"].sum().max()))

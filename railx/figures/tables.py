@@ -105,7 +105,7 @@ def records(rows: DataFrame) -> Rows:
 
 
 def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
-    """Raise ValueError for the names that are not allowed under a key of the settings."""
+    """Raise ValueError for the names that a key of the settings does not allow."""
     choices = list(dict.fromkeys(allowed))
     unknown = [name for name in names if name not in choices]
     if unknown:
@@ -157,8 +157,8 @@ def read_frames(
 ) -> DataFrame:
     """The tables under ``key``, one below the other.
 
-    Of the column ``name`` the values in ``only`` are taken, in its order; all when it is
-    empty. Tables without rows are left out (a topology too large for a model has none).
+    Of the column ``name`` the values in ``only`` are taken, in its order; all when it
+    is empty. Tables without rows are left out (a topology too large for a model has none).
     Raises ValueError where none has any, and for a name in ``only`` that no table has,
     unless it may be that of a table without rows.
     """

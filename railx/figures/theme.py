@@ -145,7 +145,7 @@ SYSTEMS: dict[str, tuple[str, str]] = {
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: the one fixed for it, else the next unused of the palette.
+    """A colour for each name: the one fixed for it, else the next of the palette.
 
     ``fat_tree_full`` takes that of ``fat_tree``.
     """

@@ -91,15 +91,15 @@ def _hops(axes: Axes, frame: DataFrame, colour: dict[str, str], limits: list[flo
     for limit in limits:
         published_line(axes, limit, "x", zorder=1)
     columns = ("family", "diameter_node_hops", "mean_node_hops")
-    for place, (family, diameter, mean) in enumerate(
+    for position, (family, diameter, mean) in enumerate(
         zip(*(frame[column].tolist() for column in columns), strict=True)
     ):
         shade = colour[str(family)]
-        axes.plot([mean, diameter], [place] * 2, color=shade, linewidth=1.3)
-        axes.plot([diameter], [place], "|", color=shade, markersize=11, markeredgewidth=2.4)
-        axes.plot([mean], [place], "o", color=shade, markersize=6)
+        axes.plot([mean, diameter], [position] * 2, color=shade, linewidth=1.3)
+        axes.plot([diameter], [position], "|", color=shade, markersize=11, markeredgewidth=2.4)
+        axes.plot([mean], [position], "o", color=shade, markersize=6)
         axes.text(
-            4.6 * largest, place, f"{quantity(mean)} to {diameter:.0f}", ha="right", va="center"
+            4.6 * largest, position, f"{quantity(mean)} to {diameter:.0f}", ha="right", va="center"
         )
     axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
     axes.set_xlim(0.85 * min(1.0, float(frame["mean_node_hops"].min())), 5 * largest)
@@ -132,11 +132,11 @@ def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
 def _caption(data: DataFrame, limits: list[float]) -> str:
     near, far = _ends(data, "diameter_node_hops")
     narrow, wide = _ends(data, "bisection_over_injection")
-    own = data[data["family"].astype(str).str.startswith("railx")]
-    within = own[own["diameter_node_hops"].between(limits[0], limits[1])]
+    rows = data[data["family"].astype(str).str.startswith("railx")]
+    within = rows[rows["diameter_node_hops"].between(limits[0], limits[1])]
     beyond = [
         f"{spoken(label(row['topology']))} with {row['diameter_node_hops']:.0f}"
-        for row in records(own[~own.index.isin(within.index)])
+        for row in records(rows[~rows.index.isin(within.index)])
     ]
     return sentence(
         f"{counted(len(data), 'topology', 'topologies')}. A hop is a link that leaves a node;"
@@ -146,9 +146,9 @@ def _caption(data: DataFrame, limits: list[float]) -> str:
         f" ({label(near['topology'])}) to"
         f" {far['diameter_node_hops']:.0f} ({label(far['topology'])}).",
         f"RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable settings"
-        f" (dashed): {len(within)} of the {len(own)} RailX networks here lie within"
+        f" (dashed): {len(within)} of the {len(rows)} RailX networks here lie within"
         + (f"; beyond are {listed(beyond)}." if beyond else ".")
-        if len(own)
+        if len(rows)
         else "",
         "The bisection, counted on the family's natural cut, goes from"
         f" {quantity(100 * narrow['bisection_over_injection'])} % of the injection bandwidth"

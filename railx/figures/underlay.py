@@ -105,13 +105,13 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     ]
     parts = []
     for basis, rate, panel in order:
-        own = frame[frame["basis"] == basis]
+        rows = frame[frame["basis"] == basis]
         if rate is not None:
-            own = own[own["outside_gb_s"] == rate]
+            rows = rows[rows["outside_gb_s"] == rate]
         if rate == first:
             listed = frame[frame["basis"] == "own"]
-            own = stack([listed, listed.assign(made_for="network"), own])
-        for (network, label), bar in own.groupby(["network", "label"], sort=False):
+            rows = stack([listed, listed.assign(made_for="network"), rows])
+        for (network, label), bar in rows.groupby(["network", "label"], sort=False):
             head = {"panel": panel, "network": network, "label": label}
             head |= {"outside_gb_s": bar["outside_gb_s"].iloc[0]}
             parts += [head | row for row in _bar(bar, settings)]
@@ -120,19 +120,19 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
 
 def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
     fidelity = str(bar["fidelity"].iloc[0])
-    found = []
+    marks = []
     for mark, plan, made_for in (
         ("made for it", settings.adaptive, "network"),
         ("made for the published bandwidths", settings.adaptive, "cluster"),
         ("best single degree", settings.single, "network"),
     ):
-        own = bar[(bar["plan"] == plan) & (bar["made_for"] == made_for)]
-        seconds = float(own.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
-        found.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
+        rows = bar[(bar["plan"] == plan) & (bar["made_for"] == made_for)]
+        seconds = float(rows.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
+        marks.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
         if mark == "made for it":
-            busy = own.groupby("degree")["device_ms"].sum()
+            busy = rows.groupby("degree")["device_ms"].sum()
             shares = busy / busy.sum()
-            found += [
+            marks += [
                 {
                     "mark": "degree",
                     "degree": int(str(degree)),
@@ -141,40 +141,40 @@ def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any
                 }
                 for degree, share in shares.items()
             ]
-    return [row | {"fidelity": fidelity} for row in found]
+    return [row | {"fidelity": fidelity} for row in marks]
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]) -> None:
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     style["xycoords"] = axes.get_yaxis_transform()
     for label, bar in rows.groupby("label", sort=False):
-        place = names.index(str(label))
+        position = names.index(str(label))
         parts = bar[bar["mark"] == "degree"].set_index("degree")["seconds"]
         left = 0.0
         for degree in [*sorted(degree for degree in parts.index if degree), 0]:
             width = float(parts.get(degree, 0.0))
             colour = shades[int(degree)] if degree else _WAITING
-            axes.barh(place, width, left=left, height=0.7, color=colour, linewidth=0)
+            axes.barh(position, width, left=left, height=0.7, color=colour, linewidth=0)
             left += width
-        whole = bar.set_index("mark")["seconds"]
-        carried = float(whole["made for the published bandwidths"])
-        single = float(whole["best single degree"])
-        axes.plot(carried, place, "x", color=_CARRIED, markersize=5, zorder=4)
-        axes.plot(single, place, "|", color=_SINGLE, markersize=11, markeredgewidth=2, zorder=4)
-        axes.annotate(quantity(left), (1, place), (-4, 0), ha="right", **style)
+        total = bar.set_index("mark")["seconds"]
+        carried = float(total["made for the published bandwidths"])
+        single = float(total["best single degree"])
+        axes.plot(carried, position, "x", color=_CARRIED, markersize=5, zorder=4)
+        axes.plot(single, position, "|", color=_SINGLE, markersize=11, markeredgewidth=2, zorder=4)
+        axes.annotate(quantity(left), (1, position), (-4, 0), ha="right", **style)
     axes.grid(visible=False, axis="y")
 
 
 def _words(bar: DataFrame) -> str:
-    whole = bar.set_index("mark")["seconds"]
+    total = bar.set_index("mark")["seconds"]
     parts = bar[(bar["mark"] == "degree") & (bar["degree"] > 0)].sort_values("share")
     most = parts.iloc[::-1].head(2)
     degrees = " and ".join(
         f"degree {int(row['degree'])} {quantity(100 * row['share'])} %" for row in records(most)
     )
     return (
-        f"{quantity(whole['made for it'])} s (best single degree"
-        f" {quantity(whole['best single degree'])} s; most in {degrees})"
+        f"{quantity(total['made for it'])} s (best single degree"
+        f" {quantity(total['best single degree'])} s; most in {degrees})"
     )
 
 
@@ -189,8 +189,8 @@ def _caption(rows: DataFrame, panels: list[str]) -> str:
 
 
 def _of_panel(rows: DataFrame, panel: str) -> str:
-    own = rows[rows["panel"] == panel]
-    return "; ".join(f"{label}: {_words(bar)}" for label, bar in own.groupby("label", sort=False))
+    part = rows[rows["panel"] == panel]
+    return "; ".join(f"{label}: {_words(bar)}" for label, bar in part.groupby("label", sort=False))
 
 
 def _alternative(rows: DataFrame, panels: list[str]) -> str:

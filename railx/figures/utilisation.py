@@ -58,12 +58,12 @@ def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn
     load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
     if rows.empty:
-        known = sorted(
+        allowed = sorted(
             {f"{p} with {o:g}" for p, o in zip(frame["policy"], frame["offered_load"], strict=True)}
         )
         raise ValueError(
             f"policy: no rows for {settings.policy} with offered load {load:g}; allowed:"
-            f" {', '.join(known)}"
+            f" {', '.join(allowed)}"
         )
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     subtitle = (
@@ -77,12 +77,12 @@ def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         panels = page.subplots(2, len(queues), sharex=True, squeeze=False)
         for upper, lower, queue in zip(*panels, queues, strict=True):
-            own = rows[rows["queue"] == queue]
-            _bars(upper, own, "utilisation")
+            part = rows[rows["queue"] == queue]
+            _bars(upper, part, "utilisation")
             title = f"{label(queue)}: {_QUEUES[queue]}"
             upper.set_title(panel_title(title, len(queues), settings))
             upper.set(ylim=(0, 100), ylabel="Busy nodes (%)")
-            _bars(lower, own, "rejected_share" if queue == "reject" else "wait_mean_hours")
+            _bars(lower, part, "rejected_share" if queue == "reject" else "wait_mean_hours")
             lower.set_ylabel("Rejected jobs (%)" if queue == "reject" else "Mean wait (h)")
         handles, names = panels[0, 0].get_legend_handles_labels()
         share_legend(page, dict(zip(names, handles, strict=True)), 3)
@@ -95,12 +95,12 @@ def _bars(axes: Axes, rows: DataFrame, column: str) -> None:
     width = 0.8 / len(systems)
     scale = 1 if column == "wait_mean_hours" else 100
     for i, system in enumerate(systems):
-        own = rows[rows["system"] == system].groupby("scenario", sort=False)[column]
+        part = rows[rows["system"] == system].groupby("scenario", sort=False)[column]
         at = np.arange(len(scenarios)) + (i - (len(systems) - 1) / 2) * width
-        means = scale * own.mean().reindex(scenarios).astype(float)
+        means = scale * part.mean().reindex(scenarios).astype(float)
         axes.bar(at, means, 0.92 * width, color=_COLOURS[system], label=_NAMES[system])
         for x, scenario, mean in zip(at, scenarios, means, strict=True):
-            values = scale * own.get_group(scenario).astype(float)
+            values = scale * part.get_group(scenario).astype(float)
             axes.plot(
                 [x] * len(values),
                 values,
@@ -141,9 +141,9 @@ def _streams(rows: DataFrame) -> int:
 
 def _means(rows: DataFrame, queue: str) -> str:
     """Mean use by scenario and system."""
-    own = rows[rows["queue"] == queue]
+    part = rows[rows["queue"] == queue]
     parts = []
-    for _, some in own.groupby("scenario", sort=False):
+    for _, some in part.groupby("scenario", sort=False):
         means = some.groupby("system")["utilisation"].mean()
         values = ", ".join(
             f"{label(system)} {100 * float(means[system]):.3g} %"
