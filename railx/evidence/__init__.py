@@ -25,9 +25,9 @@ from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import (
     CONFIDENCE,
     Published,
+    PublishedNumbers,
     PublishedTable,
     published_tables,
-    read_published,
 )
 from railx.evidence.static import check_queries
 from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
@@ -46,6 +46,7 @@ __all__ = [
     "NotAvailable",
     "Paper",
     "Published",
+    "PublishedNumbers",
     "PublishedReference",
     "PublishedTable",
     "Verdict",
@@ -61,7 +62,6 @@ __all__ = [
     "published_tables",
     "read_expected",
     "read_papers",
-    "read_published",
     "read_yaml",
     "rests_on_timing",
     "table_name",

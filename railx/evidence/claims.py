@@ -1,9 +1,10 @@
 """Claims as data: what a paper says, its number, and the query that finds ours.
 
 A claim file is YAML: ``paper``, the key of one of resources/papers.yaml, and a list
-``claims``. Every claim refers to a published number by file and id. It holds one SQL
-query (see :mod:`railx.evidence.database` for the names of tables), or the reason why
-nothing was attempted.
+``claims``, whose entries select published rows: a claim a row
+(:mod:`railx.evidence.entries`). A claim has one SQL query (see
+:mod:`railx.evidence.database` for the names of tables), or the reason why nothing was
+attempted.
 
 The query returns one row with the columns ``ours`` and ``fidelity``; for a trend it
 returns a row per point with ``x`` besides. What was repeated has a row per repeat or
@@ -14,16 +15,17 @@ behind it (so many steps) stands in columns of those names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+from railx.evidence.entries import Definitions, expand
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import Paper, read_papers, read_yaml
-from railx.evidence.published import Published, read_published
+from railx.evidence.published import Published, PublishedNumbers
 from railx.io import Fidelity
-from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, load
+from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
 
 __all__ = [
     "KINDS",
@@ -159,12 +161,16 @@ class ClaimSettings:
 
 @dataclass(frozen=True)
 class ClaimFile:
-    """A claim file: the paper and what it claims."""
+    """A claim file: the paper, what it claims and what its claims share."""
 
     paper: Annotated[str, NotEmpty()]
     """The key of the paper in resources/papers.yaml."""
-    claims: Annotated[tuple[ClaimSettings, ...], NotEmpty()]
-    """Its claims, in the order of the report."""
+    claims: Annotated[tuple[Any, ...], NotEmpty()]
+    """Its claims, in the order of the report (:mod:`railx.evidence.entries`)."""
+    queries: dict[str, Annotated[str, NotEmpty()]] = field(default_factory=dict)
+    """Queries by name, for the claims of every file."""
+    lookups: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """Columns joined by the value of another, for the claims of the paper's files."""
 
 
 @dataclass(frozen=True)
@@ -197,43 +203,78 @@ def load_claims(
 
     They are in the order of the papers, then of file names. Raises
     :class:`ClaimError`, one line naming file, claim and key, for unknown keys and
-    papers, wrong types, missing published rows, rows without source and ids used twice.
+    papers, wrong types, missing published rows, rows without source, ids used twice and
+    queries that no claim uses.
     """
     papers = read_papers(papers_file)
     paths = sorted(Path(claims_dir).glob("*.yaml"))
     if not paths:
         raise ClaimError(f"{claims_dir}: no claim file; allowed: at least one .yaml")
-    claims: list[Claim] = []
-    for path in paths:
-        content = _read(path, papers)
-        for settings in content.claims:
-            if any(claim.id == settings.id for claim in claims):
-                raise ClaimError(
-                    f"{path.name}: claim {settings.id}: id: is used twice; allowed: an id of"
-                    " its own"
-                )
-            reference = settings.published
-            try:
-                published = read_published(
-                    published_dir,
-                    reference.file,
-                    reference.id,
-                    reference.column,
-                    may_be_unknown=settings.query is None,
-                )
-            except ValueError as error:
-                raise ClaimError(f"{path.name}: claim {settings.id}: published.{error}") from None
-            if not published.source:
-                raise ClaimError(
-                    f"{path.name}: claim {settings.id}: published.id: {reference.id} of"
-                    f" {reference.file} has no source; allowed: a row that says where its number"
-                    " stands"
-                )
-            claim = Claim(content.paper, path.name, settings, published)
-            _check_trend(claim)
-            claims.append(claim)
-    order = list(papers)
-    return tuple(sorted(claims, key=lambda claim: order.index(claim.paper)))
+    files = {path.name: _read(path, papers) for path in paths}
+    queries = _merged({name: content.queries for name, content in files.items()}, "queries")
+    _check_queries_used(files, queries)
+    numbers = PublishedNumbers(published_dir)
+    claims: dict[str, Claim] = {}
+    for paper in papers:
+        of_paper = {name: content for name, content in files.items() if content.paper == paper}
+        lookups = _merged({name: file.lookups for name, file in of_paper.items()}, "lookups")
+        definitions = Definitions(queries, lookups)
+        for name, content in of_paper.items():
+            for number, entry in enumerate(content.claims, start=1):
+                for claim in _claims(paper, name, number, entry, definitions, numbers):
+                    if claim.id in claims:
+                        raise ClaimError(
+                            f"{name}: claim {claim.id}: id: is used twice; allowed: an id of its"
+                            " own"
+                        )
+                    claims[claim.id] = claim
+    return tuple(claims.values())
+
+
+def _claims(
+    paper: str,
+    file: str,
+    number: int,
+    entry: Any,
+    definitions: Definitions,
+    numbers: PublishedNumbers,
+) -> Iterator[Claim]:
+    """The claims of an entry of a file, ``number`` in its list."""
+    name = entry.get("id", f"number {number}") if isinstance(entry, dict) else f"number {number}"
+    try:
+        for plain, row in expand(
+            load(dict[str, Any], entry), definitions, numbers, list(field_hints(ClaimSettings))
+        ):
+            name = plain.get("id", name)
+            settings: ClaimSettings = load(ClaimSettings, plain)
+            yield _claim(paper, file, settings, row, numbers)
+    except SettingsError as error:
+        raise ClaimError(f"{file}: claim {name}: {error}") from None
+
+
+def _claim(
+    paper: str,
+    file: str,
+    settings: ClaimSettings,
+    row: dict[str, str],
+    numbers: PublishedNumbers,
+) -> Claim:
+    reference = settings.published
+    try:
+        published = numbers.number(
+            reference.file, row, reference.column, may_be_unknown=settings.query is None
+        )
+    except SettingsError as error:
+        raise error.under("published") from None
+    if not published.source:
+        raise SettingsError(
+            "published.id",
+            f"{reference.id} of {reference.file} has no source; allowed: a row that says where"
+            " its number stands",
+        )
+    claim = Claim(paper, file, settings, published)
+    _check_trend(claim)
+    return claim
 
 
 def _check_trend(claim: Claim) -> None:
@@ -244,30 +285,41 @@ def _check_trend(claim: Claim) -> None:
     if (" per " in claim.unit) if slope else claim.unit in ("", _LAST_OVER_FIRST):
         return
     allowed = "words with ' per ' for a slope" if slope else f"{_LAST_OVER_FIRST!r} or none"
-    raise ClaimError(
-        f"{claim.file}: claim {claim.id}: unit: got {claim.unit!r}; allowed: {allowed}"
-    )
+    raise SettingsError("unit", f"got {claim.unit!r}; allowed: {allowed}")
 
 
 def _read(path: Path, papers: Mapping[str, Paper]) -> ClaimFile:
-    plain = read_yaml(path)
-    entries = plain.get("claims") if isinstance(plain, dict) else None
-    # Each claim is checked alone first, so that an error names it by its id and not by
-    # its place in the list.
-    for number, entry in enumerate(entries if isinstance(entries, list) else []):
-        name = (
-            entry.get("id", f"number {number + 1}")
-            if isinstance(entry, dict)
-            else f"number {number + 1}"
-        )
-        try:
-            load(ClaimSettings, entry)
-        except SettingsError as error:
-            raise ClaimError(f"{path.name}: claim {name}: {error}") from None
     try:
-        content: ClaimFile = load(ClaimFile, plain)
+        content: ClaimFile = load(ClaimFile, read_yaml(path))
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
     if content.paper not in papers:
         raise ClaimError(f"{path.name}: paper: got {content.paper!r}; allowed: {', '.join(papers)}")
     return content
+
+
+def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
+    """What several files define under ``key``; ClaimError where two define one name."""
+    merged: dict[str, Any] = {}
+    for file, part in parts.items():
+        for name in part:
+            if name in merged:
+                raise ClaimError(f"{file}: {key}.{name}: is used twice; allowed: another name")
+        merged |= part
+    return merged
+
+
+def _check_queries_used(files: Mapping[str, ClaimFile], queries: Mapping[str, str]) -> None:
+    entries = [entry for content in files.values() for entry in content.claims]
+    used = {
+        case.get("query")
+        for entry in entries
+        if isinstance(entry, dict)
+        for case in (entry, *entry.get("each", ()))
+    }
+    for file, content in files.items():
+        for name in content.queries:
+            if name not in used:
+                raise ClaimError(
+                    f"{file}: queries.{name}: no claim uses it; allowed: one that a claim names"
+                )

@@ -1,0 +1,250 @@
+"""Entries of claim files, joined with the published rows that they judge.
+
+An entry makes a claim of each published row that ``published`` selects, once for each
+mapping of its list ``each``. Its texts and its query are Jinja templates over
+
+* the columns of the row,
+* the values of the mapping and those in ``with``, which may be templates themselves,
+* the columns that ``lookups`` join to any of these by its value.
+
+``query`` is a SELECT, or the name of one in ``queries``: the shape that many claims
+share. What a template puts into a query can be no more than a part of a name, a literal
+or a number. ``product`` gives the cross product of lists, for plans of a query.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any
+
+from jinja2 import Environment, StrictUndefined, TemplateError, Undefined
+from jinja2.meta import find_undeclared_variables
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from railx.evidence.published import PublishedNumbers
+from railx.settings import NotEmpty, SettingsError, load
+
+__all__ = ["Definitions", "RowSelection", "expand"]
+
+#: Row by row: the texts of a claim and the row that it judges.
+Expanded = Iterator[tuple[dict[str, Any], dict[str, str]]]
+
+#: A value in a query: no quote, bracket, semicolon, line break or comment.
+_BINDABLE = re.compile(r"(?!.*--)[\w .:>-]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """What the entries of a paper share."""
+
+    queries: Mapping[str, str]
+    """A SELECT by its name."""
+    lookups: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """By the name of a column and its value: the columns joined to it."""
+
+
+@dataclass(frozen=True)
+class RowSelection:
+    """The rows of a published table that an entry judges, and the number in each."""
+
+    file: Annotated[str, NotEmpty()]
+    """A CSV file of resources/published."""
+    id: str | None = None
+    """The id of the only row; null: all rows that ``where`` selects."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """What a row has in these columns: a value, or one of a list."""
+    where_not: dict[str, Any] = field(default_factory=dict)
+    """What a row does not have in all of these columns together."""
+    column: Annotated[str, NotEmpty()] = "value"
+    """The column that holds the number."""
+
+    def rows(self, numbers: PublishedNumbers) -> list[dict[str, str]]:
+        """The selected rows in the order of the file; at least one.
+
+        Raises SettingsError naming the key that selects none.
+        """
+        table = numbers.rows(self.file)
+        for name, columns in (("where", self.where), ("where_not", self.where_not)):
+            for column in columns:
+                if column not in table[0]:
+                    raise SettingsError(
+                        f"{name}.{column}",
+                        f"{self.file} has no such column; allowed: {', '.join(table[0])}",
+                    )
+        if self.id is not None:
+            return [numbers.row(self.file, self.id)]
+        selected = [
+            row
+            for row in table
+            if _matches(row, self.where) and not (self.where_not and _matches(row, self.where_not))
+        ]
+        if not selected:
+            raise SettingsError("where", f"selects no row of {self.file}; allowed: at least one")
+        return selected
+
+
+def expand(
+    entry: Mapping[str, Any],
+    definitions: Definitions,
+    numbers: PublishedNumbers,
+    keys: Sequence[str],
+) -> Expanded:
+    """The claims of an entry as plain data, each with its published row.
+
+    ``keys`` are those of a claim; a mapping of ``each`` may hold some, which take the
+    place of the entry's. ``published`` of the plain data names the row. Raises
+    SettingsError with the key.
+    """
+    texts = {key: value for key, value in entry.items() if key not in ("each", "with")}
+    common: dict[str, Any] = load(dict[str, Any], entry.get("with", {}), "with")
+    cases = load(Annotated[tuple[dict[str, Any], ...], NotEmpty()], entry.get("each", [{}]), "each")
+    for case in cases:
+        claim = {**texts, **{key: case[key] for key in case if key in keys}}
+        claim["query"] = _query(claim.get("query"), definitions.queries)
+        values = {key: case[key] for key in case if key not in keys}
+        values |= {key: value for key, value in common.items() if key not in values}
+        _check_used(values, claim, definitions)
+        place = load(RowSelection, _rendered(claim.pop("published", None), values), "published")
+        try:
+            rows = place.rows(numbers)
+        except SettingsError as error:
+            raise error.under("published") from None
+        for row in rows:
+            columns = _joined({**row, **values}, definitions.lookups)
+            plain = {
+                key: _rendered(value, columns, key, in_sql=key == "query")
+                for key, value in claim.items()
+            }
+            plain["query"] = _old_plan_names(plain["query"])
+            plain["published"] = {"file": place.file, "id": row["id"], "column": place.column}
+            yield plain, row
+
+
+def _old_plan_names(query: str | None) -> str | None:
+    """Names of plans as they are before plans are a product: delete with its use."""
+    if query is None:
+        return None
+    for name, old in (
+        (r"_7b_192k_wikipedia\b", "_wikipedia"),
+        (r"_7b_192k_(github|commoncrawl)\b", r"_\1_like"),
+        (r"k_(\d+)_commoncrawl\b", r"k_commoncrawl_\1"),
+    ):
+        query = re.sub(name, old, query)
+    return query
+
+
+def _matches(row: Mapping[str, str], values: Mapping[str, Any]) -> bool:
+    return all(
+        row[column] in map(str, value if isinstance(value, list) else [value])
+        for column, value in values.items()
+    )
+
+
+def _query(text: Any, queries: Mapping[str, str]) -> Any:
+    """The SELECT behind a name; what is no single word is a SELECT already."""
+    if not isinstance(text, str) or len(text.split()) != 1:
+        return text
+    if text not in queries:
+        raise SettingsError(
+            "query", f"got {text!r}; allowed: one SELECT, or one of queries: {', '.join(queries)}"
+        )
+    return queries[text]
+
+
+def _joined(
+    values: Mapping[str, Any], lookups: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """All columns of a row: its own, and those that lookups join to them."""
+    columns: dict[str, Any] = {}
+    waiting = list(values.items())
+    while waiting:
+        name, value = waiting.pop(0)
+        if name in columns:
+            raise SettingsError(f"lookups.{name}", "is a column already; allowed: another name")
+        columns[name] = _rendered(value, columns, name)
+        if name in lookups and columns[name] != "":
+            found = lookups[name].get(str(columns[name]))
+            if found is None:
+                raise SettingsError(
+                    name, f"got {columns[name]!r}; allowed: {', '.join(lookups[name])}"
+                )
+            waiting = [*found.items(), *waiting]
+    return columns
+
+
+def _check_used(
+    values: Mapping[str, Any], claim: Mapping[str, Any], definitions: Definitions
+) -> None:
+    """Refuse a value that nothing uses: most often a key that is mistyped."""
+    texts = list(_strings([claim, values, list(definitions.lookups.values())]))
+    used = frozenset().union(*map(_names, texts)) | definitions.lookups.keys()
+    for name in values:
+        if name not in used:
+            raise SettingsError(
+                name, "unknown key; allowed: a key of a claim, or a name that its texts use"
+            )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _strings(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _strings(item)
+
+
+def _rendered(
+    value: Any, columns: Mapping[str, Any], key: str = "", *, in_sql: bool = False
+) -> Any:
+    """``value`` with all templates in it filled in."""
+    if isinstance(value, Mapping):
+        return {name: _rendered(item, columns, key) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rendered(item, columns, key) for item in value]
+    if not isinstance(value, str) or "{" not in value:
+        return value
+    try:
+        return _template(value, in_sql).render(columns)
+    except TemplateError as error:
+        raise SettingsError(
+            key, f"{error.message}; allowed: a template over {', '.join(columns)}"
+        ) from None
+
+
+def _bound(value: Any) -> Any:
+    """A value that goes into a query.
+
+    Raises SettingsError for text that could be more than a part of a name or literal.
+    """
+    if not isinstance(value, Undefined) and not _BINDABLE.fullmatch(str(value)):
+        raise SettingsError(
+            "", f"got the value {value!r}; allowed: letters, digits, spaces, _ . : - and >"
+        )
+    return value
+
+
+def _environment(**options: Any) -> Environment:
+    return ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options
+    )
+
+
+_TEXTS, _QUERIES = _environment(), _environment(finalize=_bound)
+_QUERIES.globals["product"] = itertools.product
+
+
+@cache
+def _template(text: str, in_sql: bool) -> Any:
+    return (_QUERIES if in_sql else _TEXTS).from_string(text)
+
+
+@cache
+def _names(text: str) -> frozenset[str]:
+    """The names that a template uses."""
+    return frozenset(find_undeclared_variables(_TEXTS.parse(text)) if "{" in text else ())
