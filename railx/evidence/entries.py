@@ -3,13 +3,14 @@
 An entry makes a claim of each published row that ``published`` selects, once for each
 mapping of its list ``each``. Its texts and its query are Jinja templates over
 
-* the columns of the row,
+* the columns of the row, ``number`` and the name ``column`` of the one that holds it,
 * the values of the mapping and those in ``with``, which may be templates themselves,
 * the columns that ``lookups`` join to any of these by its value.
 
 ``query`` is a SELECT, or the name of one in ``queries``: the shape that many claims
 share. What a template puts into a query can be no more than a part of a name, a literal
-or a number. ``product`` gives the cross product of lists, for plans of a query.
+or a number. ``product`` gives the cross product of lists, for plans of a query; the
+filter ``rounded`` writes a number with so many decimals.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from typing import Annotated, Any
 
@@ -59,8 +61,13 @@ class RowSelection:
     """What a row has in these columns: a value, or one of a list."""
     where_not: dict[str, Any] = field(default_factory=dict)
     """What a row does not have in all of these columns together."""
-    column: Annotated[str, NotEmpty()] = "value"
-    """The column that holds the number."""
+    column: str | tuple[str, ...] = "value"
+    """The column that holds the number; a list: a claim for each of them."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that hold a number."""
+        return (self.column,) if isinstance(self.column, str) else self.column
 
     def rows(self, numbers: PublishedNumbers) -> list[dict[str, str]]:
         """The selected rows in the order of the file; at least one.
@@ -108,19 +115,22 @@ def expand(
         values = {key: case[key] for key in case if key not in keys}
         values |= {key: value for key, value in common.items() if key not in values}
         _check_used(values, claim, definitions)
-        place = load(RowSelection, _rendered(claim.pop("published", None), values), "published")
+        selection: RowSelection = load(
+            RowSelection, _rendered(claim.pop("published", None), values), "published"
+        )
         try:
-            rows = place.rows(numbers)
+            rows = selection.rows(numbers)
         except SettingsError as error:
             raise error.under("published") from None
-        for row in rows:
-            columns = _joined({**row, **values}, definitions.lookups)
+        for row, column in itertools.product(rows, selection.columns):
+            number = {"column": column, "number": row.get(column, "")}
+            columns = _joined({**row, **number, **values}, definitions.lookups)
             plain = {
                 key: _rendered(value, columns, key, in_sql=key == "query")
                 for key, value in claim.items()
             }
             plain["query"] = _old_plan_names(plain["query"])
-            plain["published"] = {"file": place.file, "id": row["id"], "column": place.column}
+            plain["published"] = {"file": selection.file, "id": row["id"], "column": column}
             yield plain, row
 
 
@@ -158,22 +168,26 @@ def _query(text: Any, queries: Mapping[str, str]) -> Any:
 def _joined(
     values: Mapping[str, Any], lookups: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, Any]:
-    """All columns of a row: its own, and those that lookups join to them."""
+    """The columns of a row and those that lookups join to them.
+
+    Where a lookup lacks the value, a template that uses one of its columns is refused.
+    """
     columns: dict[str, Any] = {}
+    lacking: dict[str, Undefined] = {}
     waiting = list(values.items())
     while waiting:
         name, value = waiting.pop(0)
         if name in columns:
             raise SettingsError(f"lookups.{name}", "is a column already; allowed: another name")
         columns[name] = _rendered(value, columns, name)
-        if name in lookups and columns[name] != "":
-            found = lookups[name].get(str(columns[name]))
-            if found is None:
-                raise SettingsError(
-                    name, f"got {columns[name]!r}; allowed: {', '.join(lookups[name])}"
-                )
-            waiting = [*found.items(), *waiting]
-    return columns
+        lookup = lookups.get(name, {})
+        if str(columns[name]) in lookup:
+            waiting = [*lookup[str(columns[name])].items(), *waiting]
+        else:
+            hint = f"got {columns[name]!r} for {name}; allowed: {', '.join(lookup)}"
+            names = itertools.chain.from_iterable(lookup.values())
+            lacking |= dict.fromkeys(names, StrictUndefined(hint))
+    return {**lacking, **columns}
 
 
 def _check_used(
@@ -212,9 +226,10 @@ def _rendered(
     try:
         return _template(value, in_sql).render(columns)
     except TemplateError as error:
-        raise SettingsError(
-            key, f"{error.message}; allowed: a template over {', '.join(columns)}"
-        ) from None
+        message = str(error.message)
+        names = ", ".join(name for name in columns if not isinstance(columns[name], Undefined))
+        allowed = "" if "allowed: " in message else f"; allowed: a template over {names}"
+        raise SettingsError(key, message + allowed) from None
 
 
 def _bound(value: Any) -> Any:
@@ -229,6 +244,11 @@ def _bound(value: Any) -> Any:
     return value
 
 
+def _rounded(value: Any, digits: int = 0) -> str:
+    """A number with so many decimals, halves rounded up, and thousands separated."""
+    return f"{Decimal(str(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+
+
 def _environment(**options: Any) -> Environment:
     return ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options
@@ -236,6 +256,7 @@ def _environment(**options: Any) -> Environment:
 
 
 _TEXTS, _QUERIES = _environment(), _environment(finalize=_bound)
+_TEXTS.filters["rounded"] = _rounded
 _QUERIES.globals["product"] = itertools.product
 
 
