@@ -217,7 +217,14 @@ def load_claims(
     claims: dict[str, Claim] = {}
     for paper in papers:
         of_paper = {name: content for name, content in files.items() if content.paper == paper}
-        lookups = _merged({name: file.lookups for name, file in of_paper.items()}, "lookups")
+        columns = {column for content in of_paper.values() for column in content.lookups}
+        lookups = {
+            column: _merged(
+                {name: content.lookups.get(column, {}) for name, content in of_paper.items()},
+                f"lookups.{column}",
+            )
+            for column in sorted(columns)
+        }
         definitions = Definitions(queries, lookups)
         for name, content in of_paper.items():
             for number, entry in enumerate(content.claims, start=1):
