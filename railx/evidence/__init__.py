@@ -10,6 +10,7 @@ from railx.evidence.claims import (
     ClaimSettings,
     NotAttempted,
     PublishedReference,
+    check_rows_judged,
     load_claims,
 )
 from railx.evidence.database import (
@@ -51,6 +52,7 @@ __all__ = [
     "PublishedTable",
     "Verdict",
     "check_queries",
+    "check_rows_judged",
     "claims_table",
     "count_verdicts",
     "flipped",

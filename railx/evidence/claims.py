@@ -15,7 +15,7 @@ behind it (so many steps) stands in columns of those names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -23,7 +23,12 @@ from typing import Annotated, Any, Literal, get_args
 from railx.evidence.entries import Definitions, expand
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import Paper, read_papers, read_yaml
-from railx.evidence.published import Published, PublishedNumbers
+from railx.evidence.published import (
+    TABLES_FILE,
+    Published,
+    PublishedNumbers,
+    PublishedTable,
+)
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
 
@@ -36,6 +41,7 @@ __all__ = [
     "NotAttempted",
     "PublishedReference",
     "TrendValue",
+    "check_rows_judged",
     "load_claims",
 ]
 
@@ -236,6 +242,21 @@ def load_claims(
                         )
                     claims[claim.id] = claim
     return tuple(claims.values())
+
+
+def check_rows_judged(claims: Sequence[Claim], tables: Sequence[PublishedTable]) -> None:
+    """Check that every row of the tables that promise it has a claim.
+
+    Raises :class:`ClaimError` naming file and row.
+    """
+    judged = {(claim.published.file, claim.published.id) for claim in claims}
+    for table in tables:
+        for row in table.rows if table.every_row_judged else ():
+            if (table.file, row["id"]) not in judged:
+                raise ClaimError(
+                    f"{table.file}: {row['id']}: no claim judges this row; allowed: a row that"
+                    f" `published` of a claim selects, or every_row_judged: false in {TABLES_FILE}"
+                )
 
 
 def _claims(

@@ -70,6 +70,8 @@ class TableSettings:
     """The key of the paper that it belongs to, in resources/papers.yaml."""
     why: Annotated[str, NotEmpty()]
     """What the rows are for that no figure draws and no claim judges."""
+    every_row_judged: bool = False
+    """Whether each row has a claim, so that one without is an error."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class PublishedTable:
     title: str
     paper: str
     why: str
+    every_row_judged: bool
     columns: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
 
@@ -113,7 +116,15 @@ def published_tables(
             )
         columns, rows = _read_rows(directory / name)
         tables.append(
-            PublishedTable(name, settings.title, settings.paper, settings.why, columns, rows)
+            PublishedTable(
+                name,
+                settings.title,
+                settings.paper,
+                settings.why,
+                settings.every_row_judged,
+                columns,
+                rows,
+            )
         )
     return tables
 
