@@ -15,7 +15,7 @@ behind it (so many steps) stands in columns of those names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -184,13 +184,14 @@ class Claim:
     """A checked claim with its published number.
 
     ``paper`` is the key of the paper, ``file`` the name of the file that holds the
-    claim.
+    claim, ``shape`` the name of its query where claims share it.
     """
 
     paper: str
     file: str
     settings: ClaimSettings
     published: Published
+    shape: str = ""
 
     @property
     def id(self) -> str:
@@ -218,29 +219,19 @@ def load_claims(
         raise ClaimError(f"{claims_dir}: no claim file; allowed: at least one .yaml")
     files = {path.name: _read(path, papers) for path in paths}
     queries = _merged({name: content.queries for name, content in files.items()}, "queries")
-    _check_queries_used(files, queries)
     numbers = PublishedNumbers(published_dir)
     claims: dict[str, Claim] = {}
     for paper in papers:
         of_paper = {name: content for name, content in files.items() if content.paper == paper}
-        columns = {column for content in of_paper.values() for column in content.lookups}
-        lookups = {
-            column: _merged(
-                {name: content.lookups.get(column, {}) for name, content in of_paper.items()},
-                f"lookups.{column}",
-            )
-            for column in sorted(columns)
-        }
-        definitions = Definitions(queries, lookups)
+        definitions = Definitions(queries, _lookups(of_paper))
         for name, content in of_paper.items():
-            for number, entry in enumerate(content.claims, start=1):
-                for claim in _claims(paper, name, number, entry, definitions, numbers):
-                    if claim.id in claims:
-                        raise ClaimError(
-                            f"{name}: claim {claim.id}: id: is used twice; allowed: an id of its"
-                            " own"
-                        )
-                    claims[claim.id] = claim
+            for claim in _claims(name, content, definitions, numbers):
+                if claim.id in claims:
+                    raise ClaimError(
+                        f"{name}: claim {claim.id}: id: is used twice; allowed: an id of its own"
+                    )
+                claims[claim.id] = claim
+    _check_queries_used(files, {claim.shape for claim in claims.values()})
     return tuple(claims.values())
 
 
@@ -260,49 +251,33 @@ def check_rows_judged(claims: Sequence[Claim], tables: Sequence[PublishedTable])
 
 
 def _claims(
-    paper: str,
-    file: str,
-    number: int,
-    entry: Any,
-    definitions: Definitions,
-    numbers: PublishedNumbers,
+    file: str, content: ClaimFile, definitions: Definitions, numbers: PublishedNumbers
 ) -> Iterator[Claim]:
-    """The claims of an entry of a file, ``number`` in its list."""
-    name = entry.get("id", f"number {number}") if isinstance(entry, dict) else f"number {number}"
-    try:
-        for plain, row in expand(
-            load(dict[str, Any], entry), definitions, numbers, list(field_hints(ClaimSettings))
-        ):
-            name = plain.get("id", name)
-            settings: ClaimSettings = load(ClaimSettings, plain)
-            yield _claim(paper, file, settings, row, numbers)
-    except SettingsError as error:
-        raise ClaimError(f"{file}: claim {name}: {error}") from None
+    """The claims of a file, entry by entry and row by row."""
+    for number, entry in enumerate(content.claims, start=1):
+        label = name = f"number {number}"
+        try:
+            plain: dict[str, Any] = load(dict[str, Any], entry)
+            label = name = plain.get("id", name)
+            for judged in expand(plain, definitions, numbers, field_hints(ClaimSettings)):
+                label = judged.settings.get("id", name)
+                settings: ClaimSettings = load(ClaimSettings, judged.settings)
+                claim = Claim(content.paper, file, settings, judged.published, judged.shape)
+                _check_source(claim)
+                _check_trend(claim)
+                yield claim
+                label = name
+        except SettingsError as error:
+            raise ClaimError(f"{file}: claim {label}: {error}") from None
 
 
-def _claim(
-    paper: str,
-    file: str,
-    settings: ClaimSettings,
-    row: dict[str, str],
-    numbers: PublishedNumbers,
-) -> Claim:
-    reference = settings.published
-    try:
-        published = numbers.number(
-            reference.file, row, reference.column, may_be_unknown=settings.query is None
-        )
-    except SettingsError as error:
-        raise error.under("published") from None
-    if not published.source:
+def _check_source(claim: Claim) -> None:
+    if not claim.published.source:
         raise SettingsError(
             "published.id",
-            f"{reference.id} of {reference.file} has no source; allowed: a row that says where"
-            " its number stands",
+            f"{claim.published.id} of {claim.published.file} has no source; allowed: a row that"
+            " says where its number stands",
         )
-    claim = Claim(paper, file, settings, published)
-    _check_trend(claim)
-    return claim
 
 
 def _check_trend(claim: Claim) -> None:
@@ -337,14 +312,19 @@ def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
     return merged
 
 
-def _check_queries_used(files: Mapping[str, ClaimFile], queries: Mapping[str, str]) -> None:
-    entries = [entry for content in files.values() for entry in content.claims]
-    used = {
-        case.get("query")
-        for entry in entries
-        if isinstance(entry, dict)
-        for case in (entry, *entry.get("each", ()))
+def _lookups(files: Mapping[str, ClaimFile]) -> dict[str, dict[str, Any]]:
+    """The lookups of a paper's files by column."""
+    columns = {column for content in files.values() for column in content.lookups}
+    return {
+        column: _merged(
+            {name: content.lookups.get(column, {}) for name, content in files.items()},
+            f"lookups.{column}",
+        )
+        for column in sorted(columns)
     }
+
+
+def _check_queries_used(files: Mapping[str, ClaimFile], used: Collection[str]) -> None:
     for file, content in files.items():
         for name in content.queries:
             if name not in used:

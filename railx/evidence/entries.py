@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
@@ -27,14 +27,13 @@ from jinja2 import Environment, StrictUndefined, TemplateError, Undefined
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from railx.evidence.published import PublishedNumbers
+from railx.evidence.published import Published, PublishedNumbers
 from railx.settings import NotEmpty, SettingsError, load
 
-__all__ = ["Definitions", "RowSelection", "expand"]
+__all__ = ["Definitions", "JudgedRow", "RowSelection", "expand"]
 
-#: Row by row: the texts of a claim and the row that it judges.
-Expanded = Iterator[tuple[dict[str, Any], dict[str, str]]]
-
+#: What a claim says of the number that it is compared with.
+_REFERENCE = ("file", "id", "column")
 #: A value in a query: no quote, bracket, semicolon, line break or comment.
 _BINDABLE = re.compile(r"(?!.*--)[\w .:>-]*", re.ASCII)
 
@@ -47,6 +46,18 @@ class Definitions:
     """A SELECT by its name."""
     lookups: Mapping[str, Mapping[str, Mapping[str, Any]]]
     """By the name of a column and its value: the columns joined to it."""
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """A claim on a published row: its settings as plain data and the published number.
+
+    ``shape`` is the name of its query, empty where the entry has a query of its own.
+    """
+
+    settings: dict[str, Any]
+    published: Published
+    shape: str
 
 
 @dataclass(frozen=True)
@@ -98,40 +109,55 @@ def expand(
     entry: Mapping[str, Any],
     definitions: Definitions,
     numbers: PublishedNumbers,
-    keys: Sequence[str],
-) -> Expanded:
-    """The claims of an entry as plain data, each with its published row.
+    keys: Collection[str],
+) -> Iterator[JudgedRow]:
+    """The claims of an entry, row by row.
 
     ``keys`` are those of a claim; a mapping of ``each`` may hold some, which take the
-    place of the entry's. ``published`` of the plain data names the row. Raises
-    SettingsError with the key.
+    place of the entry's. Raises SettingsError with the key.
     """
-    texts = {key: value for key, value in entry.items() if key not in ("each", "with")}
+    cases: tuple[dict[str, Any], ...] = load(
+        Annotated[tuple[dict[str, Any], ...], NotEmpty()], entry.get("each", [{}]), "each"
+    )
     common: dict[str, Any] = load(dict[str, Any], entry.get("with", {}), "with")
-    cases = load(Annotated[tuple[dict[str, Any], ...], NotEmpty()], entry.get("each", [{}]), "each")
     for case in cases:
-        claim = {**texts, **{key: case[key] for key in case if key in keys}}
-        claim["query"] = _query(claim.get("query"), definitions.queries)
-        values = {key: case[key] for key in case if key not in keys}
+        claim = {key: value for key, value in entry.items() if key not in ("each", "with")}
+        claim |= {key: value for key, value in case.items() if key in keys}
+        values = {key: value for key, value in case.items() if key not in keys}
         values |= {key: value for key, value in common.items() if key not in values}
+        shape, claim["query"] = _shape(claim.get("query"), definitions.queries)
         _check_used(values, claim, definitions)
-        selection: RowSelection = load(
-            RowSelection, _rendered(claim.pop("published", None), values), "published"
-        )
+        reference = _rendered(claim.pop("published", None), values, "published")
         try:
-            rows = selection.rows(numbers)
+            judged = _numbers(reference, numbers, may_be_unknown=claim["query"] is None)
         except SettingsError as error:
             raise error.under("published") from None
-        for row, column in itertools.product(rows, selection.columns):
-            number = {"column": column, "number": row.get(column, "")}
-            columns = _joined({**row, **number, **values}, definitions.lookups)
-            plain = {
-                key: _rendered(value, columns, key, in_sql=key == "query")
-                for key, value in claim.items()
-            }
-            plain["query"] = _old_plan_names(plain["query"])
-            plain["published"] = {"file": selection.file, "id": row["id"], "column": column}
-            yield plain, row
+        for row, published in judged:
+            number = {"number": row[published.column], "column": published.column}
+            try:
+                columns = _joined({**row, **number, **values}, definitions.lookups)
+                settings = {
+                    key: _rendered(value, columns, key, in_sql=key == "query")
+                    for key, value in claim.items()
+                }
+            except SettingsError as error:
+                where = f"{error.message} (row {published.id} of {published.file})"
+                raise SettingsError(error.key, where) from None
+            settings["query"] = _old_plan_names(settings["query"])
+            settings["published"] = {key: getattr(published, key) for key in _REFERENCE}
+            yield JudgedRow(settings, published, shape)
+
+
+def _numbers(
+    reference: Any, numbers: PublishedNumbers, *, may_be_unknown: bool
+) -> list[tuple[dict[str, str], Published]]:
+    """The selected rows, each with the number in each selected column."""
+    selection: RowSelection = load(RowSelection, reference)
+    return [
+        (row, numbers.number(selection.file, row, column, may_be_unknown=may_be_unknown))
+        for row in selection.rows(numbers)
+        for column in selection.columns
+    ]
 
 
 def _old_plan_names(query: str | None) -> str | None:
@@ -154,15 +180,15 @@ def _matches(row: Mapping[str, str], values: Mapping[str, Any]) -> bool:
     )
 
 
-def _query(text: Any, queries: Mapping[str, str]) -> Any:
-    """The SELECT behind a name; what is no single word is a SELECT already."""
-    if not isinstance(text, str) or len(text.split()) != 1:
-        return text
-    if text not in queries:
+def _shape(query: Any, queries: Mapping[str, str]) -> tuple[str, Any]:
+    """The name of a query and its text; a SELECT, which is no single word, has none."""
+    if not isinstance(query, str) or len(query.split()) != 1:
+        return "", query
+    if query not in queries:
         raise SettingsError(
-            "query", f"got {text!r}; allowed: one SELECT, or one of queries: {', '.join(queries)}"
+            "query", f"got {query!r}; allowed: one SELECT, or one of queries: {', '.join(queries)}"
         )
-    return queries[text]
+    return query, queries[query]
 
 
 def _joined(
@@ -225,8 +251,8 @@ def _rendered(
         return value
     try:
         return _template(value, in_sql).render(columns)
-    except TemplateError as error:
-        message = str(error.message)
+    except (TemplateError, ArithmeticError, TypeError, ValueError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
         names = ", ".join(name for name in columns if not isinstance(columns[name], Undefined))
         allowed = "" if "allowed: " in message else f"; allowed: a template over {names}"
         raise SettingsError(key, message + allowed) from None
@@ -235,12 +261,10 @@ def _rendered(
 def _bound(value: Any) -> Any:
     """A value that goes into a query.
 
-    Raises SettingsError for text that could be more than a part of a name or literal.
+    Raises ValueError for text that could be more than a part of a name or literal.
     """
     if not isinstance(value, Undefined) and not _BINDABLE.fullmatch(str(value)):
-        raise SettingsError(
-            "", f"got the value {value!r}; allowed: letters, digits, spaces, _ . : - and >"
-        )
+        raise ValueError(f"got {value!r}; allowed: letters, digits, spaces and _ . : - >")
     return value
 
 
@@ -267,5 +291,8 @@ def _template(text: str, in_sql: bool) -> Any:
 
 @cache
 def _names(text: str) -> frozenset[str]:
-    """The names that a template uses."""
-    return frozenset(find_undeclared_variables(_TEXTS.parse(text)) if "{" in text else ())
+    """The names that a template uses; none where it is no template."""
+    try:
+        return frozenset(find_undeclared_variables(_TEXTS.parse(text)) if "{" in text else ())
+    except TemplateError:
+        return frozenset()

@@ -12,6 +12,7 @@ from railx.evidence import (
     Claim,
     ClaimError,
     PublishedNumbers,
+    check_rows_judged,
     judge,
     load_claims,
     published_tables,
@@ -110,6 +111,18 @@ def test_every_published_row_is_judged_or_its_table_says_what_it_is_for() -> Non
         without = {row["id"] for row in table.rows} - rows_with_a_claim(table.file)
         assert table.every_row_judged == (not without), (table.file, sorted(without))
         assert table.why.startswith("Every row has a claim") == (not without), table.file
+
+
+def test_a_row_that_no_claim_judges_is_named() -> None:
+    check_rows_judged(CLAIMS, list(TABLES.values()))
+    rest = [
+        claim for claim in CLAIMS if claim.published.id != "13b_384k_github_flexsp_over_megatron"
+    ]
+    with pytest.raises(ClaimError) as error:
+        check_rows_judged(rest, list(TABLES.values()))
+    assert str(error.value).startswith(
+        "flexsp_speedups.csv: 13b_384k_github_flexsp_over_megatron: no claim judges this row;"
+    )
 
 
 def test_units_of_settings_and_results_are_said_once() -> None:
