@@ -145,13 +145,13 @@ class ClaimSettings:
                     key,
                     "is missing" if self.query is not None else "allowed: null without a query",
                 )
-        taken = set(self.requires) & _COLUMNS
-        if taken or (self.requires and self.query is None):
+        reserved = set(self.requires) & _COLUMNS
+        if reserved or (self.requires and self.query is None):
             raise SettingsError(
                 "requires",
-                f"got {', '.join(taken)}; allowed: columns of the query beside"
+                f"got {', '.join(reserved)}; allowed: columns of the query beside"
                 f" {', '.join(sorted(_COLUMNS))}"
-                if taken
+                if reserved
                 else "allowed: empty without a query",
             )
         if (self.comparison == "trend") != (self.direction is not None):

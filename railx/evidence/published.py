@@ -55,7 +55,7 @@ class Published:
     confidence: str
 
     @property
-    def known(self) -> bool:
+    def available(self) -> bool:
         """Whether a source gives the number."""
         return math.isfinite(self.value)
 
@@ -100,14 +100,14 @@ def published_tables(
     """
     directory = Path(directory)
     described = _described(directory / TABLES_FILE)
-    there = {path.name for path in directory.glob("*.csv")}
-    for name in sorted(there - described.keys()):
+    files = {path.name for path in directory.glob("*.csv")}
+    for name in sorted(files - described.keys()):
         raise ClaimError(f"{TABLES_FILE}: {name}: is missing; allowed: an entry for every CSV file")
     tables = []
     for name, settings in described.items():
-        if name not in there:
+        if name not in files:
             raise ClaimError(
-                f"{TABLES_FILE}: {name}: no such file; allowed: {', '.join(sorted(there))}"
+                f"{TABLES_FILE}: {name}: no such file; allowed: {', '.join(sorted(files))}"
             )
         if papers is not None and settings.paper not in papers:
             raise ClaimError(

@@ -201,8 +201,8 @@ def test_an_unknown_number_is_allowed_where_nothing_is_compared_with_it(tmp_path
     describe(tmp_path, "a,1,paper,high\nb,,paper,low")
     numbers = PublishedNumbers(tmp_path)
     known, unknown = numbers.rows("t.csv")
-    assert numbers.number("t.csv", known, "value").known
-    assert not numbers.number("t.csv", unknown, "value", may_be_unknown=True).known
+    assert numbers.number("t.csv", known, "value").available
+    assert not numbers.number("t.csv", unknown, "value", may_be_unknown=True).available
     with pytest.raises(ValueError, match=r"value of b in t\.csv is ''; allowed: a number"):
         numbers.number("t.csv", unknown, "value")
 
