@@ -15,7 +15,7 @@ A column ``fidelity`` is ordered as ``railx.io.FIDELITIES``, so that comparing a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -119,12 +119,13 @@ class Database:
         finally:
             self._connection.execute("rollback")
 
-    def columns(self, sql: str) -> tuple[str, ...]:
+    def columns(self, sql: str, tables: Sequence[str] | None = None) -> tuple[str, ...]:
         """The columns that a query gives, without running it.
 
+        ``tables`` are those that :meth:`named` gave for it; None: it is asked again.
         Raises what :meth:`query` raises.
         """
-        named = self.named(sql)
+        named = self.named(sql) if tables is None else tables
         for name in named:
             self._load(name)
         try:

@@ -36,7 +36,7 @@ def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | No
     with open_schemas(declared_schemas) as database:
         for claim in asked:
             if all(name in declared_schemas for name in named[claim.id]):
-                _check_columns(claim, database)
+                _check_columns(claim, database, named[claim.id])
 
 
 def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema | None:
@@ -52,9 +52,9 @@ def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema 
     raise ClaimError(f"query: no stage makes a table {name}; allowed: {shown}")
 
 
-def _check_columns(claim: Claim, database: Database) -> None:
+def _check_columns(claim: Claim, database: Database, tables: Sequence[str]) -> None:
     try:
-        check_columns(claim, database.columns(claim.settings.query or ""))
+        check_columns(claim, database.columns(claim.settings.query or "", tables))
     except ClaimError as error:
         raise _of(claim, error) from None
 
