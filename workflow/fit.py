@@ -35,9 +35,10 @@ from railx.workload.corpus import (
     MixtureCorpusSettings,
     QuantileCorpusSettings,
     build_corpus,
+    folder_files,
+    stdlib_documents,
 )
 from railx.workload.lengths import published_quantiles, read_length_file
-from railx.workload.text import folder_files, stdlib_documents
 from training.settings import check_model, check_planner, check_sharding
 from workflow.effort import Cost, check_effort, check_latencies, check_packets, in_words
 from workflow.stages import STAGES, inputs_of, stage_of

@@ -35,8 +35,8 @@ def agreement_rows(
     ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
     """
     rows = []
-    for own in repeat_seeds(seed, settings.repeats):
-        rows += _rows_of_a_seed(topology, settings, own, name)
+    for repeat_seed in repeat_seeds(seed, settings.repeats):
+        rows += _rows_of_a_seed(topology, settings, repeat_seed, name)
     return rows
 
 

@@ -293,8 +293,8 @@ def _neighbours(topology: Topology) -> Flows:
     up = (links.src < chips) & (links.dst >= chips)
     order = np.lexsort((links.src[up], links.dst[up]))
     chip, switch = links.src[up][order].astype(np.int64), links.dst[up][order]
-    for own in np.split(chip, np.flatnonzero(np.diff(switch)) + 1):
-        below = np.unique(own)
+    for group in np.split(chip, np.flatnonzero(np.diff(switch)) + 1):
+        below = np.unique(group)
         pairs.append((below[:, None] * chips + below[None, :]).ravel())
     joined = np.unique(np.concatenate(pairs))
     src, dst = joined // chips, joined % chips

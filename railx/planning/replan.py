@@ -35,13 +35,13 @@ from railx.workload.cost import CostModelSettings
 
 __all__ = ["Answer", "check_inputs", "main", "replanner"]
 
-#: What ``settings`` of a plan hold from which it can be planned once more.
+#: Keys of a plan's ``settings`` that planning again needs.
 _INPUTS = ("planner", *NAMED, "seed")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A batch and how long planning it took, or why there is none, in one line."""
+    """A batch and its planning time, or a one-line error."""
 
     batch: SequenceParallelBatch | PipelineBatch | None
     planning_ms: float
@@ -49,7 +49,7 @@ class Answer:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Refuse a plan that does not say what it was made from.
+    """Refuse a plan without the settings it was made from.
 
     PlanError names the key.
     """
@@ -62,7 +62,7 @@ def check_inputs(plan: Plan) -> None:
 
 
 def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBatch]:
-    """A function that plans the batch at a place of the plan once more.
+    """A function that plans a batch of the plan again, by its index.
 
     SettingsError or PlanError where the plan's settings are none.
     """
@@ -91,7 +91,8 @@ def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBat
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process; returns the exit code."""
     (path,) = sys.argv[1:] if arguments is None else arguments
-    # Answers alone go where answers are read: what a solver prints is a message.
+    # Standard output carries answers alone: what a solver prints goes to standard
+    # error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -112,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(requests: queue.SimpleQueue[int]) -> None:
-    """Pass on what is asked for; end the process with its input, also amid a batch."""
+    """Queue requests; end the process with its input, also amid a batch."""
     for line in sys.stdin:
         requests.put(int(line))
     os._exit(0)

@@ -134,9 +134,9 @@ def read_circuits(path: str | Path) -> Circuits:
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
-        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
+        schema = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
         raise UserError(
-            f"{path}: schema {found!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list"
+            f"{path}: schema {schema!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list"
         )
     rows: list[tuple[int, ...]] = []
     for switch in stored["switches"]:
@@ -212,16 +212,16 @@ def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
     bounds = np.concatenate([[0], np.cumsum(np.bincount(circuits.ocs))]).tolist()
     entries = []
     for ocs, name in enumerate(names):
-        own = slice(bounds[ocs], bounds[ocs + 1])
-        if own.start == own.stop:
+        rows = slice(bounds[ocs], bounds[ocs + 1])
+        if rows.start == rows.stop:
             continue
         entry: dict[str, Any] = {"ocs": ocs, "name": name, "dimension": DIMENSIONS[dimension[ocs]]}
         entry["line"] = int(line[ocs]) if line[ocs] >= 0 else None
         entry["rail"] = int(rail[ocs])
         entry["port_nodes"] = [node if node >= 0 else None for node in nodes[ocs].tolist()]
-        entry["circuits"] = pairs[own]
+        entry["circuits"] = pairs[rows]
         if entry["line"] is None:
-            entry["lines"] = lines[own]
+            entry["lines"] = lines[rows]
         entries.append(entry)
     return entries
 

@@ -33,7 +33,7 @@ def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
         "schema": RECONFIGURATION_SCHEMA,
         "before": plan.before,
         "after": plan.after,
-        "kept": plan.kept,
+        "kept": plan.unchanged,
         "disconnected": plan.disconnected,
         "connected": plan.connected,
         "optical_switches": plan.switches,
@@ -63,9 +63,9 @@ def read_reconfiguration(path: str | Path) -> ReconfigurationPlan:
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != RECONFIGURATION_SCHEMA:
-        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
+        schema = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
         raise UserError(
-            f"{path}: schema {found!r}; allowed: {RECONFIGURATION_SCHEMA}, a reconfiguration plan"
+            f"{path}: schema {schema!r}; allowed: {RECONFIGURATION_SCHEMA}, a reconfiguration plan"
         )
     names = [f"unused{i}" for i in range(stored["optical_switches"])]
     rows = []

@@ -37,8 +37,7 @@ class BatchSettings:
     """Longest sequence that is used; null takes the longest of the corpus."""
     overlong: Literal["truncate", "drop"]
     """What happens to longer sequences: ``truncate`` cuts them off there, ``drop``
-    leaves them out.
-    """
+    leaves them out."""
 
     def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
         """With what is null taken from a corpus of ``lengths`` int64 [n]."""

@@ -35,7 +35,7 @@ TokenizerName = Literal["bytes", "byte_pair"]
 # Each byte is the character of the same number (Latin-1), so that a package for text
 # takes any document.
 _ENCODING = "latin-1"
-# Words with the space before them, numbers, other signs and white space: ASCII is said
+# Words with the space before them, numbers, other signs and white space: ASCII is meant
 # letter by letter, because the characters above it are bytes.
 _SPACE, _LETTERS, _DIGITS = r" \t\n\r\f\v", "A-Za-z_\u0080-\u00ff", "0-9"
 _WORDS = f" ?[{_LETTERS}]+| ?[{_DIGITS}]{{1,3}}| ?[^{_SPACE}{_LETTERS}{_DIGITS}]+|[{_SPACE}]+"

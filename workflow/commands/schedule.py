@@ -82,10 +82,10 @@ def add(commands: Any) -> None:
 
 def _schedule(options: argparse.Namespace) -> int:
     from railx.io import write_json
-    from railx.planning.format.chrome import chrome_trace
     from railx.planning.format.files import write_plan
-    from railx.planning.format.occupancy import cost_of
     from railx.planning.format.parts import PlanError
+    from railx.planning.format.predictions import cost_of
+    from railx.planning.format.tables import chrome_trace
 
     _check_endings(options)
     plan = plan_of(options.plan)

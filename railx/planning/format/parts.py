@@ -152,10 +152,9 @@ class Pipeline:
     """Chunks in forward order through the stages of one data-parallel replica.
 
     Each stage is ``degree`` ranks, which share the tokens of every chunk in order.
-    ``schedule`` names the order in which stages run their passes and ``order`` says it
-    outright, a list of passes for each stage ("F0", "F1", "B1", ...), which then counts
-    alone (``railx.planning.format.schedule``). Only ``interleaved`` has several virtual
-    stages.
+    ``schedule`` names the order in which stages run their passes; ``order``, a list of
+    passes for each stage ("F0", "F1", "B1", ...), replaces it where given
+    (``schedule``). Only ``interleaved`` has several virtual stages.
     """
 
     stages: Annotated[int, AtLeast(1)]
