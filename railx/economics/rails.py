@@ -55,13 +55,10 @@ class OpticalRail:
 
     arrangement: str
     """One of ``ARRANGEMENTS``."""
-
     switches: int
     """Switches of a rail."""
-
     ports: int
     """Used ports of a rail."""
-
     passes: int
     """Switches that a circuit passes."""
 

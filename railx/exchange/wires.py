@@ -88,8 +88,8 @@ def wires(topology: Topology) -> Wires:
         )
     columns = {name: getattr(links, name)[up] for name in _COLUMNS}
     return Wires(
-        forward=links.src[up].astype(np.int64),
-        backward=links.dst[up].astype(np.int64),
+        low=links.src[up].astype(np.int64),
+        high=links.dst[up].astype(np.int64),
         kind=columns["kind"].astype(np.int64),
         gbps=columns["gbps"],
         latency_ns=columns["latency_ns"],

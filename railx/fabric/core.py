@@ -63,10 +63,10 @@ from railx.fabric.actions import (
     SwitchAction,
 )
 from railx.fabric.decisions.account import Account
+from railx.fabric.decisions.granting import SwitchEvents
 from railx.fabric.decisions.identity import Identity
 from railx.fabric.decisions.questions import Questions
 from railx.fabric.decisions.state import CHANNELS, LISTENERS, OPEN_OPERATIONS, TOMBSTONES
-from railx.fabric.decisions.switches import SwitchEvents
 from railx.fabric.holdings import OperationKey
 
 __all__ = [

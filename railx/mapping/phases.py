@@ -45,10 +45,8 @@ class Use:
 
     axes: tuple[str, ...]
     """Axes of the layout that the line holds."""
-
     over: tuple[str, ...]
     """The parallelisms of more than one member on them, in the layout's order."""
-
     nodes: int
     """Nodes of a group on the line."""
 
@@ -86,16 +84,12 @@ class Programme:
 
     micro_batch: tuple[Step, ...]
     """Forward and backward of one micro-batch."""
-
     end: tuple[Step, ...]
     """What follows all micro-batches."""
-
     micro_batches: int
     """Micro-batches of a step."""
-
     waits: int
     """Micro-batches that a stage waits for others: stages - 1 (1F1B)."""
-
     compute_ns: float
     """What of a micro-batch is computation, pauses of the network all."""
 
@@ -112,7 +106,6 @@ class Windows:
 
     count: Mapping[float, int]
     """Changes that the step pays for, those of waits included."""
-
     changes: int
     """Changes of a chip in its own micro-batches and at the end."""
 

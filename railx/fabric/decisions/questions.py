@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from railx.fabric.actions import Action, RefuseAction
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.decisions.granting import Granting
-from railx.fabric.decisions.listeners import involved
+from railx.fabric.decisions.leases import involved
 from railx.fabric.decisions.refusals import disagreement
 from railx.fabric.decisions.state import (
     LISTENERS,

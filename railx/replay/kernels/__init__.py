@@ -16,9 +16,8 @@ From below: :mod:`state` (the records), :mod:`containers`, :mod:`circuits` (port
 last), :mod:`controller` (messages and decisions), :mod:`ranks` (programs), :mod:`loop`.
 """
 
-from railx.replay.kernels.account import account
 from railx.replay.kernels.compiling import SOURCES
-from railx.replay.kernels.loop import run
+from railx.replay.kernels.loop import account, run
 from railx.replay.kernels.state import EngineState
 
 __all__ = ["SOURCES", "EngineState", "account", "run"]
