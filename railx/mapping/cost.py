@@ -5,20 +5,23 @@ The cost is that of the network.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from railx.economics import PricedNetwork, price_network, read_catalogue
 from railx.families import families_with, family_of
-from railx.mapping.settings import MappingSettings
+from railx.mapping.settings import MappingSettings, SwitchedNetwork, SwitchedSettings
 from railx.mapping.step import Basis
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
+    "NetworkCost",
     "check_reference",
     "comparison_bases",
     "equal_bandwidth",
     "injection_gb_s_per_chip",
+    "network_cost",
 ]
 
 _BITS_PER_BYTE = 8
@@ -78,6 +81,33 @@ def check_reference(settings: MappingSettings, reference: FamilySettings) -> Non
             f"got {settings.reference!r} of family {reference.family}; allowed: a topology of a"
             f" family with a bill ({families_with('bill')})",
         )
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """USD and W of a network, per unit that the caller chose."""
+
+    usd: float
+    watts: float | None
+
+
+def network_cost(
+    settings: SwitchedSettings,
+    name: str,
+    chosen: SwitchedNetwork,
+    scale: Callable[[PricedNetwork], float],
+) -> NetworkCost:
+    """The bill of a network times ``scale``; SettingsError where it has no price."""
+    priced = PricedNetwork(chosen.topology, counting=chosen.counting)
+    try:
+        bill = price_network(name, priced, settings.price_set, read_catalogue(settings.catalogue))
+    except SettingsError as error:
+        raise error.under("switched") from None
+    factor, watts = scale(priced), [row["total_watts"] for row in bill]
+    return NetworkCost(
+        factor * sum(row["total_usd"] for row in bill),
+        None if None in watts else factor * sum(watts),
+    )
 
 
 def _usd_per_injection_gb_s(

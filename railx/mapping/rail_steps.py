@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from railx.economics import PricedNetwork, price_network, read_catalogue
 from railx.fabric.circuits import Configuration
 from railx.fabric.settings import Mode
 from railx.families import TopologySettings, build_topology, family_of
+from railx.mapping.cost import NetworkCost, network_cost
 from railx.mapping.layout import assign_ranks, group_members
 from railx.mapping.phases import Plan, Turn, Use, plans
 from railx.mapping.settings import (
@@ -45,7 +45,6 @@ from railx.mapping.underlay import node_rates_gb_s
 from railx.replay.programs import KINDS, Programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import TableWiring, Wire
-from railx.settings import SettingsError
 from railx.steps.programs import PARALLELISMS_OF_CHANNELS, programs
 from railx.steps.settings import StepJob
 
@@ -88,13 +87,12 @@ class _Candidate:
         return [use for use in self.wirings if parallelism in use.over]
 
     def words(self) -> str:
-        """Turns after one another, uses of a turn beside one another."""
-        return "; then ".join(
-            " + ".join(
-                f"{'/'.join(use.over)} on {'/'.join(use.axes)} {self.wirings[use]} x{rails}"
-                for use, rails in turn.rails.items()
-            )
-            for turn in self.plan.turns
+        """The plan as text."""
+        return self.plan.words(
+            {
+                use: f"{'/'.join(use.over)} on {'/'.join(use.axes)} {wiring}"
+                for use, wiring in self.wirings.items()
+            }
         )
 
 
@@ -111,7 +109,16 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
     generated = settings.generated
     if generated is None:
         return
-    costs = {name: _Cost.of(settings, chosen) for name, chosen in generated.networks.items()}
+    costs = {
+        # USD and W per GB/s of a GPU that leaves its server.
+        name: network_cost(
+            settings,
+            "",
+            chosen,
+            lambda priced: 1 / (node_rates_gb_s(build_topology(priced.topology))[0] * priced.chips),
+        )
+        for name, chosen in generated.networks.items()
+    }
     for (name, chosen), (step_name, step) in product(
         generated.networks.items(), generated.steps.items()
     ):
@@ -123,31 +130,12 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
                 yield {column: (head | row)[column] for column in _COLUMNS}
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """USD and W of what leaves a server, per GB/s of a GPU."""
-
-    usd: float
-    watts: float | None
-
-    @classmethod
-    def of(cls, settings: SwitchedSettings, chosen: SwitchedNetwork) -> _Cost:
-        priced = PricedNetwork(chosen.topology, counting=chosen.counting)
-        catalogue = read_catalogue(settings.catalogue)
-        try:
-            bill = price_network("", priced, settings.price_set, catalogue)
-        except SettingsError as error:
-            raise error.under("switched") from None
-        scale = 1 / (node_rates_gb_s(build_topology(chosen.topology))[0] * priced.chips)
-        watts = [row["total_watts"] for row in bill]
-        return cls(
-            scale * sum(row["total_usd"] for row in bill),
-            None if None in watts else scale * sum(watts),
-        )
-
-
 def _rows(
-    settings: RailStepsSettings, step: RailStep, chosen: SwitchedNetwork, gb_s: float, cost: _Cost
+    settings: RailStepsSettings,
+    step: RailStep,
+    chosen: SwitchedNetwork,
+    gb_s: float,
+    cost: NetworkCost,
 ) -> Iterator[dict[str, Any]]:
     job = step.step.jobs()[step.job]
     gpus = job.degrees.ranks
