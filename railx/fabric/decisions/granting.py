@@ -28,7 +28,7 @@ __all__ = ["Granting", "SwitchEvents", "Switching"]
 
 
 class Switching(HandedBack):
-    """Moves circuits that nobody leases."""
+    """Moves circuits without a lease."""
 
     def _is_coming_up(self, circuit: Circuit) -> bool:
         return self.moving.get(circuit.ports[0]) == circuit
@@ -68,7 +68,7 @@ class Switching(HandedBack):
         self._forget_ahead(circuits)
 
     def _darken(self, circuit: Circuit, port: Port) -> list[Action]:
-        """A circuit lost a port: its leases end, and those on it are told."""
+        """A circuit lost a port: its leases end, and their ranks get an error."""
         message = self._lost_port(port)
         self._drop([circuit])
         actions: list[Action] = []
@@ -116,7 +116,7 @@ class Granting(Switching):
         return actions + self._speculate() if self._touched_hints else actions
 
     def _is_first(self, operation: TrackedOperation) -> bool:
-        """Whether nobody who came before waits for a port of the operation."""
+        """Whether no earlier operation waits for a port of this one."""
         order, waiting = operation.order, self._waiting
         for port in operation.ports:  # noqa: SIM110 (asked most often of all)
             if next(iter(waiting[port])) != order:
@@ -151,8 +151,8 @@ class Granting(Switching):
             return actions
         self._forget(operation)
         actions = self._grant_all(operation, hold, now_ns)
-        # Who asked for another operation on these circuits holds them now, and its
-        # peers will not ask any more.
+        # Ranks that asked for another operation on these circuits hold them now, and
+        # their peers send no further questions.
         for other in list(self._by_configuration.get(configuration, {}).values()):
             if not other.granted and other.order is None:
                 self._forget(other)
@@ -162,9 +162,9 @@ class Granting(Switching):
     def _grant_all(
         self, operation: TrackedOperation, hold: Hold | None, now_ns: int
     ) -> list[Action]:
-        """Tell all who asked.
+        """Grant to all members that asked.
 
-        Who has ended its part already waits for nothing, but has to know what it holds.
+        A member that has ended its part waits for nothing, but has to know its lease.
         """
         actions: list[Action] = []
         number = None if hold is None else hold.number
@@ -231,7 +231,7 @@ class Granting(Switching):
         hold: Hold,
         now_ns: int,
     ) -> list[Action]:
-        """Answer a rank whose question crossed the grant of the lease that it holds."""
+        """Answer a rank whose question crossed the grant of its lease."""
         fresh = self._last_of(rank, key[0]) < key[1]
         operation = TrackedOperation(key, configuration, hold.circuits, frozenset())
         asked = Asked(request, now_ns, fresh and self._take_hint(rank, configuration), True)
@@ -248,8 +248,9 @@ class Granting(Switching):
         return [self._grant_action(operation, rank, now_ns, hold.number)]
 
     def _speculate(self) -> list[Action]:
-        """Switch for hinted configurations that all members expect, where nobody waits
-        for the ports.
+        """Switch for hinted configurations that all members expect.
+
+        Only where no operation waits for the ports.
         """
         turns = {
             expected.ready: configuration
@@ -312,7 +313,7 @@ class SwitchEvents(Granting):
     def switch_failed(self, command: int, reason: str, now_ns: int) -> list[Action]:
         """The switch could not carry out a command: none of its circuits is up.
 
-        Who waits for them gets an error; the next question tries again.
+        Ranks that wait for them get an error; the next question tries again.
         """
         action = self._commands.pop(command, None)
         if action is None:

@@ -19,7 +19,7 @@ __all__ = ["Identity", "Restart"]
 
 
 class Restart(Granting):
-    """Learns from the ranks what the controller before this one knew."""
+    """Restores the state of an earlier controller from its ranks."""
 
     @property
     def awaited(self) -> frozenset[int]:
@@ -29,7 +29,7 @@ class Restart(Granting):
         return frozenset(range(self.ranks)) - self._presented.keys() - self._gone.keys()
 
     def present(self, rank: int, presentation: Presentation, now_ns: int) -> list[Action]:
-        """``rank`` tells a restarted controller what it has begun.
+        """``rank`` presents its operations to a restarted controller.
 
         Then it asks its open questions again. From now on it asks before every
         operation and releases those in ``presentation.open``. A second time changes
@@ -44,7 +44,7 @@ class Restart(Granting):
         return [] if self.awaited else self._recover(now_ns)
 
     def end_recovery(self, now_ns: int) -> list[Action]:
-        """Who has not presented by now is dead."""
+        """Ranks that have not presented by now count as dead."""
         for rank in sorted(self.awaited):
             self._gone[rank] = "did not come back after the controller was restarted"
             self._former[rank] = self._present.pop(rank, None)
@@ -52,9 +52,9 @@ class Restart(Granting):
         return self._recover(now_ns) if self.recovering else []
 
     def _recover(self, now_ns: int) -> list[Action]:
-        """All who are left have presented: go on as if all leases had been recalled."""
+        """All remaining ranks have presented: go on as if all leases were recalled."""
         self.recovering = False
-        # Who is new has begun nothing of what its last life was part of.
+        # A new process has begun none of the operations of the former one.
         lost = {
             rank: "is another process since the controller was restarted"
             for rank in self._present
@@ -110,7 +110,7 @@ class Restart(Granting):
 
 
 class Identity(Restart):
-    """Keeps the lives of ranks apart."""
+    """Separates the processes of a rank."""
 
     def register(
         self, rank: int, incarnation: int | None = None, *, returning: bool = False
@@ -129,7 +129,7 @@ class Identity(Restart):
         if returning and not self.recovering:
             return f"rank {rank} came back too late: the controller does not wait for it any more"
         if not self._present and not self.recovering:
-            # The first rank of the next program: nobody of the last one is missed.
+            # The first rank of the next program: losses of the last one are over.
             self._gone.clear()
             self._tombstones.clear()
         self._present[rank] = incarnation
@@ -145,7 +145,7 @@ class Identity(Restart):
         return None
 
     def leave(self, rank: int, reason: str, now_ns: int) -> list[Action]:
-        """``rank`` is gone: whoever waits for it gets an error, and its leases end.
+        """``rank`` is gone: ranks that wait for it get an error, and its leases end.
 
         ``reason`` completes "rank 3 ...".
         """

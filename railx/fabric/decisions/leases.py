@@ -19,10 +19,10 @@ __all__ = ["Leases", "Listeners", "involved"]
 
 
 class Listeners(Operations):
-    """Keeps who listens, and finds whom they wait for."""
+    """Listening ranks and the senders that they wait for."""
 
     def _hear(self, rank: int, request: int) -> None:
-        """A question of who listens has had its answer."""
+        """A listening rank's question has its answer."""
         heard = self._heard.setdefault(rank, {})
         heard[request] = None
         if len(heard) > LISTENERS:
@@ -46,9 +46,9 @@ class Listeners(Operations):
                 del self._listened[configuration]
 
     def _find(self) -> list[Action]:
-        """Tell who listens of the first sender that stands before its channels.
+        """Answer listening ranks with the first sender that waits on their channels.
 
-        Where none does, of an operation that failed before its receiver came to it.
+        Without one, with an operation that failed before its receiver asked for it.
         """
         stirred = [key for key in self._stirred if key in self._listeners]
         self._stirred.clear()
@@ -105,7 +105,7 @@ def involved(rank: int, listener: Listener) -> set[int]:
 
 
 class Leases(Listeners):
-    """Leases circuits and recalls what is held."""
+    """Leases circuits and recalls held leases."""
 
     def _lease(self, operation: TrackedOperation) -> None:
         for circuit in operation.circuits:
@@ -125,9 +125,9 @@ class Leases(Listeners):
         self._touch(operation.ports)
 
     def _hold(self, operation: TrackedOperation) -> Hold | None:
-        """Begin a held lease with the grant of ``operation``, if there may be one.
+        """Begin a held lease with the grant of ``operation``.
 
-        Not where others wait for its ports already.
+        None where others wait for its ports already, or where members cannot hold one.
         """
         configuration = operation.configuration
         if not operation.circuits or configuration in self.holds:
@@ -151,7 +151,7 @@ class Leases(Listeners):
         return hold
 
     def _others_wait(self, operation: TrackedOperation) -> bool:
-        """Whether its ports are wanted for something else."""
+        """Whether operations of another configuration wait for its ports."""
         waiting, configuration = self._waiting, operation.configuration
         for port in operation.ports:
             if port in waiting:
@@ -161,7 +161,7 @@ class Leases(Listeners):
         return False
 
     def _recall(self, configuration: Configuration, reason: str | None = None) -> list[Action]:
-        """Ask those who still hold a lease to give it back, once."""
+        """Ask the holders of a lease to give it back, once."""
         hold = self.holds.get(configuration)
         if hold is None or hold.recalled:
             return []
@@ -199,7 +199,7 @@ class Leases(Listeners):
         return [action for configuration in in_the_way for action in self._recall(configuration)]
 
     def _standing_before(self, configuration: Configuration) -> set[int]:
-        """Who has asked for an operation that needs this, and waits for it."""
+        """Ranks that have asked for an operation with this configuration, and wait."""
         return {
             rank
             for operation in self._by_configuration.get(configuration, {}).values()

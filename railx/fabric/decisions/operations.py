@@ -31,7 +31,7 @@ __all__ = ["Hints", "Operations"]
 
 
 class Hints(Refusals):
-    """Keeps what ranks expect."""
+    """The configurations that ranks expect."""
 
     def _take_hint(self, rank: int, configuration: Configuration) -> bool:
         hint = self._take_back_hint(rank)
@@ -109,7 +109,7 @@ class Operations(Hints):
             discard(self._by_member, member, key)
 
     def _stand(self, operation: TrackedOperation, rank: int, asked: Asked) -> None:
-        """A member stands before an operation that is not granted."""
+        """A member waits for an operation that is not granted."""
         operation.asked[rank] = asked
         self._expect(operation.configuration, rank, 1)
         if self._listening:
@@ -131,7 +131,7 @@ class Operations(Hints):
         self._touch(operation.ports)
 
     def _enqueue(self, operation: TrackedOperation) -> None:
-        """All may have asked: then the operation takes its place in the queue."""
+        """Queue an operation once all members have asked."""
         if operation.order is not None or len(operation.asked) < len(
             operation.configuration.members
         ):
@@ -148,7 +148,7 @@ class Operations(Hints):
         return [self._queue[order] for order in sorted(first)]
 
     def _touch(self, ports: Iterable[Port]) -> None:
-        """Something changed at these ports: look again at who waits for them."""
+        """Something changed at these ports: visit their first operations again."""
         everyone, ready = self._waiting, self._ready
         orders = set()
         for port in ports:
@@ -172,9 +172,9 @@ class Operations(Hints):
         )
 
     def _fail(self, operation: TrackedOperation, message: str, reason: str) -> list[Action]:
-        """End an operation that was not granted in an error for all who asked for it.
+        """End an operation that was not granted in an error for all that asked for it.
 
-        Who comes to it later is told then. The caller advances.
+        Members that ask later get the error then. The caller advances.
         """
         self._forget(operation)
         members = set(operation.configuration.members)
@@ -189,7 +189,7 @@ class Operations(Hints):
         ]
 
     def _bury(self, key: OperationKey, message: str, reason: str, untold: set[int]) -> None:
-        """Who comes to a failed operation later is told then, and nobody else."""
+        """Keep a failed operation's error for the members that ask later."""
         if not untold:
             self._tombstones.pop(key, None)
             return
@@ -217,7 +217,7 @@ class Operations(Hints):
             configuration = operation.configuration
             if operation.granted or rank in operation.asked or rank not in configuration.members:
                 continue
-            # What it has begun under a lease counts when the lease ends.
+            # Operations begun under a lease count when the lease ends.
             if configuration not in self.holds:
                 message = passed(rank, configuration, operation.key)
                 actions += self._fail(operation, message, "ended")
@@ -225,7 +225,7 @@ class Operations(Hints):
         return actions
 
     def _mark_notified(self, key: OperationKey, rank: int) -> None:
-        """A member knows that an operation failed."""
+        """A member has got the error of a failed operation."""
         tombstone = self._tombstones.get(key)
         if tombstone is not None:
             tombstone.untold.discard(rank)

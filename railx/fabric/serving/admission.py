@@ -48,7 +48,7 @@ class Admission(ServerBase):
         return len(self._coming) < _COMING
 
     def starved(self, error: OSError) -> bool:
-        """The process has no descriptor left; returns whether it evicted a connection."""
+        """The process has no descriptor left; returns whether one was freed."""
         self._count("no_descriptor", f"a connection has to wait ({error.strerror})")
         return self._evict("no_descriptor")
 

@@ -101,7 +101,7 @@ class ServerBase:
         )
         lit = self._switch.read()
         self.core = ControllerCore(layout, ranks, active=lit, recovering=keeps_light.before)
-        #: Seconds in which ranks look for a lost controller: a new one may read the light.
+        #: Seconds in which ranks look for a lost controller, where light survives it.
         self._reconnect_s = settings.timeout_s if keeps_light.after else 0.0
         self._journal: Journal | None = None
         if settings.journal is not None:
