@@ -160,10 +160,11 @@ class Questions(Granting):
         self._stirred.add((rank, request))
         return [*(item for pair in pairs for item in self._recall(pair)), *self._advance(now_ns)]
 
-    def unlisten(self, rank: int, request: int) -> None:
-        """``rank`` stops waiting for a sender."""
+    def unlisten(self, rank: int, request: int) -> list[Action]:
+        """``rank`` stops waiting for a sender; no action follows."""
         self._drop_listener(rank, request)
         self._hear(rank, request)
+        return []
 
     def release(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
         """``rank`` has ended its part of an operation.

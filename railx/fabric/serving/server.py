@@ -67,7 +67,7 @@ _EVENTS: dict[type[Any], Callable[[ControllerCore, int, Any, int], Sequence[Acti
     Listen: lambda core, rank, asked, now_ns: core.listen(
         rank, asked.request, asked.channels, now_ns
     ),
-    Unlisten: lambda core, rank, asked, now_ns: core.unlisten(rank, asked.request) or (),
+    Unlisten: lambda core, rank, asked, now_ns: core.unlisten(rank, asked.request),
     Abandon: lambda core, rank, asked, now_ns: core.abandon(rank, asked.key, now_ns),
 }
 
