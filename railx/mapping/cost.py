@@ -1,7 +1,4 @@
-"""What topologies are compared at: equal injection bandwidth, and equal cost.
-
-The cost is that of the network.
-"""
+"""Bases of comparison: equal injection bandwidth, and equal cost of the network."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def injection_gb_s_per_chip(topology: Topology) -> float:
 
 
 def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
-    """The basis at which the ports have the wanted injection bandwidth.
+    """The basis at which the ports have the injection bandwidth of the settings.
 
     All links are scaled by the same factor; it has no cost.
     """
@@ -54,8 +51,8 @@ def comparison_bases(
     ``reference`` are the settings of the reference topology. A network costs in
     proportion to the rate of its ports. So at equal bandwidth it costs its USD per GB/s
     of injection times the injection bandwidth, and at equal cost its ports have the
-    bandwidth that the reference's cost buys. Links inside a node (and scale-up
-    switches) stand in no bill: at equal cost they keep the rate of equal bandwidth.
+    bandwidth that the reference's cost buys. No bill has links inside a node (or
+    scale-up switches): at equal cost they keep the rate of equal bandwidth.
     Raises SettingsError where the reference has no bill, and as
     :func:`railx.economics.price_network`.
     """

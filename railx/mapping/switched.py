@@ -1,11 +1,11 @@
 """Training jobs on circuits that are set once, switched in the job, or both.
 
-What no paper compares: RailX sets its rings for a job and keeps them, Opus switches the
-circuits of photonic rails between the phases of a step. Both are here one mechanism,
-ports that uses share out or take turns on (:mod:`railx.mapping.phases`), so that RailX
-can be switched in the job as well, and photonic rails be set once. Modes:
+No paper compares these: RailX sets its rings for a job and keeps them, Opus switches
+the circuits of photonic rails between the phases of a step. Both are one mechanism
+here, ports that uses divide or take turns on (:mod:`railx.mapping.phases`), so that
+RailX can be switched in the job as well, and photonic rails be set once. Modes:
 
-* ``set_once``: one turn, the uses share out the rails for the whole job.
+* ``set_once``: one turn, the uses divide the rails for the whole job.
 * ``every_phase``: each use has all rails of its line while it lasts.
 * ``where_it_pays``: the best of all plans at the latency, those two among them.
 * ``packets``: electrical switches, nothing to set.
@@ -80,7 +80,7 @@ class _Candidate:
 
 
 class _Network:
-    """A network under its routings that answers how long transfers take."""
+    """A network under its routings, and the times of transfers on it."""
 
     def __init__(self, chosen: SwitchedNetwork, name: str) -> None:
         self.chosen = chosen

@@ -159,14 +159,14 @@ def all_phases(job: StepJob) -> list[list[tuple[str, int]]]:
     return [phases(template) for template in templates(job, electrical=False)]
 
 
-#: The rule where packet switches join everything.
+#: The rule with packet switches between all ranks.
 _PACKETS = "electrical"
 _MODES: tuple[Mode, ...] = ("on_demand", "provisioned")
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What a job is replayed under."""
+    """Circuit rule, mode and latency of a replay."""
 
     rule: str
     mode: Mode
@@ -174,7 +174,7 @@ class _Setting:
 
 
 def job_head(name: str, variant: str, job: StepJob) -> dict[str, Any]:
-    """What every table says of a job."""
+    """The columns of a job in every table."""
     degrees = job.degrees
     return {
         "step": name,
@@ -269,7 +269,7 @@ def circuit_model(job: StepJob, rule: str, *, all_ranks: bool) -> CircuitModel:
 
 
 def _by_formula(timeline: Iterable[Sequence[Window]], setting: _Setting) -> float:
-    """What switching adds by the paper's formula, on the rank where it is most."""
+    """The time that switching adds by the paper's formula, on the slowest rank."""
     if setting.mode == "electrical":
         return 0.0
     hidden = setting.mode == "provisioned"
