@@ -100,7 +100,7 @@ class PricedNetwork:
 
     @property
     def ports(self) -> Ports:
-        """What the network is built of, in ports."""
+        """The components of the network, in ports."""
         if self.counting is None:
             return self.bill.ports(self.topology)
         return self.bill.countings[self.counting](self.topology)
@@ -193,7 +193,7 @@ class ScaleSettings:
 
 @dataclass(frozen=True)
 class ClaimMapSettings:
-    """Where the cost claims hold over price ratios, and what moves their boundary.
+    """The range of the cost claims over price ratios, and its sensitivities.
 
     The base case is ``sensitivity.railx`` against ``sensitivity.fat_trees[0]``. Every
     list but the two axes is changed one value at a time.
@@ -270,7 +270,7 @@ class RailsSettings:
     priced_switch: Annotated[str, NotEmpty()]
     """The one of them whose price per port the catalogue has."""
     ocs_port_price_factors: Annotated[tuple[Annotated[float, Positive()], ...], NotEmpty()]
-    """Price of an optical port over the catalogue's; 1 and what it may be instead."""
+    """Prices of an optical port over the catalogue's; 1 and others."""
     map: RailMapSettings
     """Where the claims hold."""
 
@@ -289,7 +289,7 @@ class EconomicsSettings:
     catalogue: Annotated[str, NotEmpty()]
     """Price catalogue, a CSV file of the repository."""
     price_set: Annotated[str, NotEmpty()]
-    """Price set that holds unless a network names its own."""
+    """Default price set; a network may name another."""
     networks: Annotated[dict[str, PricedNetwork], NotEmpty()]
     """The networks by name."""
     sensitivity: SensitivitySettings
@@ -297,7 +297,7 @@ class EconomicsSettings:
     scale: ScaleSettings
     """Cost over the number of chips."""
     claim_map: ClaimMapSettings
-    """Where the cost claims hold, and what moves their boundary."""
+    """The range of the cost claims, and its sensitivities."""
     rails: RailsSettings
     """Electrical and photonic rails by platform and size."""
 

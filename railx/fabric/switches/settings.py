@@ -15,13 +15,13 @@ __all__ = [
     "SwitchSettings",
 ]
 
-#: Milliseconds of a day: what takes longer is no switching.
+#: Milliseconds of a day, the longest latency.
 DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
 class PortFailureSettings:
-    """A failure that the emulated switch has on purpose."""
+    """An injected failure of the emulated switch."""
 
     ports: Annotated[tuple[str, ...], NotEmpty()]
     """Ports that are lost, as GPU.left or GPU.right."""
@@ -30,7 +30,7 @@ class PortFailureSettings:
     for_s: Annotated[float, Positive()] | None
     """Seconds until the ports are back. None: they stay lost."""
     reason: Annotated[str, NotEmpty()]
-    """What ranks are told."""
+    """Reason in the errors of ranks."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class EmulatedSwitchSettings:
     driver: Literal["emulated"] = "emulated"
     """Emulated: no light is switched."""
     technology: str | None = None
-    """Row of resources/published/opus_ocs_technologies.csv that the numbers stand for.
+    """Row of resources/published/opus_ocs_technologies.csv of the numbers.
     None: no particular switch.
     """
     ports: Annotated[int, AtLeast(2)] | None = None
@@ -56,7 +56,7 @@ class EmulatedSwitchSettings:
     the switch is dark at every start.
     """
     failures: tuple[PortFailureSettings, ...] = ()
-    """Failures on purpose."""
+    """Injected failures."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class NetconfSwitchSettings:
     """
 
     driver: Literal["netconf"]
-    """Real switches, spoken to by NETCONF."""
+    """Real switches with NETCONF."""
     addresses: Annotated[tuple[str, ...], NotEmpty()]
     """host:port of the switch of each rail, rails in order."""
     host_keys: tuple[str, ...]
@@ -75,11 +75,11 @@ class NetconfSwitchSettings:
     is accepted.
     """
     username: Annotated[str, NotEmpty()]
-    """Who logs in. The password is in the environment: RAILX_SWITCH_PASSWORD."""
+    """User name. The password is in the environment: RAILX_SWITCH_PASSWORD."""
     key_file: Annotated[str, NotEmpty()] | None
     """File with the private key that logs in. None: the password does."""
     reply_timeout_s: Annotated[float, Positive()]
-    """Seconds that a switch has for an answer; then it counts as lost."""
+    """Seconds without an answer after which a switch counts as lost."""
     poll_s: Annotated[float, Between(0.01, 3600)]
     """Seconds between two questions for failed ports."""
 
