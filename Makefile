@@ -59,7 +59,7 @@ report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT
 sync: $(READY) ## upload the W&B runs that were written offline, each once (needs `wandb login`)
 	@$(BIN)/railx sync
 
-schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
+schemas: $(READY) ## refresh what make setup wrote about conf/: JSON Schemas for editors, a page of every key (resources/schemas/conf)
 	@$(BIN)/python -m workflow.schemas
 
 test: $(READY) ## the static checks and the test suite (WORKERS=2 processes)
@@ -137,7 +137,7 @@ lock: $(READY) ## resolve the dependencies anew into requirements.lock (needs uv
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --extra dev --extra site pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
 
-wheel: $(READY) ## the package as a wheel: dist/railx_lab-VERSION-py3-none-any.whl
+wheel: $(READY) schemas ## the package as a wheel: dist/railx_lab-VERSION-py3-none-any.whl
 	@rm -rf build dist
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
 

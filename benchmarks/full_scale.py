@@ -38,7 +38,7 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
+    plain = read_choice("topology", name) | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 

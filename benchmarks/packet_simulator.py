@@ -42,9 +42,9 @@ def prepare(
     case: str, **window: int
 ) -> tuple[Topology, RoutingTable, UniformTraffic, PacketNetworkSettings]:
     name, changes, routing, offered = CASES[case]
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
+    plain = read_choice("topology", name) | changes
     topology = build_topology(load(TopologySettings, plain, "topology"))
-    model = read_choice(CONF / "network" / "packet.yaml") | {"routing": routing} | window
+    model = read_choice("network", "packet") | {"routing": routing} | window
     network: PacketNetworkSettings = load(PacketNetworkSettings, model, "network")
     return topology, build_routing(topology, routing), UniformTraffic("uniform", offered), network
 

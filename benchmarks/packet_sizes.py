@@ -45,11 +45,11 @@ CHIP_CYCLES = 1_000_000
 def run(ports: int, repeats: int, *, grouped: bool) -> dict[str, Any]:
     """One size: its table, processor time and peak memory of this process."""
     start = time.process_time()
-    plain = read_choice(CONF / "topology" / "railx_hyperx_m4n2.yaml") | {"n": ports}
+    plain = read_choice("topology", "railx_hyperx_m4n2") | {"n": ports}
     topology = build_topology(load(TopologySettings, plain, "topology"))
     cycles = CHIP_CYCLES // topology.chips
     window = {"warmup_cycles": 0, "measured_cycles": cycles}
-    model = read_choice(CONF / "network" / "packet.yaml") | window
+    model = read_choice("network", "packet") | window
     network: PacketNetworkSettings = load(PacketNetworkSettings, model, "network")
     table = build_routing(topology, network.routing, grouped=grouped)
     width = topology.links.gbps / topology.settings.port_gbps

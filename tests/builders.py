@@ -74,7 +74,7 @@ SMALL_JOB: dict[str, Any] = {
 
 def choice(group: str, name: str, **changes: Any) -> dict[str, Any]:
     """The plain settings of conf/``group``/``name``.yaml with ``changes``."""
-    return read_choice(CONF / group / f"{name}.yaml") | changes
+    return read_choice(group, name) | changes
 
 
 @cache

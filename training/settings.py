@@ -12,8 +12,8 @@ from random import Random
 from typing import Annotated, Any, Literal
 
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
-from railx.planning.plan import Plan, check_ranks
-from railx.planning.schedule import RUNNABLE, operations, stage_layers
+from railx.planning.format.plan import Plan, check_ranks
+from railx.planning.format.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
     AtLeast,
     Between,

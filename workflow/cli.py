@@ -11,9 +11,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -133,6 +134,14 @@ _SAID = (
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage."""
 
+    #: Writes the epilog once help is asked for: choices without files cost imports.
+    make_epilog: Callable[[], str] | None = None
+
+    def format_help(self) -> str:
+        if self.make_epilog is not None:
+            self.epilog = self.make_epilog()
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         for pattern, words_for_it in _SAID:
             if found := re.fullmatch(pattern, message, re.DOTALL):
@@ -170,7 +179,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_stage(commands: Any, stage: Stage, by_hand: ByHand) -> None:
-    parser = command(commands, stage.name, stage.help, stage.help, _epilog(by_hand))
+    parser = command(commands, stage.name, stage.help, stage.help, "")
+    vars(parser)["make_epilog"] = partial(_epilog, by_hand)
     parser.add_argument(
         "overrides",
         nargs="*",

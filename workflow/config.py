@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 from railx import places
 from railx.economics import EconomicsSettings
@@ -48,6 +48,7 @@ from railx.workload.profile import ProfileSettings
 from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow import composed
+from workflow.choices import choice_content
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
 from workflow.overrides import check_single
 from workflow.trees import Unplain, composed_plainly
@@ -70,7 +71,7 @@ _HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
 _COMPOSERS = tuple(
     _HERE / f"{name}.py"
-    for name in ("config", "mounts", "composed", "overrides", "trees", "yaml_files")
+    for name in ("choices", "config", "mounts", "composed", "overrides", "trees", "yaml_files")
 )
 #: Where composed configs are kept.
 KEPT = places.cache("composed")
@@ -376,14 +377,15 @@ def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable
             )
 
 
-def read_choice(path: Path) -> dict[str, Any]:
-    """The plain content of a file of a group in conf/ with all that it inherits.
+def read_choice(group: str, name: str) -> dict[str, Any]:
+    """A choice of conf/ as plain data, with what it inherits and the classes' defaults.
 
-    Not checked; what it leaves open is ``???``.
+    Not checked; keys that are open are ``???`` or missing.
     """
-    group = path.parent.name
-    content: dict[str, Any] = _compose(f"{group}/{path.stem}", StageSettings, [])[group]
-    return content
+    from workflow.groups import groups, with_defaults
+
+    content = _compose(f"{group}/{name}", StageSettings, [])[group]
+    return cast("dict[str, Any]", with_defaults(groups()[group], content))
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
@@ -450,6 +452,11 @@ def _with_hydra(primary: str | dict[str, Any], overrides: list[str]) -> dict[str
     if not isinstance(primary, str):
         ConfigStore.instance().store("mounted", primary)
         primary = "mounted"
+    for group in sorted(path.name for path in CONF.iterdir() if path.is_dir()):
+        for name in choices(group):
+            if not (CONF / group / f"{name}.yaml").is_file():
+                content = choice_content(CONF, group, name)
+                ConfigStore.instance().store(name, content, group=group)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose(primary, overrides=overrides)
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)

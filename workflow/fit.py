@@ -23,7 +23,7 @@ from railx.mapping.layout import assign_ranks
 from railx.network.sub_grid import sub_grid
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
 from railx.places import WORK
-from railx.planning.best_schedule import TRAINED
+from railx.planning.pipeline.best_schedule import TRAINABLE_SCHEDULES
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.reconfiguration import check_same_hardware
@@ -564,11 +564,11 @@ def _check_training(experiment: Experiment) -> None:
             ) from None
         # What "best" takes is known when the plan is.
         schedule = getattr(plan.planner, "schedule", "best")
-        if schedule not in (*TRAINED, "best", "best_trained"):
+        if schedule not in (*TRAINABLE_SCHEDULES, "best", "best_trained"):
             raise SettingsError(
                 f"plans.{run.plan}.planner.schedule",
-                f"got {schedule}, which is simulated only; allowed: {', '.join(TRAINED)},"
-                f" best_trained (run {name})",
+                f"got {schedule}, which is simulated only; allowed:"
+                f" {', '.join(TRAINABLE_SCHEDULES)}, best_trained (run {name})",
             )
         # Corpora that are lengths alone have no tokens.
         tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)

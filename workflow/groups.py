@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from typing import Annotated, Any, Union, get_args, get_origin
+from collections.abc import Mapping
+from dataclasses import MISSING
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from railx.mapping.settings import JobSettings
-from railx.settings import Registered, field_hints, told_apart
+from railx.settings import Registered, field_hints, to_dict, told_apart
 from workflow.config import CHOSEN, Experiment, StageSettings
 from workflow.mounts import LISTED
 
-__all__ = ["groups", "members"]
+__all__ = ["groups", "members", "with_defaults"]
 
 
 def groups() -> dict[str, Any]:
@@ -44,3 +46,26 @@ def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
         if len(options) > 1 and all(dataclasses.is_dataclass(option) for option in options):
             return told_apart(options)
     return None
+
+
+def with_defaults(hint: Any, plain: Any) -> Any:
+    """Plain settings with the defaults of keys that they leave out, at any depth."""
+    if not isinstance(plain, Mapping):
+        return plain
+    union = members(hint)
+    options = [union[1].get(plain.get(union[0]))] if union is not None else [hint, *get_args(hint)]
+    cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
+    if cls is None:
+        item = get_args(hint)[-1] if get_args(hint) else Any
+        return {key: with_defaults(item, value) for key, value in plain.items()}
+    hints = field_hints(cast("type", cls))
+    defaults = {
+        field.name: to_dict(
+            field.default if field.default_factory is MISSING else field.default_factory()
+        )
+        for field in dataclasses.fields(cls)
+        if field.default is not MISSING or field.default_factory is not MISSING
+    }
+    return defaults | {
+        key: with_defaults(hints.get(key, Any), value) for key, value in plain.items()
+    }

@@ -12,13 +12,14 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from railx.places import WORK
 from railx.settings import SettingsError
+from workflow.choices import choices as choices_below
+from workflow.choices import is_choice
 from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
@@ -66,18 +67,8 @@ class _Mounts:
 
 
 def choices(group: str) -> list[str]:
-    """The files of a group that can be chosen.
-
-    Those named base... are for others to inherit.
-    """
-    with suppress(FileNotFoundError, NotADirectoryError):
-        files = (path.name for path in (CONF / group).iterdir())
-        return sorted(file.removesuffix(".yaml") for file in files if _shown(file))
-    return []
-
-
-def _shown(file: str) -> bool:
-    return file.endswith(".yaml") and not file.startswith(("base", "."))
+    """The names of a group that can be chosen, with a file or without."""
+    return choices_below(CONF, group)
 
 
 def primary_config(
@@ -106,12 +97,12 @@ def primary_config(
 
 
 def _defaults(single: Iterable[str]) -> dict[str, str]:
-    return {key: "default" for key in single if "default" in choices(key)}
+    return {key: "default" for key in single if is_choice(CONF, key, "default")}
 
 
 def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mounts:
     """``mounts`` with an experiment's file on top, after those that it inherits."""
-    if name not in choices("experiment"):
+    if not is_choice(CONF, "experiment", name):
         raise _not_among("experiment", name, choices("experiment"))
     if name in heirs:
         raise SettingsError(
@@ -201,10 +192,10 @@ def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
 
 
 def _file(key: str, group: str, name: Any) -> str:
-    """``name`` where the group has such a file."""
-    if name not in choices(group):
+    """``name`` where the group has such a choice."""
+    if not isinstance(name, str) or not is_choice(CONF, group, name):
         raise _not_among(key, name, choices(group), f" (conf/{group})")
-    return str(name)
+    return name
 
 
 def _not_among(key: str, got: Any, allowed: Iterable[str], where: str = "") -> SettingsError:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.settings import SettingsError
-from workflow.yaml_files import read_yaml_mapping
+from workflow.choices import choice_content
 
 __all__ = ["Unplain", "composed_plainly"]
 
@@ -161,13 +161,8 @@ class _Trees:
         if not path.is_file():
             if not group:
                 raise Unplain(name)
-            allowed = sorted(
-                one.stem
-                for one in (self._conf / group).glob("*.yaml")
-                if not one.stem.startswith("base")
-            )
-            raise SettingsError(group, f"got {name!r}; allowed: {', '.join(allowed)}")
-        content = read_yaml_mapping(path, self._conf.parent)
+            return choice_content(self._conf, group, name)
+        content = choice_content(self._conf, group, name)
         if _of_hydra(path, content):
             raise Unplain(str(path))
         return content

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import family_of
+from railx.families import rank_placement
 from railx.mapping.settings import LayoutSettings
-from railx.vocabulary.placement import Placement, Sizes, place_runs
+from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.topology import Topology
 
 __all__ = ["Placement", "assign_ranks", "group_levels", "group_members"]
@@ -24,7 +24,7 @@ def assign_ranks(topology: Topology, sizes: Sizes) -> Placement:
     By the family's placement, or else in runs of chips. SettingsError("layout") where
     the topology is too small.
     """
-    return (family_of(topology).place or place_runs)(topology, sizes)
+    return rank_placement(topology, sizes)
 
 
 def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> IntArray:

@@ -7,7 +7,7 @@ step sends takes as long as exact channel loads allow where its groups lie:
 * Networks are compared at an equal rate out of a server per GPU (the job's), or at an
   equal cost of it. Servers are the job's on every network: transfers inside one take
   the same time, and no bill has their links.
-* A kind of line (:class:`railx.vocabulary.lines.Lines`) has rails, whose ports uses
+* A kind of line (:class:`railx.families.Lines`) has rails, whose ports uses
   share out for the whole job or take turns on (:mod:`railx.mapping.phases`).
 * Each of a node's ports on a rail has one peer. A ring takes both ports, a message to
   another stage the one toward it; between two nodes both lead to the other.

@@ -33,7 +33,7 @@ from itertools import permutations, product
 from typing import Any
 
 from railx.economics import PricedNetwork
-from railx.families import build_topology, family_of
+from railx.families import Lines, build_topology, family_of
 from railx.mapping.cost import NetworkCost, network_cost
 from railx.mapping.layout import assign_ranks, group_members
 from railx.mapping.phases import (
@@ -57,7 +57,6 @@ from railx.mapping.settings import (
 from railx.mapping.step import FIDELITY, Basis, GroupRates
 from railx.mapping.volumes import Transfer, step_transfers
 from railx.settings import SettingsError
-from railx.vocabulary.lines import Lines
 
 __all__ = ["MODES", "switched_times"]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from railx.planning.plan import Pipeline, Plan
-from railx.planning.schedule import one_f_one_b, stage_layers
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import operations_1f1b, stage_layers
 from railx.workload.profile import ProfileFit
 
 __all__ = ["Passes", "profiled_passes"]
@@ -56,7 +57,7 @@ def _in_pipelines(
     for pipeline in plan.pipeline_batches()[number].pipelines:
         if rank in pipeline.ranks:
             stage = pipeline.ranks.index(rank) // pipeline.degree
-            for op in one_f_one_b(pipeline, stage):
+            for op in operations_1f1b(pipeline, stage):
                 forward_ms, backward_ms = _chunk_ms(pipeline, op.chunk, stage, fit, layers)
                 yield op.kind, forward_ms if op.kind == "forward" else backward_ms
 

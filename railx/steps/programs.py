@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.planning.simulation import Shape, orders_of
+from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.steps.layers import (
     Direction,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from railx.fabric.settings import Mode
-from railx.planning.simulation import Shape, orders_of
+from railx.planning.format.simulation import Shape, orders_of
 from railx.progress import counted
 from railx.replay.formula import stall_ms
 from railx.replay.run import Prepared, Replayed, prepare, replay_programs

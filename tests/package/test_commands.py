@@ -48,6 +48,12 @@ def test_init_writes_every_choice_and_a_second_time_nothing(
     assert "railx reproduce quick" in capsys.readouterr().out
     assert cli.main(["init", str(study)]) == 0
     assert "nothing to write" in capsys.readouterr().out
+    # Generated files are refreshed, not held for changed ones.
+    reference = study / "resources/schemas/conf/reference.md"
+    current = reference.read_text()
+    reference.write_text("outdated")
+    assert cli.main(["init", str(study)]) == 0
+    assert reference.read_text() == current
 
 
 def test_init_leaves_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,18 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from railx.io import read_rows
-from railx.planning import (
-    BatchSettings,
-    PlannerSettings,
-    make_plan,
-    plan_rows,
-    plan_summary,
-    read_plan,
-    schedule_rows,
-    write_plan,
-)
-from railx.planning.plan import Plan
-from railx.planning.predictions import named_cost_model
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.plan import Plan
+from railx.planning.format.predictions import named_cost_model
+from railx.planning.format.tables import plan_rows, plan_summary, schedule_rows
+from railx.planning.make import make_plan
+from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load, to_dict
 from railx.workload import (
     ClusterSettings,
@@ -31,8 +25,9 @@ from railx.workload import (
     ModelSettings,
     build_corpus,
 )
-from railx.workload.batches import FilledBatchSettings, sample_batches
+from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
 from tests.builders import CONF, checked, write_stage_table
+from workflow.choices import about
 from workflow.config import choices, read_choice
 
 GROUPS = {
@@ -108,18 +103,17 @@ def test_stages_of_several_ranks_are_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [CONF / group / f"{name}.yaml" for group in GROUPS for name in choices(group)],
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
+    ("group", "name"),
+    [(group, name) for group in GROUPS for name in choices(group)],
 )
-def test_config_files_are_complete_and_valid(path: Path) -> None:
-    # Where your own files are stands in no file of conf/.
-    own = {"path": "texts"} if path.stem in ("file", "folder") else {}
-    plain = own | read_choice(path)
-    loaded: Any = load(GROUPS[path.parent.name], plain, path.parent.name)
+def test_choices_are_complete_and_valid(group: str, name: str) -> None:
+    # No file of conf/ says where your own files are.
+    path = {"path": "texts"} if name in ("file", "folder") else {}
+    plain = path | read_choice(group, name)
+    loaded: Any = load(GROUPS[group], plain, group)
     assert set(plain) == {field.name for field in dataclasses.fields(loaded)}
-    assert load(GROUPS[path.parent.name], to_dict(loaded)) == loaded
-    assert path.read_text().startswith("# ")
+    assert load(GROUPS[group], to_dict(loaded)) == loaded
+    assert about(CONF, group, name)
 
 
 @pytest.mark.parametrize(("planner", "cluster"), PLANNED)

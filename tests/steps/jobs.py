@@ -55,7 +55,5 @@ def small(**changes: Any) -> StepJob:
 
 def chosen(name: str) -> StepSettings:
     """The settings of conf/step/NAME.yaml."""
-    settings: StepSettings = load(
-        StepSettings, read_choice(ROOT / "conf" / "step" / f"{name}.yaml"), name
-    )
+    settings: StepSettings = load(StepSettings, read_choice("step", name), name)
     return settings

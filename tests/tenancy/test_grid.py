@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_topology
-from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.families.railx_torus.settings import RailXTorusSettings
+from railx.families.railx_hyperx import RailXHyperXSettings
+from railx.families.railx_torus import RailXTorusSettings
 from railx.settings import SettingsError
 from railx.tenancy import GridJobSettings, check_job
 from railx.tenancy.allocate import find_block, find_product

@@ -41,7 +41,6 @@ rule everything:
 _COPIED = {
     "conf": "conf",
     "profiles": "workflow/profiles",
-    "resources/schemas/conf": "resources/schemas/conf",
 }
 _SHOWN = 3
 
@@ -69,8 +68,13 @@ def add(commands: Any) -> None:
 def _init(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     _check(folder)
-    wanted = dict(_files(resources=options.resources))
-    differ = [name for name, content in wanted.items() if _differs(folder / name, content)]
+    from workflow.schemas import generated_files  # imports every settings class
+
+    copied = dict(_files(resources=options.resources))
+    generated = {name: text.encode() for name, text in generated_files().items()}
+    wanted = {**copied, **generated}
+    outdated = [name for name, content in wanted.items() if _differs(folder / name, content)]
+    differ = [name for name in outdated if name not in generated]
     if differ and not options.force:
         shown = ", ".join(map(str, differ[:_SHOWN])) + (", ..." if len(differ) > _SHOWN else "")
         raise ValueError(
@@ -80,7 +84,7 @@ def _init(options: argparse.Namespace) -> int:
     written: dict[str, int] = {}
     for name, content in wanted.items():
         place = folder / name
-        if place.is_file() and name not in differ:
+        if place.is_file() and name not in outdated:
             continue
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +120,7 @@ def _check(folder: Path) -> None:
 
 
 def _files(*, resources: bool) -> Iterator[tuple[Path, bytes]]:
-    """What the folder gets, by its place in it."""
+    """The contents of the folder that are copied, by path."""
     yield Path("Snakefile"), SNAKEFILE.encode()
     copied = _COPIED | ({"resources": "resources"} if resources else {})
     for here, there in copied.items():

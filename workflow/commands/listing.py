@@ -103,27 +103,21 @@ def _choices(group: str) -> list[str]:
 
 
 def _key(group: str, name: str, key: str) -> str:
-    """A key of a file of conf/, or of the file that it inherits it from."""
-    import yaml
-
+    """A key of a choice, or of the choice that it inherits the key from."""
+    from workflow.choices import choice_content
     from workflow.mounts import CONF
 
-    content = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    content = choice_content(CONF, group, name)
     if key in content:
         return str(content[key])
     parents = [parent for parent in content.get("defaults", ()) if isinstance(parent, str)]
-    found = (_key(group, parent, key) for parent in reversed(parents) if parent != "_self_")
-    return next(filter(None, found), "")
+    values = (_key(group, parent, key) for parent in reversed(parents) if parent != "_self_")
+    return next(filter(None, values), "")
 
 
 def _about(name: str, group: str = "topology") -> str:
-    """The first sentence of the comment that a file of conf/ begins with."""
+    """The first sentence of the comment that describes a choice."""
+    from workflow.choices import about
     from workflow.mounts import CONF
 
-    words: list[str] = []
-    for line in (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# yaml-language-server"):
-            words += line.lstrip("#").split()
-    return " ".join(words).split(". ")[0].removesuffix(".")
+    return about(CONF, group, name)

@@ -20,6 +20,7 @@ from workflow.stages import (
     results_folder,
     wildcards,
 )
+from workflow.stages.figure import check_columns
 
 
 def composed():
@@ -31,6 +32,7 @@ def composed():
         check_folder(results_folder(experiment))
         check_sources(experiment)
         check_targets(experiment, sys.argv[1:])
+        check_columns(experiment)
         check_nodes(workflow.resource_settings, STAGES, experiment)
         return experiment
     except (ValueError, OSError) as error:

@@ -43,7 +43,7 @@ def run(job: Job) -> Summary:
     start or broke off; what it said is above.
     """
     from railx.io import read_json
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.settings import to_dict
 
     folder = job.outputs["result"].parent
@@ -71,7 +71,7 @@ def run(job: Job) -> Summary:
 
 
 def _resolved(job: Job) -> Any:
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.settings import load
     from training.settings import RunSettings
 

@@ -1,0 +1,142 @@
+"""The choices of a group of conf/: its files, their variants, and classes of defaults.
+
+* ``conf/GROUP/NAME.yaml`` is the choice NAME; a file named ``base...`` is only there to
+  be inherited.
+* ``choices: {NAME: {...}}`` in a file: NAME is that file with these keys on top. A
+  ``defaults`` list of such a variant comes after the file itself.
+* In a group whose settings are told apart by one key (``family``, ``figure``,
+  ``planner``), the name of a class whose other keys all have defaults is a choice too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from railx.settings import SettingsError
+from workflow.yaml_files import read_yaml_mapping
+
+__all__ = ["BASE", "about", "choice_content", "choices", "is_choice"]
+
+#: Files whose names begin so are inherited and never chosen.
+BASE = "base"
+#: The key under which a file lists its variants.
+_CHOICES = "choices"
+
+
+def choices(conf: Path, group: str) -> list[str]:
+    """Every name of a group that can be chosen, sorted."""
+    names = {path.stem for path in _files(conf, group) if not path.stem.startswith(BASE)}
+    return sorted(names | _variants(conf, group).keys() | _members(group).keys())
+
+
+def is_choice(conf: Path, group: str, name: str) -> bool:
+    """Whether a name of a group can be chosen; classes are imported last."""
+    return not name.startswith(BASE) and (
+        name in {path.stem for path in _files(conf, group)}
+        or name in _variants(conf, group)
+        or name in _members(group)
+    )
+
+
+def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
+    """What a choice, or a file to inherit, holds, with its ``defaults`` list.
+
+    The caller must not change it. Raises SettingsError where there is none.
+    """
+    path = conf / group / f"{name}.yaml"
+    if path.is_file():
+        content = read_yaml_mapping(path, conf.parent)
+        return {key: value for key, value in content.items() if key != _CHOICES}
+    variants = _variants(conf, group)
+    if name in variants:
+        file, keys = variants[name]
+        return {**keys, "defaults": [file.stem, *keys.get("defaults", ())]}
+    members = _members(group)
+    if name in members:
+        key, _ = members[name]
+        return {key: name}
+    raise SettingsError(group, f"got {name!r}; allowed: {', '.join(choices(conf, group))}")
+
+
+def about(conf: Path, group: str, name: str) -> str:
+    """The first sentence on a choice: of the comment above it, or of its class."""
+    path = conf / group / f"{name}.yaml"
+    variants = _variants(conf, group)
+    words: list[str] = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if not line.startswith("#"):
+                break
+            if not line.startswith("# yaml-language-server"):
+                words += line.lstrip("#").split()
+    elif name in variants:
+        lines = variants[name][0].read_text(encoding="utf-8").splitlines()
+        above = next(i for i, line in enumerate(lines) if re.match(rf"  {name}:", line))
+        while lines[above - 1].startswith("  #"):
+            above -= 1
+            words[:0] = lines[above].strip().lstrip("#").split()
+        words = words or about(conf, group, variants[name][0].stem).split()
+    else:
+        from workflow.field_docs import class_doc
+
+        words = class_doc(_members(group)[name][1]).split()
+    return " ".join(words).split(". ")[0].removesuffix(".")
+
+
+def _files(conf: Path, group: str) -> Iterator[Path]:
+    return (path for path in (conf / group).glob("*.yaml") if not path.name.startswith("."))
+
+
+def _variants(conf: Path, group: str) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """The file and the keys of every variant in the files of a group."""
+    variants: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path in sorted(_files(conf, group)):
+        listed = read_yaml_mapping(path, conf.parent).get(_CHOICES) or {}
+        shown = f"conf/{group}/{path.name}"
+        if not isinstance(listed, dict) or not all(
+            isinstance(keys, (dict, type(None))) for keys in listed.values()
+        ):
+            raise SettingsError(
+                _CHOICES, f"got {listed!r} in {shown}; allowed: a mapping of names to keys"
+            )
+        for name, keys in listed.items():
+            if name in variants or (path.parent / f"{name}.yaml").is_file():
+                raise SettingsError(
+                    _CHOICES, f"got {name!r} in {shown}; allowed: a name that no other choice has"
+                )
+            variants[name] = path, keys or {}
+    return variants
+
+
+def _members(group: str) -> dict[str, tuple[str, type]]:
+    """The settings classes of a group that need no file.
+
+    By name, each with the key that tells it apart: all its other keys have defaults.
+    """
+    if group == "experiment":
+        return {}
+    # The settings of a group import its room.
+    from workflow.groups import groups, members
+
+    union = members(groups().get(group))
+    if union is None:
+        return {}
+    key, classes = union
+    return {
+        name: (key, cls)
+        for name, cls in classes.items()
+        if isinstance(name, str) and _needs_only(cls, key)
+    }
+
+
+def _needs_only(cls: type, key: str) -> bool:
+    return all(
+        field.name == key
+        or field.default is not dataclasses.MISSING
+        or field.default_factory is not dataclasses.MISSING
+        for field in dataclasses.fields(cls)
+    )
