@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
+from railx.errors import UserError
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import Published, read_published
@@ -221,7 +222,7 @@ def load_claims(
                     reference.column,
                     may_be_unknown=settings.query is None,
                 )
-            except ValueError as error:
+            except UserError as error:
                 raise ClaimError(f"{path.name}: claim {settings.id}: published.{error}") from None
             if not published.source:
                 raise ClaimError(

@@ -23,6 +23,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from railx.errors import UserError
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.statement import one_line, read_statement
 from railx.io import FIDELITIES, leaves, read_json, read_table
@@ -66,11 +67,11 @@ def table_name(path: str | PurePosixPath) -> str:
     given = PurePosixPath(path)
     parts = given.with_suffix("").parts
     if given.is_absolute() or ".." in parts or given.suffix not in _ENDINGS:
-        raise ValueError(
+        raise UserError(
             f"table: got {str(path)!r}; allowed: a .parquet or .json path below the results folder"
         )
     if len(parts) not in (2, 3):
-        raise ValueError(
+        raise UserError(
             f"table: got {str(path)!r}; allowed: STAGE/TABLE or STAGE/ITEM/TABLE with its ending"
         )
     return ".".join(parts).lower()
@@ -188,7 +189,7 @@ def open_database(
     for file in files:
         name = table_name(file)
         if name in named:
-            raise ValueError(f"table: {name} is the name of two files; allowed: one")
+            raise UserError(f"table: {name} is the name of two files; allowed: one")
         named[name] = Path(results_dir) / file
     paths = {name: path for name, path in named.items() if path.is_file()}
     with open_schemas({}, paths) as database:

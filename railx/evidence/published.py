@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from railx.errors import UserError
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import read_yaml
 from railx.settings import NotEmpty, SettingsError, load
@@ -134,25 +135,25 @@ def read_published(
     path = Path(directory) / file
     if not path.is_file():
         names = ", ".join(sorted(item.name for item in Path(directory).glob("*.csv")))
-        raise ValueError(f"file: no {file} in {directory}; allowed: {names or 'none'}")
+        raise UserError(f"file: no {file} in {directory}; allowed: {names or 'none'}")
     with path.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     found = [row for row in rows if row.get("id") == row_id]
     if len(found) != 1:
         known = ", ".join(row["id"] for row in rows[:8] if row.get("id"))
-        raise ValueError(
+        raise UserError(
             f"id: {len(found)} rows of {file} have the id {row_id!r}; allowed: one id of the file"
             f" ({known}, ...)"
         )
     row = found[0]
     if column not in row:
-        raise ValueError(f"column: {file} has no {column!r}; allowed: {', '.join(row)}")
+        raise UserError(f"column: {file} has no {column!r}; allowed: {', '.join(row)}")
     try:
         value = float(row[column])
     except ValueError:
         value = math.nan
     if not math.isfinite(value) and not (may_be_unknown and not row[column]):
-        raise ValueError(
+        raise UserError(
             f"column: {column} of {row_id} in {file} is {row[column]!r}; allowed: a number"
         )
     unit = row.get("unit") or ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame, published_mark
@@ -149,7 +150,7 @@ def _ours(
     for plan, case in settings.plans.items():
         key = (case.model, case.context, case.corpus, case.system)
         if key not in known:
-            raise ValueError(
+            raise UserError(
                 f"plans.{plan}: got {', '.join(key)}; allowed: a case of the published iteration"
                 " seconds"
             )

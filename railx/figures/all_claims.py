@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -150,7 +151,7 @@ def _placed(frame: pd.DataFrame, largest: float) -> pd.DataFrame:
     """The claims with their ratio and the column at the edge of those without."""
     unknown = sorted(set(frame["verdict"]) - set(_VERDICTS))
     if unknown:
-        raise ValueError(f"verdict: got {', '.join(unknown)}; allowed: {', '.join(_VERDICTS)}")
+        raise UserError(f"verdict: got {', '.join(unknown)}; allowed: {', '.join(_VERDICTS)}")
     published = frame["published"].astype(float)
     has_ratio = (
         (published > 0) & (frame["ours"].astype(float) > 0) & (frame["comparison"] != "trend")

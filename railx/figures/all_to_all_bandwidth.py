@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame
@@ -82,7 +83,7 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
     frame = read_frames(inputs, "bounds", _COLUMNS, "topology", settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"traffic: got {settings.traffic!r}; allowed:"
             f" {', '.join(sorted(set(frame['traffic'])))}"
         )

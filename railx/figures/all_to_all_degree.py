@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame, published_series
@@ -64,7 +65,7 @@ def draw(settings: AllToAllDegreeSettings, inputs: FigureFiles, output: Path) ->
     known = list(dict.fromkeys(published["table"]))
     unknown = [name for name in settings.tables if name not in known]
     if unknown:
-        raise ValueError(f"tables: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+        raise UserError(f"tables: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     ours = _ours(settings, inputs)
     points = _points(settings, published, ours)
     subtitle = (
@@ -99,7 +100,7 @@ def _ours(settings: AllToAllDegreeSettings, inputs: FigureFiles) -> pd.DataFrame
     constants = published_frame(inputs, "constants", _CONSTANTS)
     own = constants[constants["model"] == settings.model].set_index("quantity")["value"]
     if not {"layers", "hidden"} <= set(own.index):
-        raise ValueError(
+        raise UserError(
             f"model: got {settings.model}; allowed: one with layers and hidden among"
             f" {', '.join(dict.fromkeys(constants['model']))}"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn
 from railx.figures.settings import CanvasSettings
@@ -185,9 +186,9 @@ def _points(settings: CircuitPanelsSettings, table: pd.DataFrame) -> pd.DataFram
         known = list(dict.fromkeys(table[column]))
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise ValueError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+            raise UserError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     if set(settings.above) != set(settings.jobs):
-        raise ValueError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
+        raise UserError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
     rows: list[dict[str, Any]] = []
     for job in settings.jobs:
         for basis in _BASES:
@@ -201,7 +202,7 @@ def _points(settings: CircuitPanelsSettings, table: pd.DataFrame) -> pd.DataFram
                     & (own["rule"] == line.rule)
                 ].sort_values("latency_ms")
                 if chosen.empty:
-                    raise ValueError(
+                    raise UserError(
                         f"lines[{number}]: no {line.mode} of {line.network} for {job}; allowed:"
                         f" {', '.join(sorted(set(own['mode'])))}"
                     )

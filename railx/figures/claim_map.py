@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -277,7 +278,7 @@ def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series[Any]:
         pairs = ", ".join(
             f"{name} {value:g}" for name, value in zip(known["factor"], known["level"], strict=True)
         )
-        raise ValueError(f"lines.{factor}: the table has no level {level:g}; allowed: {pairs}")
+        raise UserError(f"lines.{factor}: the table has no level {level:g}; allowed: {pairs}")
     return found.iloc[0]
 
 

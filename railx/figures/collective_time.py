@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -80,7 +81,7 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
     frame = read_frames(inputs, "collectives", _COLUMNS, "topology", settings.only)
     rows = frame[frame["scope"] == settings.scope]
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"scope: no collective in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )

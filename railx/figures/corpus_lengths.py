@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame
 from railx.figures.settings import CanvasSettings
@@ -88,7 +89,7 @@ def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> 
     for name, path in named_files(inputs, "sequences", settings.only):
         lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
         if not len(lengths):
-            raise ValueError(f"{path}: the corpus has no sequences; allowed: one or more")
+            raise UserError(f"{path}: the corpus has no sequences; allowed: one or more")
         corpora[name] = (lengths, str(read_metadata(path).get("kind", "unknown")))
     subtitle = (
         "Share of sequences with at least the given number of tokens. Dots: "

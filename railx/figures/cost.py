@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame
@@ -150,12 +151,12 @@ def _published_totals(settings: CostSettings, inputs: FigureFiles) -> tuple[dict
     for topology, place in settings.published_usd.items():
         table, row, column = (*place.split(), "", "")[:3]
         if table not in _PUBLISHED:
-            raise ValueError(
+            raise UserError(
                 f"published_usd.{topology}: got table {table}; allowed: {', '.join(_PUBLISHED)}"
             )
         frame = published_frame(inputs, table, ("id", "paper")).set_index("id")
         if row not in frame.index or column not in frame.columns:
-            raise ValueError(
+            raise UserError(
                 f"published_usd.{topology}: {table} has no {row} {column}; allowed: a table, the id"
                 " of a row and a column"
             )
@@ -194,7 +195,7 @@ def _summary(settings: CostSettings, inputs: FigureFiles) -> pd.DataFrame:
     for key, names in (("only", wanted), ("reference", [settings.reference])):
         unknown = [name for name in names if name not in wanted or name not in summary.index]
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {', '.join(unknown)}; allowed:"
                 f" {', '.join(summary.index if key == 'only' else wanted)}"
             )
@@ -203,7 +204,7 @@ def _summary(settings: CostSettings, inputs: FigureFiles) -> pd.DataFrame:
         given = summary[column].notna()
         empty = [name for name in wanted if not given[name]]
         if empty:
-            raise ValueError(
+            raise UserError(
                 f"compare.{what}: {', '.join(empty)} has no {column}; allowed: what all topologies"
                 " of the figure have"
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -90,10 +91,10 @@ def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
     rows = table[table["price_set"] == settings.price_set]
     if rows.empty:
         known = ", ".join(dict.fromkeys(table["price_set"]))
-        raise ValueError(f"price_set: got {settings.price_set}; allowed: {known}")
+        raise UserError(f"price_set: got {settings.price_set}; allowed: {known}")
     unknown = [name for name in settings.only if name not in set(rows["topology"])]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"only: got {', '.join(unknown)}; allowed: {', '.join(dict.fromkeys(rows['topology']))}"
         )
     return rows[rows["topology"].isin(settings.only)] if settings.only else rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from railx.errors import UserError
 from railx.io import FIDELITIES
 
 __all__ = ["FIDELITY_MEANING", "fidelity_line", "ordered"]
@@ -28,7 +29,7 @@ def ordered(fidelities: Iterable[str]) -> list[str]:
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"unknown fidelity {', '.join(sorted(map(str, unknown)))}; allowed:"
             f" {', '.join(FIDELITIES)}"
         )

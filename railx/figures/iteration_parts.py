@@ -14,6 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -117,7 +118,7 @@ def _rows(settings: IterationPartsSettings, inputs: FigureFiles) -> pd.DataFrame
     chosen = [plan for plans in settings.panels.values() for plan in plans]
     groups = groups[groups["plan"].isin(chosen)]
     if groups.empty:
-        raise ValueError(
+        raise UserError(
             f"panels: got {', '.join(chosen)}; allowed: plans of this experiment, one or more"
         )
     pipelined = bool((groups["kind"] == "pipeline").any())

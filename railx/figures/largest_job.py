@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -64,7 +65,7 @@ def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Dra
     frame = read_frames(inputs, "faults", _COLUMNS)
     drawn = frame[frame["placement"] == "random"]
     if drawn.empty:
-        raise ValueError(
+        raise UserError(
             "placement: no rows with randomly drawn failures; allowed: a table with placement"
             " random"
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -97,7 +98,7 @@ def _points(frame: pd.DataFrame, runs: list[str]) -> pd.DataFrame:
     """
     missing = [run for run in runs if not (frame["run"] == run).any()]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"runs: {', '.join(missing)} has no iterations under electrical switching; allowed:"
             " runs that have some"
         )
@@ -109,7 +110,7 @@ def _points(frame: pd.DataFrame, runs: list[str]) -> pd.DataFrame:
     points["difference"] = (points["loss"] / points["iteration"].map(first) - 1).abs()
     apart = [run for run in runs if points[points["run"] == run]["difference"].isna().all()]
     if apart:
-        raise ValueError(
+        raise UserError(
             f"runs: {', '.join(apart)} has no step in common with {runs[0]}; allowed: runs of the"
             " same steps"
         )

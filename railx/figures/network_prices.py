@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame, published_mark
@@ -100,10 +101,10 @@ def _points(
         name for name in (settings.published_reference, *settings.networks) if name not in known
     ]
     if unknown:
-        raise ValueError(f"networks: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+        raise UserError(f"networks: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     prices = list(dict.fromkeys(scale["price_set"]))
     if settings.price_set not in prices:
-        raise ValueError(
+        raise UserError(
             f"price_set: got {settings.price_set}; allowed: {', '.join(map(str, prices))}"
         )
     chosen = scale[scale["price_set"] == settings.price_set]

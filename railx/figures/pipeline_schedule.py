@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -141,7 +142,7 @@ def _iteration(frame: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
     rows = frame[frame["iteration"] == iteration]
     if rows.empty:
         known = ", ".join(map(str, sorted(set(frame["iteration"]))))
-        raise ValueError(
+        raise UserError(
             f"plan {plan}: iteration {iteration} is not in the schedule; allowed: {known}"
         )
     return rows

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame, published_mark
@@ -72,7 +73,7 @@ def draw(settings: PipelineSpeedupsSettings, inputs: FigureFiles, output: Path) 
     published = published_frame(inputs, "published", _HEADLINES).set_index("id")
     unknown = [name for name in settings.rows if name not in published.index]
     if unknown:
-        raise ValueError(f"rows: got {', '.join(unknown)}; allowed: {', '.join(published.index)}")
+        raise UserError(f"rows: got {', '.join(unknown)}; allowed: {', '.join(published.index)}")
     groups = read_frames(inputs, "groups", (*_GROUPS, "planner"), "plan", settings.only)
     schedule = read_frames(inputs, "schedule", _SCHEDULE, "plan", settings.only)
     points = _points(settings.rows, published, groups, schedule)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame
@@ -151,7 +152,7 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
                 }
             )
     if not rows:
-        raise ValueError(
+        raise UserError(
             f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
             " this experiment, each with its corpus"
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -73,7 +74,7 @@ def _per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
     """
     own = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
     if own.empty:
-        raise ValueError(
+        raise UserError(
             "iterations: no run plans while it trains; allowed: a run with training.planning:"
             " while_training"
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -89,7 +90,7 @@ def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) 
                 }
             )
         )
-        raise ValueError(
+        raise UserError(
             f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
             f" allowed: {known}"
         )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from railx.figures.figure import FigureFiles
 from railx.figures.theme import PUBLISHED_MARK
 
@@ -32,7 +33,7 @@ def published_frame(inputs: FigureFiles, key: str, columns: Sequence[str]) -> pd
 
     paths = [Path(path) for path in inputs.get(key, ())]
     if len(paths) != 1:
-        raise ValueError(f"input {key}: got {len(paths)} files; allowed: one published table")
+        raise UserError(f"input {key}: got {len(paths)} files; allowed: one published table")
     with paths[0].open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
         names = [str(name) for name in reader.fieldnames or ()]
@@ -43,12 +44,12 @@ def published_frame(inputs: FigureFiles, key: str, columns: Sequence[str]) -> pd
             frame[name] = numbers
     missing = [column for column in columns if column not in frame.columns]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"{paths[0]}: column {', '.join(missing)} is missing; found:"
             f" {', '.join(map(str, frame.columns))}"
         )
     if frame.empty:
-        raise ValueError(f"{paths[0]}: the table has no rows; allowed: one row or more")
+        raise UserError(f"{paths[0]}: the table has no rows; allowed: one row or more")
     return frame
 
 

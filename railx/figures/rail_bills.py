@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame
@@ -213,7 +214,7 @@ def _points(
     ):
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise ValueError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+            raise UserError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     bills = bills[bills["gpus"] >= settings.least_gpus]
     published = published[published["gpus"] >= settings.least_gpus]
     electrical = bills["network"] != "photonic_rails"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -155,7 +156,7 @@ def _of(table: pd.DataFrame, boundary: RailBoundary) -> pd.DataFrame:
     ]
     if own.empty:
         known = table.drop_duplicates(["platform", "transceivers_per_gpu"])
-        raise ValueError(
+        raise UserError(
             f"boundaries: got {boundary.platform} with {boundary.transceivers_per_gpu}; allowed: "
             + ", ".join(
                 f"{name} with {count}"
@@ -181,7 +182,7 @@ def _points(settings: RailClaimsSettings, table: pd.DataFrame) -> pd.DataFrame:
                 & np.isclose(base["switch_ports_per_gpu"], point.ports)
             ]
             if found.empty:
-                raise ValueError(
+                raise UserError(
                     f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
                     " the map"
                 )

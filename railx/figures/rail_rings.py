@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.contrast import readable
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
@@ -138,7 +139,7 @@ def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd
         if not frame.empty:
             whole = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
             return name, frame.astype(dict.fromkeys(whole, int))
-    raise ValueError(
+    raise UserError(
         f"{', '.join(str(path) for _, path in files)}: no circuits in dimension"
         f" {settings.dimension}, line {settings.line}; allowed: a topology with optical switches"
         " and a line that it has"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame, published_series
@@ -113,7 +114,7 @@ def _points(
     known = list(dict.fromkeys(published["config"]))
     unknown = [name for name in settings.platforms if name not in known]
     if unknown:
-        raise ValueError(f"platforms: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+        raise UserError(f"platforms: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     counted = rails[
         (rails["network"] == "photonic_rails")
         & (rails["counting"] == "artifact")
@@ -124,7 +125,7 @@ def _points(
         bills = published[published["config"] == name]
         ours = counted[counted["platform"] == chosen.platform]
         if ours.empty:
-            raise ValueError(
+            raise UserError(
                 f"platforms.{name}.platform: got {chosen.platform}; allowed:"
                 f" {', '.join(dict.fromkeys(counted['platform']))}"
             )

@@ -11,6 +11,7 @@ import importlib
 from pathlib import Path
 from typing import Annotated, cast
 
+from railx.errors import UserError
 from railx.figures.figure import Figure, FigureFiles
 from railx.figures.settings import CanvasSettings
 from railx.io import write_json, write_text
@@ -74,7 +75,7 @@ def figure_module(name: str) -> str:
     Raises ValueError for a name that is not in the list.
     """
     if name not in FIGURES:
-        raise ValueError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
+        raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
     return f"railx.figures.{name}"
 
 
@@ -103,7 +104,7 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     known = [wanted.key for wanted in figure.inputs]
     unknown = sorted(set(inputs) - set(known))
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"input {', '.join(unknown)}: not known to {settings.figure}; allowed:"
             f" {', '.join(known)}"
         )
@@ -111,7 +112,7 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
         wanted.key for wanted in figure.inputs if wanted.required and not inputs.get(wanted.key)
     ]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"input {', '.join(missing)}: no file given for {settings.figure}; allowed: one file"
             " or more"
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line, ordered
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -68,14 +69,14 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
         # Where a table holds several fidelities, the closed form is shown.
         rows = rows[rows["fidelity"] == ordered(rows["fidelity"])[0]]
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )
     rows = rows.merge(_speeds(inputs), on="topology", how="left", validate="many_to_one")
     unknown = rows.loc[rows["injection_gb_s_per_chip"].isna(), "topology"]
     if len(unknown):
-        raise ValueError(
+        raise UserError(
             f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}; allowed:"
             " every topology of the collectives"
         )

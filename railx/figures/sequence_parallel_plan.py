@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -96,7 +97,7 @@ def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Pa
     frame = read_frames(inputs, "groups", _COLUMNS, "plan", settings.only)
     frame = frame[frame["kind"] == "sequence_parallel"]
     if frame.empty:
-        raise ValueError(
+        raise UserError(
             "input groups: no sequence-parallel plan among the tables; allowed: at least one"
         )
     plans = {
@@ -146,7 +147,7 @@ def _iteration(groups: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
     rows = groups[groups["iteration"] == iteration]
     if rows.empty:
         known = ", ".join(map(str, sorted(set(groups["iteration"]))))
-        raise ValueError(f"plan {plan}: iteration {iteration} is not in the plan; allowed: {known}")
+        raise UserError(f"plan {plan}: iteration {iteration} is not in the plan; allowed: {known}")
     return rows
 
 

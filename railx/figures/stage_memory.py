@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -103,7 +104,7 @@ def _shown(frame: pd.DataFrame, settings: StageMemorySettings, plan: str) -> pd.
         wanted = getattr(settings, key)
         if not (frame[key] == wanted).any():
             known = ", ".join(map(str, sorted(set(frame[key]))))
-            raise ValueError(f"plan {plan}: {key} {wanted} is not in the plan; allowed: {known}")
+            raise UserError(f"plan {plan}: {key} {wanted} is not in the plan; allowed: {known}")
         frame = frame[frame[key] == wanted]
     return frame
 

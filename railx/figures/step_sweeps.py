@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame
@@ -144,7 +145,7 @@ def _points(frame: pd.DataFrame, settings: StepSweepsSettings) -> pd.DataFrame:
     points = pd.concat(parts, ignore_index=True)
     missing = {"bandwidth", "scaling", "utilisation", "experts"} - set(points["panel"])
     if missing:
-        raise ValueError(
+        raise UserError(
             f"times: no rows for {', '.join(sorted(missing))}; allowed: the steps that the settings"
             " name"
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame, published_series
@@ -131,7 +132,7 @@ def _points(inputs: FigureFiles, rule: str) -> pd.DataFrame:
     ours = set(points.loc[points["source"] == "ours", "panel"])
     shown = points[points["panel"].isin(ours) & (points["reconfiguration_latency_ms"] > 0)]
     if shown.empty:
-        raise ValueError("times: no job with published numbers; allowed: h200_128, smoke, ...")
+        raise UserError("times: no job with published numbers; allowed: h200_128, smoke, ...")
     return shown.reset_index(drop=True)
 
 

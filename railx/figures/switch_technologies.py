@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.published import published_frame
 from railx.figures.settings import CanvasSettings
@@ -114,7 +115,7 @@ def _points(settings: SwitchTechnologiesSettings, table: pd.DataFrame) -> pd.Dat
         points[f"gpus_in_servers_of_{chips}"] = points["port_count"] // 2 * chips
     unknown = [name for name in settings.sides if name not in set(points["id"])]
     if unknown:
-        raise ValueError(f"sides: got {', '.join(unknown)}; allowed: {', '.join(points['id'])}")
+        raise UserError(f"sides: got {', '.join(unknown)}; allowed: {', '.join(points['id'])}")
     return points
 
 

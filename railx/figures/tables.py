@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from railx.errors import UserError
 from railx.figures.figure import FigureFiles
 from railx.io import read_metadata, read_table
 
@@ -28,7 +29,7 @@ def named_files(inputs: FigureFiles, key: str, only: Sequence[str] = ()) -> list
     files = [(str(read_metadata(path).get("name", "")), path) for path in _files(inputs, key)]
     unknown = [name for name in only if name not in dict(files)]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"only: no {key} file for {', '.join(unknown)}; allowed:"
             f" {', '.join(name for name, _ in files)}"
         )
@@ -43,12 +44,12 @@ def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False
     frame: pd.DataFrame = read_table(path).to_pandas()
     missing = [column for column in columns if column not in frame.columns]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"{path}: column {', '.join(missing)} is missing; found:"
             f" {', '.join(map(str, frame.columns))}"
         )
     if frame.empty and not may_be_empty:
-        raise ValueError(f"{path}: the table has no rows; allowed: one row or more")
+        raise UserError(f"{path}: the table has no rows; allowed: one row or more")
     return frame
 
 
@@ -72,7 +73,7 @@ def read_frames(
     frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
     filled = [frame for frame in frames if not frame.empty]
     if not filled:
-        raise ValueError(
+        raise UserError(
             f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the tables"
         )
     frame = pd.concat(filled, ignore_index=True)
@@ -82,7 +83,7 @@ def read_frames(
     known = list(dict.fromkeys(own))
     unknown = [wanted for wanted in only if wanted not in known]
     if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
-        raise ValueError(
+        raise UserError(
             f"only: no {name} {', '.join(unknown)} in the {key} tables; allowed: {', '.join(known)}"
         )
     return pd.concat([frame[own == wanted] for wanted in only], ignore_index=True)
@@ -91,5 +92,5 @@ def read_frames(
 def _files(inputs: FigureFiles, key: str) -> list[Path]:
     paths = [Path(path) for path in inputs.get(key, ())]
     if not paths:
-        raise ValueError(f"input {key}: no file given; allowed: one file or more")
+        raise UserError(f"input {key}: no file given; allowed: one file or more")
     return paths

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -69,7 +70,7 @@ def draw(settings: UnderlayFigureSettings, inputs: FigureFiles, output: Path) ->
     for key in ("adaptive", "single"):
         plan = getattr(settings, key)
         if not (frame["plan"] == plan).any():
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {plan!r}; allowed: {', '.join(sorted(set(frame['plan'])))}"
             )
     rows = _rows(frame, settings)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -76,7 +77,7 @@ def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> Dr
         known = sorted(
             {f"{p} with {o:g}" for p, o in zip(frame["policy"], frame["offered_load"], strict=True)}
         )
-        raise ValueError(
+        raise UserError(
             f"policy: no rows for {settings.policy} with offered load {load:g}; allowed:"
             f" {', '.join(known)}"
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.vocabulary.topology import Topology
 
 __all__ = ["shortest_path_lane_loads"]
@@ -28,7 +29,7 @@ def shortest_path_lane_loads(topology: Topology) -> FloatArray:
     vertices.
     """
     if topology.vertices > _MOST_VERTICES:
-        raise ValueError(
+        raise UserError(
             f"topology: {topology.vertices} vertices are too many to enumerate paths; allowed: at"
             f" most {_MOST_VERTICES}"
         )

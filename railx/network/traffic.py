@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.io import in_repository
 from railx.network.settings import (
     AllToAllTraffic,
@@ -66,7 +67,7 @@ class Flows:
         ValueError above :data:`MOST_EXPLICIT_CHIPS` chips.
         """
         if self.chips > MOST_EXPLICIT_CHIPS:
-            raise ValueError(
+            raise UserError(
                 f"chips: got {self.chips:,}; allowed: at most {MOST_EXPLICIT_CHIPS:,} for a full"
                 " traffic matrix"
             )

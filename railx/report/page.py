@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from railx.errors import UserError
 from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.fidelity import FIDELITY_MEANING
@@ -223,7 +224,7 @@ def _policy(style: str, script: str) -> str:
 def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]:
     found = figure_words(figure)
     if found["paper"] not in (*papers, _ALL):
-        raise ValueError(
+        raise UserError(
             f"{figure.words}: paper: got {found['paper']!r}; allowed: {', '.join((*papers, _ALL))}"
         )
     return {

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.vocabulary.topology import (
     INTERNAL,
     Circuits,
@@ -257,7 +258,7 @@ def rail_ports(topology: Topology) -> RailPorts:
     """
     circuits, links = topology.circuits, topology.links
     if circuits is None:
-        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
     first = len(links) - 2 * len(circuits)  # internal links come first, then two rows per circuit
     rails = int(circuits.rail.max()) + 1
     ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
@@ -278,7 +279,7 @@ def rail_of_links(topology: Topology) -> IntArray:
     ValueError as :func:`rail_ports`.
     """
     if topology.circuits is None:
-        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
     rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
     return np.concatenate([np.full(len(topology.links) - len(rails), -1), rails])
 
@@ -307,7 +308,7 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
     """
     circuits = topology.circuits
     if circuits is None:
-        raise ValueError(
+        raise UserError(
             f"{topology.family}: a topology without optical circuits has no line wiring"
         )
     a, b, rail = line_circuits(circuits, dimension).T

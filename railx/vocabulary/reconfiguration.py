@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.settings import NotEmpty, SettingsError, to_dict
 from railx.vocabulary.cross_connects import (
     circuit_set,
@@ -196,7 +197,7 @@ def check_same_hardware(before: Topology, after: Topology) -> None:
         ("electrical switches", before.switches, after.switches),
     ):
         if one != other:
-            raise ValueError(
+            raise UserError(
                 f"{what}: {one} before and {other} after; allowed: two settings of the same"
                 " hardware"
             )
@@ -204,7 +205,7 @@ def check_same_hardware(before: Topology, after: Topology) -> None:
     tables = [switch_places(circuits) for circuits in (old, new)]
     counts = [len(table[0]) for table in tables]
     if counts[0] != counts[1]:
-        raise ValueError(
+        raise UserError(
             f"optical switches: {counts[0]} before and {counts[1]} after; allowed: the same"
             " switches, so the same numbers of rows and columns of nodes and the same cabling"
         )
@@ -213,7 +214,7 @@ def check_same_hardware(before: Topology, after: Topology) -> None:
         wrong = np.flatnonzero(used & (one_table != other_table))
         if len(wrong):
             ocs = int(wrong[0])
-            raise ValueError(
+            raise UserError(
                 f"optical switch {ocs}: {what} {one_table[ocs]} before and {other_table[ocs]}"
                 " after; allowed: the same cabling"
             )
@@ -223,7 +224,7 @@ def check_same_hardware(before: Topology, after: Topology) -> None:
     moved = np.argwhere((one_ports >= 0) & (other_ports >= 0) & (one_ports != other_ports))
     if len(moved):
         ocs, port = moved[0].tolist()
-        raise ValueError(
+        raise UserError(
             f"port {port} of optical switch {ocs}: cabled to node {one_ports[ocs, port]} before and"
             f" {other_ports[ocs, port]} after; allowed: the same cabling"
         )

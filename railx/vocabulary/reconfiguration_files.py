@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.io import read_json, write_text
 from railx.vocabulary.reconfiguration import ACTIONS, ReconfigurationPlan
 
@@ -63,7 +64,7 @@ def read_reconfiguration(path: str | Path) -> ReconfigurationPlan:
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != RECONFIGURATION_SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise ValueError(
+        raise UserError(
             f"{path}: schema {found!r}; allowed: {RECONFIGURATION_SCHEMA}, a reconfiguration plan"
         )
     names = [f"unused{i}" for i in range(stored["optical_switches"])]
