@@ -70,8 +70,8 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
-                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("questions", "refusals"),
                 )
             ),
             "railx/replay/engine.py",
@@ -88,8 +88,8 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
-                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("questions", "refusals"),
                 )
             ),
             "railx/fabric/holdings.py",
@@ -130,17 +130,14 @@ ROOMS = {
             f"railx/replay/{name}.py"
             for name in (
                 *("changes", "cluster_time", "engine", "formula", "passes", "pricing", "recording"),
-                *("kernels/account", "kernels/circuits", "kernels/controller", "kernels/leases"),
+                *("kernels/circuits", "kernels/controller", "kernels/leases", "kernels/loop"),
                 *("kernels/ranks", "kernels/requests"),
             )
         ),
         ("tests/replay",),
     ),
     "steps": Room(
-        tuple(
-            f"railx/steps/{name}.py"
-            for name in ("layers", "programs", "stage_bits", "sweep", "windows")
-        ),
+        tuple(f"railx/steps/{name}.py" for name in ("layers", "programs", "stage_bits", "sweep")),
         ("tests/steps",),
     ),
     "economics": Room(
@@ -186,7 +183,7 @@ ROOMS = {
         tuple(
             f"railx/exchange/{name}.py"
             for name in (
-                *("anynet", "astra_network", "chakra", "chakra_messages", "chrome", "edges"),
+                *("astra_network", "chakra", "chakra_messages", "chrome", "formats"),
                 *("goal", "graphml", "infragraph", "sources", "wires"),
             )
         ),

@@ -19,7 +19,7 @@ from railx.settings import SettingsError
 
 __all__ = ["COMPONENTS", "Catalogue", "Price", "read_catalogue"]
 
-#: What networks are built of; a transceiver and a switch port are counted per port, a
+#: The components of networks; a transceiver and a switch port are counted per port, a
 #: copper cable per link.
 COMPONENTS = ("transceiver", "electrical_switch_port", "ocs_port", "copper_cable")
 _COLUMNS = (

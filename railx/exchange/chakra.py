@@ -1,17 +1,17 @@
 """Programs of ranks as Chakra execution traces, and back.
 
-A rank's file holds a graph. Computation between two steps of its program is a node that
-depends on what the program has done or waited for so far (``data_deps``). An operation
-depends on the same, and follows the one before it on its channel (``ctrl_deps``); what
-waits for it depends on it. So whoever runs the graph overlaps what the program
-overlaps. An iteration begins and ends with computation too, of no time where there was
-none: ASTRA-sim stalls behind nodes of metadata.
+A rank's file is a graph. Computation between two steps of its program is a node that
+depends on the program's earlier computation and waits (``data_deps``). An operation
+depends on the same, and follows the one before it on its channel (``ctrl_deps``); nodes
+that wait for it depend on it. So a simulator overlaps the same operations as the
+program. An iteration begins and ends with computation too, maybe of no time: ASTRA-sim
+stalls behind nodes of metadata.
 
-Collectives name a group by a number; its ranks stand in a JSON file beside the traces,
-one group for each channel. Attributes that begin with ``railx.`` hold what the schema
-has no place for (nanoseconds, iterations, channels); with them a trace of ours comes
-back as it was. Whole microseconds are rounded so that a rank's computation is never off
-by more than one.
+Collectives name a group by a number; a JSON file beside the traces has its ranks, one
+group for each channel. Attributes that begin with ``railx.`` carry values without a
+field in the schema (nanoseconds, iterations, channels); with them a trace of ours can
+be read back unchanged. Whole microseconds are rounded so that a rank's total
+computation is off by one at most.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from railx.replay.programs import DOES, KINDS, Programs
 
 __all__ = ["VERSION", "Imported", "read_chakra", "write_chakra"]
 
-#: What traces say of their schema, as ASTRA-sim's own do.
+#: The version of the schema in traces, as in ASTRA-sim's own.
 VERSION = "0.0.4"
-#: Collectives that ASTRA-sim runs; a broadcast takes the time that the trace says.
+#: Collectives that ASTRA-sim runs; a broadcast takes the time of the trace.
 _RUN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _NAMES = {number: name for name, number in COLLECTIVES.items()} | {8: "reduce_scatter"}
 _MESSAGES = {"send": SEND, "recv": RECV}
@@ -64,7 +64,7 @@ Price = Callable[[str, int, tuple[int, ...]], float]
 def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str]]:
     """Write PREFIX.RANK.et for every rank and PREFIX.groups.json.
 
-    Returns the files, and what is lost on a reader that knows the schema alone.
+    Returns the files, and the losses for a reader of the schema alone.
     """
     group_of = _groups(programs)
     rows = _by_rank(programs)
@@ -121,10 +121,10 @@ def _by_rank(programs: Programs) -> list[range]:
 
 @dataclass
 class _Graph:
-    """Numbers the nodes of a rank and remembers what the next one depends on."""
+    """Numbers the nodes of a rank and tracks the dependencies of the next one."""
 
     tail: list[int] = field(default_factory=list)
-    #: What each operation depends on, by its node.
+    #: Dependencies of each operation, by its node.
     behind: dict[int, frozenset[int]] = field(default_factory=dict)
     #: Last operation of each channel, and the node of each operation.
     last: dict[int, int] = field(default_factory=dict)
@@ -146,12 +146,12 @@ class _Graph:
         return node
 
     def wait(self, operation: int) -> None:
-        """What comes next depends on an operation, and so on what that depends on."""
+        """Further nodes depend on an operation, and so on its dependencies."""
         behind = self.behind.pop(operation, frozenset())
         self.tail = [*(number for number in self.tail if number not in behind), operation]
 
     def micros(self, lasts_ns: int) -> int:
-        """Whole microseconds that add up to what was computed so far."""
+        """Whole microseconds that add up to the computation so far."""
         before, self.computed_ns = self.computed_ns, self.computed_ns + lasts_ns
         return (self.computed_ns + 500) // 1000 - (before + 500) // 1000
 
@@ -247,7 +247,7 @@ def _operation(
 
 @dataclass(frozen=True)
 class Imported:
-    """Programs that were read, and what of the traces is not in them."""
+    """Programs from traces, and the contents of the traces that they lack."""
 
     programs: Programs
     lost: tuple[str, ...]
@@ -255,14 +255,14 @@ class Imported:
 
 @dataclass
 class _Rank:
-    """What was read of one rank: its steps as columns."""
+    """The steps of one rank."""
 
     rank: int
     steps: list[dict[str, Any]] = field(default_factory=list)
     issued: Counter[str] = field(default_factory=Counter)
     iteration: int = 0
     gap_ns: int = 0
-    #: Operations that nobody has waited for yet, by node.
+    #: Operations without a wait so far, by node.
     open: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, does: int, **attrs: Any) -> None:
@@ -331,7 +331,7 @@ class _Reader:
         attrs: Mapping[str, Any],
         nodes: Mapping[int, Any],
     ) -> None:
-        """One node, once all that it depends on is done."""
+        """Add a node whose dependencies are done."""
         communicates = node.type in (SEND, RECV, COLL)
         lane = self._lane(path, state.rank, node, attrs) if communicates else None
         for number in node.data_deps:
@@ -456,11 +456,11 @@ def read_chakra(
     """Read PREFIX.0.et, PREFIX.1.et, ... as programs.
 
     ``groups`` is the JSON file of communicator groups (None: PREFIX.groups.json, where
-    there is one). ``price`` says how long operations take instead of the trace,
-    ``tflops`` turns the operations of computation that has no duration into time. A
-    program does one thing after another: nodes are taken in the order of their
-    dependencies, of several the one with the lowest number first, and what depends on
-    an operation waits for it. ValueError naming what is wrong.
+    there is one). ``price`` replaces the durations of operations, ``tflops`` turns
+    the operations of computation without a duration into time. A program is
+    sequential: nodes follow the order of their dependencies, of several the one with
+    the lowest number first, and nodes that depend on an operation wait for it.
+    ValueError naming the fault.
     """
     files = {}
     for path in sorted(prefix.parent.glob(f"{prefix.name}.*.et")):
@@ -540,7 +540,7 @@ def _check_matched(
     channels: Sequence[str],
     configurations: Sequence[Configuration],
 ) -> None:
-    """Whether all members of an operation have it, and it is the same to them."""
+    """ValueError where members of an operation lack it or have another kind."""
     met: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
     for step in steps:
         if step["does"] == _ISSUE:

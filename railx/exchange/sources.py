@@ -1,8 +1,7 @@
-"""Programs of ranks from what a run or a generated job left behind.
+"""Programs of ranks from a file of programs or from the trace of a run.
 
-A file of programs (``railx steps --out``) is one already. The trace of a recorded run
-becomes one by its electrical events: computation and operations last as long as they
-did on the wall clock.
+``railx steps --out`` writes programs. The electrical events of a recorded trace become
+programs with the durations of the wall clock.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def programs_of(path: Path) -> Programs:
 
 
 def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
-    """What ranks did in the electrical part of a recording, with kinds and bytes."""
+    """The programs of a recording's electrical part, with kinds and bytes."""
     electrical = [event for event in events if event.get("mode", "electrical") == "electrical"]
     if not electrical:
         raise UserError(f"got {path} with no electrical events; allowed: a trace that has some")

@@ -1,4 +1,4 @@
-"""The links of a topology as other tools know them: one entry for both directions."""
+"""The links of a topology for other tools: one entry for both directions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COLUMNS = ("kind", "gbps", "latency_ns", "rail", "lanes")
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the file, what it lacks, and files that belong beside it.
+    """An exported file, its losses, and files beside it.
 
-    ``lost`` has a line for each thing that the format cannot say. ``beside`` are texts
-    by the ending that takes the place of the file's.
+    ``lost`` has a line for each property that the format cannot express. ``beside`` are
+    texts by the ending that replaces the file's.
     """
 
     text: str
@@ -51,9 +51,9 @@ class Wires:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Neighbours in order, with what all links between two of them carry together.
+    """Neighbours in order, with the total bandwidth of all links between two of them.
 
-    ``latency_ns`` is that of the slowest link. ``lost`` says what was joined.
+    ``latency_ns`` is that of the slowest link. ``lost`` lists the losses of joining.
     """
 
     low: IntArray
@@ -69,9 +69,9 @@ class Joined:
 
 
 def wires(topology: Topology) -> Wires:
-    """One entry for each two rows that are each other's way back.
+    """One entry for each pair of rows with opposite directions.
 
-    ValueError where a link leads one way only.
+    ValueError where a link has one direction only.
     """
     links = topology.links
     up = np.flatnonzero(links.src < links.dst)
@@ -89,8 +89,8 @@ def wires(topology: Topology) -> Wires:
         )
     columns = {name: getattr(links, name)[up] for name in _COLUMNS}
     return Wires(
-        forward=links.src[up].astype(np.int64),
-        backward=links.dst[up].astype(np.int64),
+        low=links.src[up].astype(np.int64),
+        high=links.dst[up].astype(np.int64),
         kind=columns["kind"].astype(np.int64),
         gbps=columns["gbps"],
         latency_ns=columns["latency_ns"],
@@ -123,5 +123,5 @@ def join(topology: Topology) -> Joined:
 
 
 def decimal(value: float) -> str:
-    """A number as other tools read it: exact, with no exponent."""
+    """A number for other tools: exact, without an exponent."""
     return np.format_float_positional(float(value), trim="-")

@@ -1,4 +1,4 @@
-"""How long an operation takes on a topology, by its table of bandwidth and latency."""
+"""The time of an operation on a topology, by its table of bandwidth and latency."""
 
 from __future__ import annotations
 

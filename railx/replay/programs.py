@@ -1,8 +1,8 @@
-"""Programs of ranks as arrays: one form for recorded runs and for generated jobs.
+"""Programs of ranks as arrays, for recorded runs and for generated jobs.
 
 A job of 2,048 GPUs has a million steps. So a program is a table with one row per step,
 the steps of a rank in their order and ranks one after another. Members of groups and
-names of channels stand once, beside it. Small programs can be had as objects too
+names of channels are stored once, beside it. Small programs convert to objects
 (:class:`railx.replay.engine.Step`). A file of it is one Parquet table.
 """
 
@@ -33,8 +33,7 @@ _BEGIN, _ISSUE, _WAIT, _END = range(4)
 #: The kinds of operations, by the number in their column.
 KINDS = COMMUNICATION
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
-#: The columns with their types, and what stands there where nothing is given (None:
-#: it has to be given).
+#: The columns with their types and defaults (None: required).
 COLUMNS: Mapping[str, tuple[Any, int | None]] = {
     "rank": (np.int32, None),
     "iteration": (np.int32, None),
@@ -99,7 +98,7 @@ class Programs:
     ) -> Programs:
         """Programs of these columns; what :data:`COLUMNS` has a default for may lack.
 
-        ValueError naming what is wrong.
+        ValueError naming the fault.
         """
         unknown = sorted(set(columns) - set(COLUMNS))
         lacking = [n for n, (_, default) in COLUMNS.items() if default is None and n not in columns]
@@ -215,7 +214,7 @@ def write_programs(
 
 
 def read_programs(path: str | Path) -> Programs:
-    """Read what :func:`write_programs` wrote; ValueError naming what is wrong."""
+    """Read what :func:`write_programs` wrote; ValueError naming the fault."""
     metadata, table = read_metadata(path), read_table(path)
     if "configurations" not in metadata or not set(COLUMNS) <= set(table.column_names):
         raise UserError(f"{path}: is no file of programs; allowed: one of write_programs")
@@ -243,7 +242,7 @@ def _numbers(column: Any, names: Sequence[str]) -> Array:
 
 
 def _kind_of(operation: ReplayedOperation, rank: int) -> int:
-    """The number of what an operation is to a member: its sender sends."""
+    """The number of an operation's kind on a member: send on its sender."""
     if operation.sender is not None:
         return _SEND if operation.sender == rank else _RECV
     return KINDS.index(operation.kind) if operation.kind else -1

@@ -1,7 +1,7 @@
 """A recorded run as programs for the replay.
 
-The trace says when each rank's program issued an operation, waited for it and went on
-(``training.trace``). Between these moments it computed. Two readings of a recording:
+The trace has the times at which each rank's program issued an operation, waited for it
+and went on (``training.trace``); in between it computed. Two readings of a recording:
 
 * as it was (:func:`recorded_programs`): computation lasts as long as it did on the wall
   clock, an operation as long as it did from the arrival of its last member, and the
@@ -79,7 +79,7 @@ def cluster_programs(
 
 @dataclass(frozen=True)
 class _Point:
-    """A moment of a program: when, for how long it then stood still, and its step.
+    """A moment of a program: its time, the pause after it, and its step.
 
     ``busy_ns`` are the readings of the busy clock at both ends.
     """
@@ -254,7 +254,7 @@ class _Recording:
                 )
 
     def _pickups(self) -> dict[tuple[int, OperationKey], int]:
-        """How long each operation, first of its lane, took to begin."""
+        """The delay of each operation after it was the first of its lane."""
         delays = {}
         for (rank, _), events in self._lanes.items():
             free_ns = 0

@@ -1,6 +1,6 @@
 """Replays of programs as arrays, by the compiled engine or by the plain one.
 
-The tables of a job are made once (:func:`prepare`) and serve every mode and latency.
+The tables of a job (:func:`prepare`) serve every mode and latency.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ISSUE = DOES.index("issue")
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """What came of a replay.
+    """The results of a replay.
 
     ``table`` has a column for each field of
     :class:`railx.replay.engine.ReplayedIteration` and an entry for each rank and
@@ -112,7 +112,7 @@ _COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictio
 
 
 def _settings(mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int) -> Array:
-    """The counters of the compiled engine with what is set in them."""
+    """The counters of the compiled engine with the settings."""
     from railx.replay.kernels import state
 
     counters = np.zeros(state.COUNTERS, np.int64)
@@ -170,7 +170,7 @@ def _compiled(
 
 
 def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:
-    """ValueError for the first rank that has not come to its end."""
+    """ValueError for the first rank that has not finished."""
     steps, position = out.steps, out.ranks["position"]
     left = np.flatnonzero((steps["does"] == _ISSUE) & (steps["ended"] == 0))
     stuck = set(np.flatnonzero(position < out.ranks["stop"]).tolist())

@@ -45,7 +45,7 @@ class StepModel:
     attention_weights: Annotated[int, AtLeast(1)]
     """Weights of the projections of a layer's attention."""
     whole_attention_weights: Annotated[int, AtLeast(0)]
-    """Those among them that every tensor rank multiplies in full, as projections to a
+    """Attention weights that every tensor rank multiplies in full, as projections to a
     low rank.
     """
     score_width: Annotated[int, AtLeast(0)]
@@ -162,18 +162,18 @@ class DeviceSettings:
     peak_tflops: Annotated[float, Positive()]
     """Peak of matrix products in the training precision."""
     efficiency: Annotated[float, Fraction()]
-    """Share of the peak that is reached (MFU of what is not waiting)."""
+    """Share of the peak that computation reaches (MFU without waiting)."""
     memory_gb_s: Annotated[float, Positive()]
     """Memory bandwidth, the other roof."""
     scale_up_gb_s: Annotated[float, Positive()]
-    """What a device sends inside its server, one direction."""
+    """Bandwidth of a device inside its server, one direction."""
     scale_out_gb_s: Annotated[float, Positive()]
-    """What a device sends on its rail, one direction, over both ports together."""
+    """Bandwidth of a device on its rail, one direction, both ports together."""
 
 
 @dataclass(frozen=True)
 class StepJob:
-    """A training step: what is computed, how it is spread, on which devices."""
+    """A training step: model, parallelism and devices."""
 
     model: StepModel
     """Shape of the model."""
@@ -251,7 +251,7 @@ class StepJob:
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Under what each job is replayed."""
+    """Circuit rules, latencies and bandwidths of the replays."""
 
     rules: Annotated[tuple[CircuitRule, ...], NotEmpty()]
     """``circuits``: light paths between ports, as our controller sets them.
@@ -275,7 +275,7 @@ class SweepSettings:
 
 @dataclass(frozen=True)
 class VariantSettings:
-    """One job of a family: what is its own."""
+    """One job of a family: the settings that differ."""
 
     data: Annotated[int, AtLeast(1)]
     """Replicas or shards."""
@@ -291,14 +291,14 @@ class VariantSettings:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """A family of jobs, and what each is replayed under."""
+    """A family of jobs and their replays."""
 
     job: StepJob
-    """The step, of which every variant changes something."""
+    """The step that the variants change."""
     variants: Annotated[dict[str, VariantSettings], NotEmpty()]
     """The jobs by name."""
     sweep: SweepSettings
-    """Under what they are replayed."""
+    """The replays of each job."""
 
     def __post_init__(self) -> None:
         for name, variant in self.variants.items():

@@ -1,7 +1,7 @@
-"""Jobs on a RailX grid: which nodes each takes, and the circuits that wire it.
+"""Jobs on a RailX grid: their nodes and their circuits.
 
-Nothing may be shared or broken, which is checked. Rails of X leave a node only along
-its row and rails of Y only along its column, and an optical switch joins any two of its
+A check refuses shared and failed parts. Rails of X leave a node only along its row and
+rails of Y only along its column, and an optical switch joins any two of its
 ports. A job can therefore take any set of rows times any set of columns, adjacent or
 not, and jobs whose nodes are disjoint share no port (RailX, abstract: jobs of different
 shape and scale; the product rule is derived from the wiring).

@@ -99,8 +99,7 @@ def written_to(out: Path | None) -> Iterator[None]:
 
 
 def _network(options: argparse.Namespace) -> int:
-    from railx.exchange.anynet import anynet
-    from railx.exchange.formats import NETWORK_FORMATS
+    from railx.exchange.formats import NETWORK_FORMATS, anynet
     from railx.io import write_text
 
     cycle_ns = options.cycle_ns
