@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.planning.format.files import read_plan
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
@@ -28,7 +29,7 @@ from railx.planning.format.predictions import NAMED, named_cost_model
 from railx.planning.make import plan_batches
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import PlannerSettings
-from railx.settings import SettingsError, load
+from railx.settings import load
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModelSettings
 
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _send(answers, Answer(replan(index), (time.perf_counter() - begin) * 1e3))
         except ImportError as error:
             _send(answers, Answer(None, 0.0, f"the plan's planner needs {error.name}, not here"))
-        except (SettingsError, PlanError, ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             _send(answers, Answer(None, 0.0, str(error)))
 
 

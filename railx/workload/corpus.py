@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from railx.errors import UserError
 from railx.io import in_repository, read_metadata, read_table, write_table
 from railx.settings import AtLeast, Between, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload import lengths as length_sources
@@ -388,7 +389,7 @@ def stdlib_documents(unit: Literal["file", "definition"]) -> list[bytes]:
     ]
     documents = [document for path in files for document in _cut(path.read_bytes(), unit)]
     if not documents:
-        raise ValueError(
+        raise UserError(
             f"{root}: no Python sources of the standard library; allowed: an interpreter installed"
             " with them"
         )
@@ -411,18 +412,18 @@ def folder_files(folder: str | Path, pattern: str) -> list[Path]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise ValueError(f"{folder}: no such folder; allowed: a folder of text files")
+        raise UserError(f"{folder}: no such folder; allowed: a folder of text files")
     try:
         files = sorted(path for path in root.glob(pattern) if path.is_file())
     except NotImplementedError:
-        raise ValueError(
+        raise UserError(
             f"{folder}: the pattern {pattern} begins at the root; allowed: one below the folder"
         ) from None
     if not files:
-        raise ValueError(f"{folder}: no file matches {pattern}; allowed: at least one")
+        raise UserError(f"{folder}: no file matches {pattern}; allowed: at least one")
     filled = [path for path in files if path.stat().st_size]
     if not filled:
-        raise ValueError(
+        raise UserError(
             f"{folder}: all {len(files)} files that match {pattern} are empty; allowed: at least"
             " one with text"
         )

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.errors import UserError
+
 if TYPE_CHECKING:
     import tokenizers
 
@@ -145,7 +147,7 @@ def train_tokenizer(documents: Sequence[bytes], vocabulary: int) -> Tokenizer:
     if {piece.decode(_ENCODING): number for number, piece in enumerate(trained.pieces)} != ids:
         raise ValueError("the package tokenizers numbers its tokens in another way than expected")
     if trained.vocabulary != vocabulary:
-        raise ValueError(
+        raise UserError(
             f"vocabulary: got {vocabulary}; allowed: at most {trained.vocabulary}, the ids that"
             " the pairs of this text give"
         )
@@ -157,7 +159,7 @@ def token_type(largest: int) -> np.dtype[Any]:
     for width in (1, 2, 4):
         if largest < 256**width:
             return np.dtype(f"<u{width}")
-    raise ValueError(f"token id {largest}; allowed: below {256**4}")
+    raise UserError(f"token id {largest}; allowed: below {256**4}")
 
 
 def _words() -> Any:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+from railx.errors import UserError
 from railx.io import read_json, write_json
 from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree
 from railx.planning.format.plan import (
@@ -426,7 +427,7 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
         return
     try:
         layer_ranges = stage_layers(layers, pipeline.model_stages)
-    except ValueError as error:
+    except UserError as error:
         raise PlanError(f"{where}: {error}") from None
     for number, chunk in enumerate(pipeline.chunks):
         for stage, recomputed in enumerate(chunk.checkpoint_layers):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from railx.errors import UserError
 from railx.planning.format.simulation import ScheduleName
 from railx.settings import AtLeast, NonNegative, NotEmpty, PowerOfTwo
 
@@ -28,7 +29,7 @@ Count = Annotated[int, NonNegative()]
 Milliseconds = Annotated[float, NonNegative()]
 
 
-class PlanError(ValueError):
+class PlanError(UserError):
     """A plan that cannot be run.
 
     One line names the batch and the part, and what is allowed.

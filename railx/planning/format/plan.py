@@ -46,6 +46,7 @@ __all__ = [
     "SequenceParallelBatch",
     "check_ranks",
     "layers_of",
+    "priced_zero_stage",
     "sequence_lengths",
 ]
 
@@ -182,3 +183,10 @@ def layers_of(plan: Plan) -> int | None:
     model = plan.settings.get("model")
     layers = model.get("layers") if isinstance(model, Mapping) else None
     return layers if isinstance(layers, int) and not isinstance(layers, bool) else None
+
+
+def priced_zero_stage(plan: Plan) -> int | None:
+    """The ZeRO stage of the cost model that priced a plan; None where it names none."""
+    cost_model = plan.settings.get("cost_model")
+    stage = cost_model.get("zero_stage") if isinstance(cost_model, Mapping) else None
+    return stage if isinstance(stage, int) else None

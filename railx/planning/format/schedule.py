@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from railx.errors import UserError
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.simulation import (
     ScheduleName,
@@ -285,7 +286,7 @@ def stage_layers(layers: int, stages: int) -> list[range]:
     stage would stay empty.
     """
     if stages > layers:
-        raise ValueError(
+        raise UserError(
             f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
         )
     share, rest = divmod(layers, stages)
