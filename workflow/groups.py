@@ -53,10 +53,17 @@ def with_defaults(hint: Any, plain: Any) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     union = members(hint)
-    options = [union[1].get(plain.get(union[0]))] if union is not None else [hint, *get_args(hint)]
+    if union is None and get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if union is not None:
+        options = [union[1].get(plain.get(union[0]))]
+    else:
+        is_union = get_origin(hint) in (Union, types.UnionType)
+        options = list(get_args(hint)) if is_union else [hint]
     cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
     if cls is None:
-        item = get_args(hint)[-1] if get_args(hint) else Any
+        mapping = next((option for option in options if get_origin(option) is dict), None)
+        item = get_args(mapping)[1] if mapping is not None else Any
         return {key: with_defaults(item, value) for key, value in plain.items()}
     hints = field_hints(cast("type", cls))
     defaults = {

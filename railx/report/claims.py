@@ -55,8 +55,8 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
 
 def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How many rows have each verdict, in the order of the verdicts."""
-    found = [row["verdict"] for row in rows]
-    return {verdict: found.count(verdict) for verdict in VERDICTS}
+    verdicts = [row["verdict"] for row in rows]
+    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
 def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -72,9 +72,9 @@ def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
     )
     published = [row for row in rows if row["kind"] == "published"]
     return {
-        verdict: found
+        verdict: verdicts
         for verdict in order
-        if (found := [row for row in published if row["verdict"] == verdict])
+        if (verdicts := [row for row in published if row["verdict"] == verdict])
     }
 
 

@@ -41,21 +41,21 @@ def find_chromium() -> str:
 
     Raises ValueError where there is none.
     """
-    wanted = os.environ.get("CHROMIUM")
-    if wanted:
-        found = shutil.which(wanted)
-        if found is None:
+    requested = os.environ.get("CHROMIUM")
+    if requested:
+        browser = shutil.which(requested)
+        if browser is None:
             raise UserError(
-                f"CHROMIUM: got {wanted!r}, which is no program; allowed: a Chromium or Chrome"
+                f"CHROMIUM: got {requested!r}, which is no program; allowed: a Chromium or Chrome"
             )
-        return found
-    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if found is None:
+        return browser
+    browser = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if browser is None:
         raise UserError(
             f"no Chromium to print with: none of {', '.join(CHROMIUMS)} is on the path; allowed:"
             " one of them installed (Debian: apt install chromium), or its place in CHROMIUM"
         )
-    return found
+    return browser
 
 
 def print_pdf(page: str | Path, pdf: str | Path) -> None:
