@@ -82,12 +82,13 @@ def draw(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Dr
         axes = page.subplots()
         colours = dict(zip(settings.tables, PALETTE, strict=False))
         _lines(axes, points, colours, settings.devices_per_node)
-        handles = [published_series(colours[key]) for key in colours]
-        texts = [f"Published, {words}" for words in settings.tables.values()]
+        legend = {
+            f"Published, {words}": published_series(colours[key])
+            for key, words in settings.tables.items()
+        }
         if len(ours):
-            handles.append(dot(INK))
-            texts.append(f"Ours, {len(set(ours['plan']))} plans")
-        share_legend(page, dict(zip(texts, handles, strict=True)), 2)
+            legend[f"Ours, {len(set(ours['plan']))} plans"] = dot(INK)
+        share_legend(page, legend, 2)
     return Drawn(_caption(settings, points), _alternative(settings, points), points)
 
 

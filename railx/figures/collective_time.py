@@ -6,14 +6,14 @@ The closed form is a line, messages on the links are circles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.tables import Tables, records
-from railx.figures.theme import GREY, PALETTE, label
+from railx.figures.theme import GREY, PALETTE, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import fidelity_line, listed, quantity, sentence, spoken
 from railx.settings import AtLeast, NotEmpty
@@ -61,7 +61,6 @@ def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Dr
 
     Raises ValueError when no row has ``settings.scope``.
     """
-    from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, NullLocator
 
     frame = tables.read("collectives", "topology", settings.only)
@@ -130,25 +129,17 @@ def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Dr
             if position + across >= len(topologies):
                 axes.set_xlabel("Payload")
                 axes.tick_params(labelbottom=True)
-        handles = [
-            Line2D(
-                [],
-                [],
-                color=colour[name],
-                linewidth=1.8,
-                linestyle="--" if name == "all_gather" else "-",
-            )
+        legend: dict[str, Any] = {
+            label(name): {
+                "color": colour[name],
+                "linewidth": 1.8,
+                "linestyle": "--" if name == "all_gather" else "-",
+            }
             for name in names
-        ]
-        texts = [label(name) for name in names]
+        }
         if "flow" in set(rows["fidelity"]):
-            handles.append(
-                Line2D(
-                    [], [], color=GREY, linestyle="none", marker="o", markersize=5, fillstyle="none"
-                )
-            )
-            texts.append("Messages on the links")
-        share_legend(page, dict(zip(texts, handles, strict=True)), 3)
+            legend["Messages on the links"] = dot(GREY, 5, fillstyle="none")
+        share_legend(page, legend, 3)
     return Drawn(_caption(rows), _alternative(rows), rows[list(_COLUMNS)])
 
 

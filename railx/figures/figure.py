@@ -72,8 +72,8 @@ class FigureInput:
     settings' ``only``. ``columns`` are those that it must have, separated by spaces.
     ``published`` names a file of resources/published instead of a table. ``required``
     is false where the figure does without it. ``plan_kind`` leaves out the plans of
-    another kind (None: no plan is left out). Raises ValueError where both or neither of the
-    sources are given.
+    another kind (None: no plan is left out). Raises ValueError where both or neither of
+    the sources are given.
     """
 
     key: str
@@ -102,8 +102,8 @@ class Drawn:
 
     ``caption`` is reStructuredText and ``alternative_text`` replaces the figure for a
     reader who cannot see it; both are written from the data. ``data`` has a row for
-    each mark. ``title`` and ``paper`` replace the figure's own where one kind of figure is
-    drawn from different tables; empty: the figure's.
+    each mark. ``title`` and ``paper`` replace the figure's own where one kind of figure
+    is drawn from different tables; empty: the figure's.
     """
 
     caption: str
@@ -118,8 +118,8 @@ class Figure:
     """A figure, as its module declares it under the name ``FIGURE``.
 
     ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` takes the
-    settings, the tables of ``inputs`` and the canvas. It raises ValueError for a table that lacks
-    what it needs.
+    settings, the tables of ``inputs`` and the canvas. It raises ValueError for a table
+    that lacks what it needs.
     """
 
     settings: type[CanvasSettings]

@@ -158,7 +158,8 @@ def read_frames(
     """The tables under ``key``, one below the other.
 
     Of the column ``name`` the values in ``only`` are taken, in its order; all when it
-    is empty. Tables without rows are left out (a topology too large for a model has none).
+    is empty. Tables without rows are left out (a topology too large for a model has
+    none).
     Raises ValueError where none has any, and for a name in ``only`` that no table has,
     unless it may be that of a table without rows.
     """
