@@ -116,13 +116,12 @@ def draw(settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas) ->
 
 def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
     """What follows from the paper, for uniform traffic."""
-    stated = published.set_index("id")
+    stated = {row["id"]: row for row in records(published)}
     shares: Derived = {}
     for row in records(rows[rows["traffic"] == "uniform"]):
-        name = settings.derived.get(str(row["topology"]))
-        if name not in stated.index or stated.loc[name, "chips"] != row["chips"]:
+        bounds = stated.get(settings.derived.get(str(row["topology"]), ""))
+        if bounds is None or bounds["chips"] != row["chips"]:
             continue
-        bounds = stated.loc[name]
         # Four sides of n ports take 4 n flits a cycle out of a chip.
         injection = 4 * float(bounds["n"]) / 100
         ideal, bound = "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle"

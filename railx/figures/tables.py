@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from railx.figures.figure import FigureFiles, FigureInput
 from railx.figures.types import DataFrame, Series
@@ -31,7 +31,7 @@ __all__ = [
     "to_frame",
 ]
 
-Rows = list[dict[Hashable, Any]]
+Rows = list[dict[str, Any]]
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -82,10 +82,11 @@ class Tables:
                     connection.register(key, rows.assign(rowid_=range(len(rows))))
             for key, rows in frames.items():
                 connection.register(key, rows)
-            return connection.sql(sql).df()
+            answer: DataFrame = connection.sql(sql).df()
+            return answer
 
 
-def to_frame(rows: Any, columns: Sequence[str] | None = None) -> DataFrame:
+def to_frame(rows: Any, columns: Any = None) -> DataFrame:
     """A table of rows."""
     import pandas as pd
 
@@ -101,7 +102,7 @@ def stack(frames: Iterable[DataFrame]) -> DataFrame:
 
 def records(rows: DataFrame) -> Rows:
     """The rows of a table as mappings by column."""
-    return rows.to_dict("records")
+    return cast("Rows", rows.to_dict("records"))
 
 
 def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
@@ -116,7 +117,7 @@ def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> No
 
 def pick(rows: DataFrame, column: str, value: Any, plan: str, table: str) -> DataFrame:
     """The rows of a plan with this value; ValueError where it has none."""
-    chosen = rows[rows[column] == value]
+    chosen: DataFrame = rows[rows[column] == value]
     if chosen.empty:
         allowed = ", ".join(map(str, sorted(set(rows[column]))))
         raise ValueError(f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}")
