@@ -437,7 +437,8 @@ def draw_sizes() -> None:
             right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             right.set_ylabel("Plan over its lower bound, less 1")
             right.set_title("Gap to the bound")
-            share_legend(figure, dict(zip(("Plan", "Bound alone"), left.get_lines(), strict=True)), 2)
+            lines = dict(zip(("Plan", "Bound alone"), left.get_lines(), strict=True))
+            share_legend(figure, lines, 2)
         SIZES_FIGURE.write_bytes(drawn.read_bytes())
     print(f"drawn: {SIZES_FIGURE.relative_to(SIZES_FIGURE.parents[2])}")
 

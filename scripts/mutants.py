@@ -111,7 +111,7 @@ ROOMS = {
         tuple(
             f"railx/evidence/{name}.py"
             for name in (
-                *("claims", "database", "expected", "intervals", "judge", "published"),
+                *("claims", "database", "entries", "expected", "intervals", "judge", "published"),
                 *("statement", "static", "verdicts"),
             )
         ),
@@ -122,6 +122,7 @@ ROOMS = {
             "tests/evidence/test_expected.py",
             "tests/evidence/test_published.py",
             "tests/evidence/test_database.py",
+            "tests/evidence/test_entries.py",
         ),
     ),
     "replay": Room(

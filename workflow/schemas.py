@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from railx.io import write_text
-from railx.settings import field_hints
+from railx.settings import field_hints, to_dict
 from workflow.config import CHOSEN, Experiment
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
@@ -267,7 +267,7 @@ class _Writer:
         if description:
             written = {"description": description, **written}
         if field.default is not dataclasses.MISSING:
-            written["default"] = field.default
+            written["default"] = to_dict(field.default)
         return written
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.exchange.wires import Exported, decimal, join
 from railx.vocabulary.topology import Topology
 
@@ -63,7 +64,7 @@ def analytical(topology: Topology, name: str) -> Exported:
     """
     product = dimensions(topology)
     if product is None:
-        raise ValueError(
+        raise UserError(
             f"topology: got {name}, which is no product of rings, full meshes and switches with"
             " one bandwidth and latency a dimension; allowed for it: --format astra-ns3"
         )

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.exchange.chakra_messages import (
     ALL_GATHER,
     COLL,
@@ -361,7 +362,7 @@ class _Reader:
         if attrs.get("num_ops") and self._tflops is not None:
             return round(float(attrs["num_ops"]) / self._tflops / 1e3)
         if attrs.get("num_ops"):
-            raise ValueError(
+            raise UserError(
                 f"got {path}, node {node.id} with num_ops and no duration; allowed: durations, or"
                 " --tflops to turn num_ops into time"
             )
@@ -375,32 +376,30 @@ class _Reader:
         if node.type == COLL:
             kind = _NAMES.get(int(attrs.get("comm_type", -1)))
             if kind is None:
-                raise ValueError(
-                    f"{where} with comm_type {attrs.get('comm_type')}; allowed: 0 to 9"
-                )
+                raise UserError(f"{where} with comm_type {attrs.get('comm_type')}; allowed: 0 to 9")
             name = str(attrs.get("pg_name", ""))
             if name in self._groups:
                 members = tuple(sorted(self._groups[name]))
             elif name in ("", "0"):
                 members = tuple(range(self._ranks))
             else:
-                raise ValueError(
+                raise UserError(
                     f"{where} with pg_name {name!r}; allowed: a group of --groups"
                     f" ({', '.join(self._groups) or 'it has none'})"
                 )
             if rank not in members:
-                raise ValueError(f"{where} in group {name} of other ranks; allowed: one of its own")
+                raise UserError(f"{where} in group {name} of other ranks; allowed: one of its own")
             label = name or "all"
             shape = "ring"
         else:
             kind = "send" if node.type == SEND else "recv"
             ends = int(attrs.get("comm_src", rank)), int(attrs.get("comm_dst", rank))
             if ends[node.type == RECV] != rank or ends[0] == ends[1]:
-                raise ValueError(
+                raise UserError(
                     f"{where}, a {kind} from {ends[0]} to {ends[1]}; allowed: of its own"
                 )
             if not all(0 <= end < self._ranks for end in ends):
-                raise ValueError(
+                raise UserError(
                     f"{where}, a {kind} from {ends[0]} to {ends[1]}; allowed: ranks below"
                     f" {self._ranks}"
                 )
@@ -470,7 +469,7 @@ def read_chakra(
             files[int(number.group(1))] = path
     if sorted(files) != list(range(len(files))) or len(files) < 2:
         ranks = ", ".join(map(str, sorted(files))) or "none"
-        raise ValueError(
+        raise UserError(
             f"got ranks {ranks} of {prefix}; allowed: at least two, in files {prefix.name}.0.et,"
             f" {prefix.name}.1.et and so on, one for each rank"
         )
@@ -492,7 +491,7 @@ def _read_groups(prefix: Path, given: Path | None, ranks: int) -> dict[str, list
     try:
         groups = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"--groups: got {path} ({error}); allowed: a JSON file") from None
+        raise UserError(f"--groups: got {path} ({error}); allowed: a JSON file") from None
     if not isinstance(groups, dict) or not all(
         isinstance(members, list)
         and members
@@ -500,7 +499,7 @@ def _read_groups(prefix: Path, given: Path | None, ranks: int) -> dict[str, list
         and len(set(members)) == len(members)
         for members in groups.values()
     ):
-        raise ValueError(
+        raise UserError(
             f"--groups: got {path}; allowed: an object of lists of ranks from 0 to {ranks - 1}"
         )
     return groups
@@ -513,7 +512,7 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
         before = {*node.data_deps, *node.ctrl_deps}
         unknown = before - set(nodes)
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"got {path}, node {number} after node {min(unknown)}, which is not there; allowed:"
                 " nodes of the file"
             )
@@ -532,7 +531,7 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
             if not left[neighbour]:
                 heapq.heappush(ready, neighbour)
     if done < len(nodes):
-        raise ValueError(f"got {path} with nodes that depend on each other; allowed: no circle")
+        raise UserError(f"got {path} with nodes that depend on each other; allowed: no circle")
 
 
 def _check_matched(
@@ -555,7 +554,7 @@ def _check_matched(
         if ranks != list(members) or not alike:
             what = f"operation {sequence} of {channels[channel]}"
             named = ", ".join(sorted(KINDS[kind] for kind in kinds))
-            raise ValueError(
+            raise UserError(
                 f"got {prefix} with {what} on ranks {ranks} ({named}); allowed: one operation on"
                 f" ranks {list(members)}"
             )

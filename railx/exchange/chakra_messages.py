@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import atomic_path
 
 __all__ = [
@@ -166,7 +167,7 @@ def read_messages(path: Path) -> Iterator[Any]:
         begin = at
         size, at = _read_varint(content, at)
         if not 0 <= size <= min(_LARGEST, len(content) - at):
-            raise ValueError(
+            raise UserError(
                 f"got {path}, which ends or breaks off at byte {begin}; allowed: a whole Chakra"
                 " trace"
             )
@@ -174,13 +175,13 @@ def read_messages(path: Path) -> Iterator[Any]:
         try:
             parsed.ParseFromString(content[at : at + size])
         except DecodeError:
-            raise ValueError(
+            raise UserError(
                 f"got {path}, no message at byte {begin}; allowed: a Chakra trace"
             ) from None
         yield parsed
         at, kind = at + size, "Node"
     if kind == "GlobalMetadata":
-        raise ValueError(f"got {path}, which is empty; allowed: a Chakra trace")
+        raise UserError(f"got {path}, which is empty; allowed: a Chakra trace")
 
 
 def _varint(value: int) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.vocabulary.topology import Topology
 
 __all__ = ["Exported", "Joined", "Wires", "decimal", "join", "wires"]
@@ -82,7 +83,7 @@ def wires(topology: Topology) -> Wires:
     if len(up) != len(down) or any(
         not np.array_equal(forward[up][there], backward[down][back]) for forward, backward in pairs
     ):
-        raise ValueError(
+        raise UserError(
             f"topology: got a {topology.family} with links that lead one way only; allowed:"
             " links that lead both ways alike"
         )

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 
 __all__ = ["CycleFinder"]
@@ -56,7 +57,7 @@ class CycleFinder:
     def __init__(self, history: int = _HISTORY) -> None:
         """``history``: runs to remember, at least 4."""
         if history < 4:
-            raise ValueError(f"history: got {history}; allowed: at least 4")
+            raise UserError(f"history: got {history}; allowed: at least 4")
         self._limit = history
         self._history: list[_Run] = []
         self._current: Configuration | None = None

@@ -26,6 +26,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.fabric import holdings
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
 from railx.fabric.core import Action, ControllerCore
@@ -57,7 +58,7 @@ _CLASSES: dict[str, type[Any]] = {"Configuration": Configuration} | {
 }
 
 
-class JournalError(ValueError):
+class JournalError(UserError):
     """A file that is no journal, or cannot be written; one line that says why."""
 
 
@@ -288,7 +289,7 @@ def replay_journal(path: str | Path) -> ReplayedJournal:
 def _fresh_core(path: str | Path, header: Mapping[str, Any]) -> ControllerCore:
     try:
         if header["journal"] != _VERSION:
-            raise ValueError(f"version {header['journal']}; allowed: {_VERSION}")
+            raise UserError(f"version {header['journal']}; allowed: {_VERSION}")
         layout, ranks = Layout(int(header["gpus_per_server"])), int(header["ranks"])
         active = tuple(Circuit(int(right), int(left)) for right, left in header["active"])
         return ControllerCore(layout, ranks, active=active, recovering=bool(header["recovering"]))

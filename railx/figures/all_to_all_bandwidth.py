@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import (
     AxisScale,
@@ -70,7 +71,7 @@ def draw(settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas) ->
     frame = tables.read("bounds", "topology", settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"traffic: got {settings.traffic!r}; allowed:"
             f" {', '.join(sorted(set(frame['traffic'])))}"
         )

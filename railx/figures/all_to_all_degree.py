@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside, ticks
@@ -63,7 +64,7 @@ class AllToAllDegreeSettings(CanvasSettings):
 def draw(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A line per published table and dots of the plans.
 
-    Raises ValueError for a table or model that is not published.
+    Raises UserError for a table or model that is not published.
     """
     refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
     points = _points(settings, tables)
@@ -91,7 +92,7 @@ def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
     constants = tables.read("constants")
     model = constants[constants["model"] == settings.model].set_index("quantity")["value"]
     if not {"layers", "hidden"} <= set(model.index):
-        raise ValueError(
+        raise UserError(
             f"model: got {settings.model}; allowed: one with layers and hidden among"
             f" {', '.join(dict.fromkeys(constants['model']))}"
         )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside, ticks
@@ -269,7 +270,7 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
     refuse_unknown("bars", settings.bars, table["network"])
     refuse_unknown("lines", [line.network for line in settings.lines], table["network"])
     if set(settings.above) != set(settings.jobs):
-        raise ValueError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
+        raise UserError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
     steps = table[table["step_ms"].notna()]
     rows: list[dict[str, Any]] = []
     for job in settings.jobs:
@@ -280,7 +281,7 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
                     "network == @line.network and mode == @line.mode and rule == @line.rule"
                 ).sort_values("latency_ms")
                 if chosen.empty:
-                    raise ValueError(
+                    raise UserError(
                         f"lines[{number}]: no {line.mode} of {line.network} for {job}; allowed:"
                         f" {', '.join(sorted(set(drawn['mode'])))}"
                     )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import patch
@@ -176,7 +177,7 @@ def _relative(
         if at.empty:
             others = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
             pairs = others[["factor", "level"]].itertuples(index=False)
-            raise ValueError(
+            raise UserError(
                 f"lines.{factor}: the table has no level {level:g}; allowed:"
                 f" {', '.join(f'{name} {value:g}' for name, value in pairs)}"
             )

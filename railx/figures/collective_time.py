@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import ticks, tiles
@@ -56,7 +57,7 @@ def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Dr
     frame = tables.read("collectives", "topology", settings.only)
     rows = frame[frame["scope"] == settings.scope]
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"scope: no collective in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside, name_rows, ticks
@@ -148,7 +149,7 @@ def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame
     for plan, case in settings.plans.items():
         key = (case.model, case.context, case.corpus, case.system)
         if key not in published:
-            raise ValueError(
+            raise UserError(
                 f"plans.{plan}: got {', '.join(key)}; allowed: a case of the published iteration"
                 " seconds"
             )

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import entries, published_marks
@@ -75,7 +76,7 @@ def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Dra
     for name, path in tables.files("sequences", settings.only):
         lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
         if not len(lengths):
-            raise ValueError(f"{path}: the corpus has no sequences; allowed: one or more")
+            raise UserError(f"{path}: the corpus has no sequences; allowed: one or more")
         corpora[name] = (lengths, str(read_metadata(path).get("kind", "unknown")))
     subtitle = (
         "Share of sequences with at least the given number of tokens. Dots: "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside, entries, name_rows, published_line, published_marks, ticks
@@ -141,12 +142,12 @@ def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str,
     for topology, cell in settings.published_usd.items():
         table, row, column = (*cell.split(), "", "")[:3]
         if table not in _PUBLISHED:
-            raise ValueError(
+            raise UserError(
                 f"published_usd.{topology}: got table {table}; allowed: {', '.join(_PUBLISHED)}"
             )
         rows = tables.read(table).set_index("id")
         if row not in rows.index or column not in rows.columns:
-            raise ValueError(
+            raise UserError(
                 f"published_usd.{topology}: {table} has no {row} {column}; allowed: a table, the id"
                 " of a row and a column"
             )
@@ -163,7 +164,7 @@ def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
     for key, names in (("only", shown), ("reference", [settings.reference])):
         unknown = [name for name in names if name not in shown or name not in summary.index]
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {', '.join(unknown)}; allowed:"
                 f" {', '.join(summary.index if key == 'only' else shown)}"
             )
@@ -171,7 +172,7 @@ def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
         column = _COMPARED[what][1]
         empty = [name for name in shown if not summary[column].notna()[name]]
         if empty:
-            raise ValueError(
+            raise UserError(
                 f"compare.{what}: {', '.join(empty)} has no {column}; allowed: what all topologies"
                 " of the figure have"
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import entries
@@ -93,10 +94,10 @@ def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
     rows = table[table["price_set"] == settings.price_set]
     if rows.empty:
         allowed = ", ".join(dict.fromkeys(table["price_set"]))
-        raise ValueError(f"price_set: got {settings.price_set}; allowed: {allowed}")
+        raise UserError(f"price_set: got {settings.price_set}; allowed: {allowed}")
     unknown = [name for name in settings.only if name not in set(rows["topology"])]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"only: got {', '.join(unknown)}; allowed: {', '.join(dict.fromkeys(rows['topology']))}"
         )
     return rows[rows["topology"].isin(settings.only)] if settings.only else rows

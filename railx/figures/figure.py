@@ -118,7 +118,7 @@ class Figure:
     """A figure, as its module declares it under the name ``FIGURE``.
 
     ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` takes the
-    settings, the tables of ``inputs`` and the canvas. It raises ValueError for a table
+    settings, the tables of ``inputs`` and the canvas. It raises UserError for a table
     that lacks what it needs.
     """
 

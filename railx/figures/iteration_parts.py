@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import at_edge, name_rows, patch, tiles
@@ -120,7 +121,7 @@ def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
     chosen = [plan for plans in settings.panels.values() for plan in plans]
     groups = groups[groups["plan"].isin(chosen)]
     if groups.empty:
-        raise ValueError(
+        raise UserError(
             f"panels: got {', '.join(chosen)}; allowed: plans of this experiment, one or more"
         )
     pipelined = bool((groups["kind"] == "pipeline").any())

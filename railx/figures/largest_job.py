@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import entries
@@ -51,7 +52,7 @@ def draw(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     frame = tables.read("faults")
     drawn = frame[frame["placement"] == "random"]
     if drawn.empty:
-        raise ValueError(
+        raise UserError(
             "placement: no rows with randomly drawn failures; allowed: a table with placement"
             " random"
         )

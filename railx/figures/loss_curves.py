@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import entries
@@ -92,7 +93,7 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     """
     missing = [run for run in runs if not (frame["run"] == run).any()]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"runs: {', '.join(missing)} has no iterations under electrical switching; allowed:"
             " runs that have some"
         )
@@ -104,7 +105,7 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     points["difference"] = (points["loss"] / points["iteration"].map(first) - 1).abs()
     apart = [run for run in runs if points[points["run"] == run]["difference"].isna().all()]
     if apart:
-        raise ValueError(
+        raise UserError(
             f"runs: {', '.join(apart)} has no step in common with {runs[0]}; allowed: runs of the"
             " same steps"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.comparisons import iteration_seconds
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
@@ -133,7 +134,7 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
                 }
             )
     if not rows:
-        raise ValueError(
+        raise UserError(
             f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
             " this experiment, each with its corpus"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside
 from railx.figures.tables import Tables
@@ -65,7 +66,7 @@ def _per_repeat(frame: DataFrame) -> DataFrame:
     """
     part = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
     if part.empty:
-        raise ValueError(
+        raise UserError(
             "iterations: no run plans while it trains; allowed: a run with training.planning:"
             " while_training"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.tables import Tables
 from railx.figures.theme import INK, PALETTE, PUBLISHED, label, lighter, text_colour
@@ -62,7 +63,7 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
                 }
             )
         )
-        raise ValueError(
+        raise UserError(
             f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
             f" allowed: {allowed}"
         )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import patch
@@ -134,7 +135,7 @@ def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
     ]
     if rows.empty:
         pairs = table[["platform", "transceivers_per_gpu"]].drop_duplicates()
-        raise ValueError(
+        raise UserError(
             f"boundaries: got {boundary.platform} with {boundary.transceivers_per_gpu}; allowed: "
             + ", ".join(f"{name} with {count}" for name, count in pairs.itertuples(index=False))
         )
@@ -153,7 +154,7 @@ def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
                 & np.isclose(base["switch_ports_per_gpu"], point.ports)
             ]
             if cells.empty:
-                raise ValueError(
+                raise UserError(
                     f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
                     " the map"
                 )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.contrast import readable
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.tables import Tables, read_frame
@@ -130,7 +131,7 @@ def _circuits(settings: RailRingsSettings, tables: Tables) -> tuple[str, DataFra
         if not frame.empty:
             total = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
             return name, frame.astype(dict.fromkeys(total, int))
-    raise ValueError(
+    raise UserError(
         f"{', '.join(str(path) for _, path in files)}: no circuits in dimension"
         f" {settings.dimension}, line {settings.line}; allowed: a topology with optical switches"
         " and a line that it has"

@@ -12,6 +12,7 @@ import importlib
 from pathlib import Path
 from typing import Annotated
 
+from railx.errors import UserError
 from railx.figures.canvas import canvas
 from railx.figures.figure import CanvasSettings, Figure, FigureFiles
 from railx.figures.tables import Tables
@@ -84,7 +85,7 @@ def figure_module(name: str) -> str:
     Raises ValueError for a name that is not in the list.
     """
     if name not in FIGURES:
-        raise ValueError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
+        raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
     return f"railx.figures.{_SHARED_MODULES.get(name, name)}"
 
 
@@ -115,13 +116,13 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     keys = [table.key for table in figure.inputs]
     unknown = sorted(set(inputs) - set(keys))
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"input {', '.join(unknown)}: not known to {settings.figure}; allowed:"
             f" {', '.join(keys)}"
         )
     missing = [table.key for table in figure.inputs if table.required and not inputs.get(table.key)]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"input {', '.join(missing)}: no file given for {settings.figure}; allowed: one file"
             " or more"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import entries
@@ -53,14 +54,14 @@ def draw(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Dra
         # Where a table holds several fidelities, the closed form is shown.
         rows = rows[rows["fidelity"] == ordered(rows["fidelity"])[0]]
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )
     rows = rows.merge(_speeds(tables), on="topology", how="left", validate="many_to_one")
     unknown = rows.loc[rows["injection_gb_s_per_chip"].isna(), "topology"]
     if len(unknown):
-        raise ValueError(
+        raise UserError(
             f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}; allowed:"
             " every topology of the collectives"
         )

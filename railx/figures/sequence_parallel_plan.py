@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import patch, time_unit
@@ -78,7 +79,7 @@ def draw(settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas)
     frame = tables.read("groups", "plan", settings.only)
     frame = frame[frame["kind"] == "sequence_parallel"]
     if frame.empty:
-        raise ValueError(
+        raise UserError(
             "input groups: no sequence-parallel plan among the tables; allowed: at least one"
         )
     plans = {

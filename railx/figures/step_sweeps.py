@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside, published_line
@@ -116,7 +117,7 @@ def _points(frame: DataFrame, settings: StepSweepsSettings) -> DataFrame:
     points = stack(parts)
     missing = {"bandwidth", "scaling", "utilisation", "experts"} - set(points["panel"])
     if missing:
-        raise ValueError(
+        raise UserError(
             f"times: no rows for {', '.join(sorted(missing))}; allowed: the steps that the settings"
             " name"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import tiles
@@ -91,7 +92,7 @@ def _points(tables: Tables, rule: str) -> DataFrame:
     ours = set(points.loc[points["source"] == "ours", "panel"])
     shown = points[points["panel"].isin(ours) & (points[_LATENCY] > 0)]
     if shown.empty:
-        raise ValueError("times: no job with published numbers; allowed: h200_128, smoke, ...")
+        raise UserError("times: no job with published numbers; allowed: h200_128, smoke, ...")
     return shown.reset_index(drop=True)
 
 

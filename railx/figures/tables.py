@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from railx.errors import UserError
 from railx.figures.figure import FigureFiles, FigureInput
 from railx.figures.types import DataFrame, Series
 from railx.io import read_metadata, read_table
@@ -106,34 +107,34 @@ def records(rows: DataFrame) -> Rows:
 
 
 def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
-    """Raise ValueError for the names that a key of the settings does not allow."""
+    """Raise UserError for the names that a key of the settings does not allow."""
     choices = list(dict.fromkeys(allowed))
     unknown = [name for name in names if name not in choices]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"{key}: got {', '.join(map(str, unknown))}; allowed: {', '.join(map(str, choices))}"
         )
 
 
 def pick(rows: DataFrame, column: str, value: Any, plan: str, table: str) -> DataFrame:
-    """The rows of a plan with this value; ValueError where it has none."""
+    """The rows of a plan with this value; UserError where it has none."""
     chosen: DataFrame = rows[rows[column] == value]
     if chosen.empty:
         allowed = ", ".join(map(str, sorted(set(rows[column]))))
-        raise ValueError(f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}")
+        raise UserError(f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}")
     return chosen
 
 
 def named_files(files: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
     """The files under ``key`` with the names in their metadata.
 
-    Those in ``only`` in its order, all when it is empty. Raises ValueError for a name
+    Those in ``only`` in its order, all when it is empty. Raises UserError for a name
     in ``only`` that no file has.
     """
     named = [(str(read_metadata(path).get("name", "")), path) for path in _paths(files, key)]
     unknown = [name for name in only if name not in dict(named)]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"only: no {key} file for {', '.join(unknown)}; allowed:"
             f" {', '.join(name for name, _ in named)}"
         )
@@ -143,7 +144,7 @@ def named_files(files: FigureFiles, key: str, only: Sequence[str] = ()) -> list[
 def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> DataFrame:
     """The table in ``path`` with all its columns.
 
-    Raises ValueError that names the file and the missing column or rows.
+    Raises UserError that names the file and the missing column or rows.
     """
     rows: DataFrame = read_table(path).to_pandas()
     return _checked(rows, path, columns, may_be_empty)
@@ -161,14 +162,14 @@ def read_frames(
     Of the column ``name`` the values in ``only`` are taken, in its order; all when it
     is empty. Tables without rows are left out (a topology too large for a model has
     none).
-    Raises ValueError where none has any, and for a name in ``only`` that no table has,
+    Raises UserError where none has any, and for a name in ``only`` that no table has,
     unless it may be that of a table without rows.
     """
     paths = _paths(files, key)
     frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
     filled = [rows for rows in frames if not rows.empty]
     if not filled:
-        raise ValueError(
+        raise UserError(
             f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the tables"
         )
     rows = stack(filled)
@@ -177,7 +178,7 @@ def read_frames(
     names = rows[name].astype(str)
     unknown = [choice for choice in only if choice not in set(names)]
     if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
-        raise ValueError(
+        raise UserError(
             f"only: no {name} {', '.join(unknown)} in the {key} tables; allowed:"
             f" {', '.join(dict.fromkeys(names))}"
         )
@@ -187,13 +188,13 @@ def read_frames(
 def published_frame(files: FigureFiles, key: str, columns: Sequence[str]) -> DataFrame:
     """The published table under ``key``; a column of numbers has numbers.
 
-    Raises ValueError that names the file and the missing column or rows.
+    Raises UserError that names the file and the missing column or rows.
     """
     import pandas as pd
 
     paths = [Path(path) for path in files.get(key, ())]
     if len(paths) != 1:
-        raise ValueError(f"input {key}: got {len(paths)} files; allowed: one published table")
+        raise UserError(f"input {key}: got {len(paths)} files; allowed: one published table")
     with paths[0].open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
         names = [str(name) for name in reader.fieldnames or ()]
@@ -217,17 +218,17 @@ def _checked(
 ) -> DataFrame:
     missing = [column for column in columns if column not in rows.columns]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"{path}: column {', '.join(missing)} is missing; found:"
             f" {', '.join(map(str, rows.columns))}"
         )
     if rows.empty and not may_be_empty:
-        raise ValueError(f"{path}: the table has no rows; allowed: one row or more")
+        raise UserError(f"{path}: the table has no rows; allowed: one row or more")
     return rows
 
 
 def _paths(files: Mapping[str, Sequence[Path]], key: str) -> list[Path]:
     paths = [Path(path) for path in files.get(key, ())]
     if not paths:
-        raise ValueError(f"input {key}: no file given; allowed: one file or more")
+        raise UserError(f"input {key}: no file given; allowed: one file or more")
     return paths

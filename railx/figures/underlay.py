@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import patch
@@ -52,7 +53,7 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
     for key in ("adaptive", "single"):
         plan = getattr(settings, key)
         if not (frame["plan"] == plan).any():
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {plan!r}; allowed: {', '.join(sorted(set(frame['plan'])))}"
             )
     rows = _rows(frame, settings)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside, entries
@@ -61,7 +62,7 @@ def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn
         allowed = sorted(
             {f"{p} with {o:g}" for p, o in zip(frame["policy"], frame["offered_load"], strict=True)}
         )
-        raise ValueError(
+        raise UserError(
             f"policy: no rows for {settings.policy} with offered load {load:g}; allowed:"
             f" {', '.join(allowed)}"
         )

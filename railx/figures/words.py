@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import FIDELITIES
 
 __all__ = [
@@ -77,7 +78,7 @@ def ordered(fidelities: Iterable[str]) -> list[str]:
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"unknown fidelity {', '.join(sorted(map(str, unknown)))}; allowed:"
             f" {', '.join(FIDELITIES)}"
         )

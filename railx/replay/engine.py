@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import (
     Action,
@@ -231,7 +232,7 @@ class _Replay:
             left = [step for lane in state.lanes.values() for step in lane]
             stuck = state.next if state.next < len(state.steps) else min(left, default=None)
             if stuck is not None:
-                raise ValueError(stuck_message(rank, stuck, state.steps[stuck]))
+                raise UserError(stuck_message(rank, stuck, state.steps[stuck]))
 
     def rows(self) -> list[ReplayedIteration]:
         """What came of it, by iteration and rank."""
@@ -458,7 +459,7 @@ class _Replay:
                     # What follows from it comes after what was decided before.
                     left += report(self._now_ns)
             elif isinstance(action, RefuseAction):
-                raise ValueError(action.message)
+                raise UserError(action.message)
             elif isinstance(action, SwitchAction):
                 self._note("switch", (action.rail, *action.connect))
                 self._at(

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 from railx.fabric.operation_kinds import COMMUNICATION
 from railx.io import read_metadata, read_table, write_table
@@ -104,7 +105,7 @@ class Programs:
         lacking = [n for n, (_, default) in COLUMNS.items() if default is None and n not in columns]
         if unknown or lacking:
             got = f"columns: got {', '.join(columns)}"
-            raise ValueError(f"{got}; allowed: {', '.join(COLUMNS)}")
+            raise UserError(f"{got}; allowed: {', '.join(COLUMNS)}")
         steps = len(columns["rank"])
         typed = {
             name: np.ascontiguousarray(columns[name], dtype=kind)
@@ -217,7 +218,7 @@ def read_programs(path: str | Path) -> Programs:
     """Read what :func:`write_programs` wrote; ValueError naming what is wrong."""
     metadata, table = read_metadata(path), read_table(path)
     if "configurations" not in metadata or not set(COLUMNS) <= set(table.column_names):
-        raise ValueError(f"{path}: is no file of programs; allowed: one of write_programs")
+        raise UserError(f"{path}: is no file of programs; allowed: one of write_programs")
     channels = tuple(metadata["channels"])
     names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": channels, "kind": KINDS}
     columns = {
@@ -256,27 +257,27 @@ def _check(programs: Programs) -> None:
     columns = programs.columns
     sizes = {name: len(columns[name]) for name in COLUMNS}
     if len(set(sizes.values())) > 1:
-        raise ValueError(f"columns: got lengths {sizes}; allowed: one entry for each step")
+        raise UserError(f"columns: got lengths {sizes}; allowed: one entry for each step")
     if not len(programs):
         return
     rank, does, channel = columns["rank"], columns["does"], columns["channel"]
     if rank[0] < 0 or (np.diff(rank) < 0).any():
-        raise ValueError("rank: got steps out of order; allowed: all steps of a rank together")
+        raise UserError("rank: got steps out of order; allowed: all steps of a rank together")
     if does.min() < 0 or does.max() > _END:
-        raise ValueError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
+        raise UserError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
     for name in _TIMES:
         if columns[name].min() < 0:
-            raise ValueError(f"{name}: got {columns[name].min()}; allowed: 0 or more")
+            raise UserError(f"{name}: got {columns[name].min()}; allowed: 0 or more")
     operates = (does == _ISSUE) | (does == _WAIT)
     limits = {"channel": len(programs.channels), "configuration": len(programs.configurations)}
     for name, limit in limits.items():
         values = columns[name]
         if (values[operates] < 0).any() or values.max() >= limit or (values[~operates] >= 0).any():
-            raise ValueError(
+            raise UserError(
                 f"{name}: got {values.min()} to {values.max()}; allowed: 0 to {limit - 1} where a"
                 " step has an operation, -1 elsewhere"
             )
     of_channel = np.full(len(programs.channels), -1)
     of_channel[channel[operates]] = columns["configuration"][operates]
     if (of_channel[channel[operates]] != columns["configuration"][operates]).any():
-        raise ValueError("configuration: got several for a channel; allowed: one for each channel")
+        raise UserError("configuration: got several for a channel; allowed: one for each channel")

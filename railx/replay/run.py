@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.errors import UserError
 from railx.fabric.settings import Mode
 from railx.replay.engine import (
     IMPATIENT_NS,
@@ -99,7 +100,7 @@ def replay_programs(
             raise ValueError("active: got circuits; allowed with engine core: none")
         return _by_core(prepared, mode, latency_ns, keep_leases=keep_leases, message_ns=message_ns)
     if keep_leases and not prepared.counts_up:
-        raise ValueError(
+        raise UserError(
             "sequence: got operations of a channel that are not numbered one by one; allowed with"
             " leases that stay: each one more than the last, on every rank"
         )
@@ -181,7 +182,7 @@ def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:
     if number == out.ranks["stop"][rank]:
         number = int(left[steps["rank"][left] == rank][0])
     number -= int(out.ranks["first"][rank])
-    raise ValueError(stuck_message(rank, number, prepared.programs.to_steps()[rank][number]))
+    raise UserError(stuck_message(rank, number, prepared.programs.to_steps()[rank][number]))
 
 
 def _decisions(prepared: Prepared, log: Array) -> list[Logged]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICTS, Paper
 from railx.evidence.verdicts import number_text
 from railx.io import FIDELITIES, read_table
@@ -31,7 +32,7 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
     table = read_table(path)
     missing = [column for column in CLAIM_COLUMNS if column not in table.column_names]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"{path}: column {', '.join(missing)} is missing; found:"
             f" {', '.join(table.column_names)}"
         )
@@ -44,7 +45,7 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
             ("paper", tuple(papers)),
         ):
             if row[column] not in allowed:
-                raise ValueError(
+                raise UserError(
                     f"{path}: claim {row['claim']}: {column} {row[column]!r}; allowed:"
                     f" {', '.join(word for word in allowed if word)}"
                 )

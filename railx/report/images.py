@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from railx.errors import UserError
+
 __all__ = ["image_size", "image_source", "rastered", "slim_svg"]
 
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -50,7 +52,7 @@ def image_source(path: Path) -> str:
     """
     chosen = path.with_suffix(".png") if rastered(path) else path
     if chosen.suffix not in _TYPES:
-        raise ValueError(
+        raise UserError(
             f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
         )
     kind = _TYPES[chosen.suffix]

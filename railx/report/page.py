@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from railx.errors import UserError
 from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING
@@ -227,7 +228,7 @@ def _policy(style: str, script: str) -> str:
 def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]:
     words = figure_words(figure)
     if words["paper"] not in (*papers, _ALL):
-        raise ValueError(
+        raise UserError(
             f"{figure.words}: paper: got {words['paper']!r}; allowed: {', '.join((*papers, _ALL))}"
         )
     return {

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 
 __all__ = ["Bit", "StageBits"]
@@ -45,7 +46,7 @@ class StageBits:
 
     def __post_init__(self) -> None:
         if self.ranks_per_stage % self.gpus_per_server:
-            raise ValueError(
+            raise UserError(
                 f"ranks_per_stage: got {self.ranks_per_stage}; allowed: a multiple of"
                 f" {self.gpus_per_server}, the ranks of a server"
             )

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.tenancy.grid import position_rings
 from railx.vocabulary.hamiltonian import undirected_rings
 
@@ -82,13 +83,13 @@ def line_bandwidth(
     bad = pairs_failed if fault == "rail" else []
     used = np.arange(length)
     if len(alive) == 0:
-        raise ValueError(f"failed: all {rails} rails have failed; allowed: at most {rails - 1}")
+        raise UserError(f"failed: all {rails} rails have failed; allowed: at most {rails - 1}")
     rings = position_rings(length, rails, setting)
     healthy = _links(rings, length)
     if plan == "shrink":
         used = np.setdiff1d(used, [node for node, _ in bad])[: len(alive) + 1]
         if len(used) < 3 or setting == "ring":
-            raise ValueError(
+            raise UserError(
                 f"plan: got shrink for {len(used)} nodes as {setting}; allowed: shrink of an"
                 " all-to-all to 3 nodes or more"
             )

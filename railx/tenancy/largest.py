@@ -26,6 +26,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from railx.errors import UserError
+
 __all__ = ["Largest", "formula_share", "largest_block", "largest_product", "matching_size"]
 
 BoolArray = NDArray[np.bool_]
@@ -54,7 +56,7 @@ def formula_share(failed: int, side: int) -> float:
     the lines left out divide into rows and columns.
     """
     if not 0 <= failed <= side:
-        raise ValueError(
+        raise UserError(
             f"failed: got {failed}; allowed: 0 to {side}, no more can lie in distinct lines"
         )
     return (1 - failed / (2 * side)) ** 2

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.record import RECORD, RECORD_SCHEMA
@@ -119,9 +120,9 @@ def _logged(folder: Path, experiment: str | None, store: str | None) -> list[_Lo
     entries = sorted(_everything(folder, store), key=lambda entry: entry.logged_utc)
     names = sorted({entry.experiment for entry in entries})
     if experiment is not None and entries and experiment not in names:
-        raise ValueError(f"experiment: got {experiment!r}; allowed: {', '.join(names)}")
+        raise UserError(f"experiment: got {experiment!r}; allowed: {', '.join(names)}")
     if not entries:
-        raise ValueError(
+        raise UserError(
             f"{folder}: no invocation was tracked to its end; allowed: a results folder in which"
             " tracking has run"
         )
@@ -175,7 +176,7 @@ def _in_mlflow(folder: Path, store: str | None) -> Iterator[_Logged]:
             )
 
 
-class _NotReadable(ValueError):
+class _NotReadable(UserError):
     """A store that is there and that its database does not read."""
 
 
@@ -214,7 +215,7 @@ def _resolve(name: str, logged: list[_Logged]) -> _Logged:
     if index is not None and len(logged) >= -index:
         return logged[index]
     names = ", ".join(entry.invocation for entry in logged)
-    raise ValueError(
+    raise UserError(
         f"invocation: got {name!r}; allowed: {names}, latest, previous (of two or more)"
     )
 
@@ -222,7 +223,7 @@ def _resolve(name: str, logged: list[_Logged]) -> _Logged:
 def _record(path: Path) -> dict[str, Any]:
     record: dict[str, Any] = read_json(path)
     if record.get("schema") != RECORD_SCHEMA:
-        raise ValueError(f"{path}: schema is {record.get('schema')!r}; allowed: {RECORD_SCHEMA}")
+        raise UserError(f"{path}: schema is {record.get('schema')!r}; allowed: {RECORD_SCHEMA}")
     return record
 
 

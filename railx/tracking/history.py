@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from railx.errors import UserError
 from railx.tracking.results import Curve
 
 __all__ = ["Curves", "read_curves"]
@@ -51,7 +52,7 @@ def read_curves(
     """
     unknown = sorted(set(values.values()) - set(_HOW))
     if unknown:
-        raise ValueError(f"history: got {', '.join(unknown)}; allowed: {', '.join(_HOW)}")
+        raise UserError(f"history: got {', '.join(unknown)}; allowed: {', '.join(_HOW)}")
     # By curve and value, then repeat, then step: the rows' numbers (one per rank).
     gathered: dict[tuple[str, str], dict[Any, dict[float, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))

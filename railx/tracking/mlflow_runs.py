@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import write_json
 from railx.tracking.media import table_json
 from railx.tracking.record import RECORD
@@ -337,7 +338,7 @@ def _verdict_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _artifacts(location: str, run: str) -> Path:
     folder = artifact_folder(location)
     if folder is None:
-        raise ValueError(f"MLflow's artifacts: got {location}; allowed: a folder")
+        raise UserError(f"MLflow's artifacts: got {location}; allowed: a folder")
     return folder / run / "artifacts"
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.tracking.mlflow_runs import found_in_mlflow, log_to_mlflow
 from railx.tracking.record import invocation_record
 from railx.tracking.results import Invocation, StageResult, TrackedRun
@@ -45,7 +46,7 @@ def log_runs(
     """
     for key, value in (("experiment", experiment), ("invocation", invocation)):
         if not _NAME.fullmatch(value):
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {value!r}; allowed: letters, digits, underscores, dots and hyphens, at"
                 " most 100"
             )

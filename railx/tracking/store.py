@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from railx.errors import UserError
 from railx.io import write_text
 
 __all__ = [
@@ -71,7 +72,7 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
     """
     database, pointer = folder / _DATABASE, folder / _POINTER
     if not create and store is None and not database.exists() and not pointer.exists():
-        raise ValueError(
+        raise UserError(
             f"{database}: no tracked runs yet; allowed: a results folder in which tracking has run"
         )
     client_class = _quiet_client()

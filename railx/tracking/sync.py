@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.views import VIEWS_SCHEMA, build_report, build_workspace
@@ -45,7 +46,7 @@ def pending_views(folder: str | Path) -> list[tuple[str, str, dict[str, Any]]]:
     for path in sorted((root / "wandb").glob("*.views.json")):
         views = read_json(path)
         if views.get("schema") != VIEWS_SCHEMA:
-            raise ValueError(f"{path}: schema is {views.get('schema')!r}; allowed: {VIEWS_SCHEMA}")
+            raise UserError(f"{path}: schema is {views.get('schema')!r}; allowed: {VIEWS_SCHEMA}")
         for kind, of in (("workspace", ["names"]), ("report", ["names", "invocations"])):
             words = [views["project"], views["entity"], *(views[key] for key in of)]
             digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]

@@ -13,7 +13,8 @@ import pytest
 
 from tests.builders import ROOT
 
-PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
+PACKAGES = ("railx", "railx_torch", "training", "workflow")
+PARTS = ("Snakefile", "conf", "profiles", "resources", *PACKAGES)
 
 
 def _take_interrupts() -> None:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
 from railx.fabric.switches.interface import SwitchCallbacks, SwitchFault, port_name
@@ -110,7 +111,7 @@ class _Numbering:
         """Raises ValueError for a port that is no GPU's of this run."""
         server, right = divmod(number, 2)
         if not 0 <= server < self._servers:
-            raise ValueError(
+            raise UserError(
                 f"port {number} of rail {self.rail} is no GPU's; allowed: 0 to"
                 f" {2 * self._servers - 1}"
             )

@@ -26,10 +26,9 @@ from math import ceil, inf, sqrt
 from typing import Annotated, Literal
 
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.blaster import cut_batch
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.planning.sequence.static import total_ms
 from railx.progress import counted
 from railx.settings import AtLeast

@@ -86,7 +86,7 @@ def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
     PlanError where states leave none.
     """
     replicas = task.devices // (shape.degree * stages)
-    # A cluster that says how many tokens a device holds refuses no states.
+    # A cluster with a given number of tokens per device refuses no states.
     cluster = replace(task.cluster, tokens_per_device=task.cluster.tokens_per_device or 1)
     base = build_pipeline_cost(
         task.constants, cluster, task.model, task.max_length_tokens, PipelineShape(stages, 1)
@@ -170,7 +170,8 @@ def _plan(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[Pipel
         if best is None or _total_ms(batches) < _total_ms(best):
             best = batches
     if best is None:
-        # A shape that has room for something says more than one that has none.
+        # An error about a sequence is more useful than one about a shape without
+        # memory.
         named = [refusal for refusal in refused if str(refusal).startswith("sequence")]
         raise next(iter(named + refused), None) or PlanError(
             f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"

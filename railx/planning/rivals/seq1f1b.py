@@ -1,6 +1,6 @@
 """Seq1F1B: sequences in slices of fixed size or number, in 1F1B order.
 
-Two settings of it are told apart by ``splitting``:
+``splitting`` chooses between two settings of it:
 
 * ``fixed`` is the baseline that InfiniPipe's paper compares with: sequences are cut
   into slices of a fixed number of tokens, tails and short sequences are packed up to
@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 
 from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.planning.pipeline.chunk_rules import (
     ChunkRule,
     FixedChunkSettings,

@@ -8,12 +8,11 @@ of all micro-batches at once (``search``). The constant b1 is paid once per micr
 More freedom never makes a plan slower. A plan for some degrees is the best of the
 searches with those up to each of them, and a search starts from what the one before it
 found. Fewer devices (half, a quarter...) and fewer small degrees are searched as well
-where a bound does not rule them out. Static plans stand for election in the same way.
-A batch of few sequences or of equal ones is solved instead, to its optimum
-(``optimum``).
+where a bound does not rule them out, and static plans are candidates. A batch of few
+sequences or of equal ones is solved instead, to its optimum (``optimum``).
 
 Work is counted, not timed: the result depends on the settings and the seed alone. A
-time guard only ends the work early, and says so.
+time guard only ends the work early, which the plan records.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ import numpy as np
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.planning.sequence.static import best_static, total_ms
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, Positive
@@ -323,7 +321,7 @@ def _search_round(
 
     The better plan stays in ``best``.
     """
-    # Compiled code takes a while to load: only who plans loads it.
+    # Planning alone loads Numba.
     from railx.planning.sequence.search import Problem, search
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)

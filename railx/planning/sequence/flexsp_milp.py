@@ -29,10 +29,15 @@ import numpy.typing as npt
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    check_lengths_fit,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.blaster import bucket_lengths, cut_batch, fewest_micro_batches
-from railx.planning.sequence.groups import Assignment, micro_batch, micro_batch_ms
 from railx.planning.sequence.programme import (
     Programme,
     build_programme,
@@ -135,7 +140,7 @@ class _Trial:
         return sum(part.time_ms for part in self.parts) if self.parts else math.inf
 
     def account(self) -> dict[str, Any]:
-        """What the plan's file tells of it."""
+        """Its account in the plan file."""
         return {
             "micro_batches": self.micro_batches,
             "ended_by": self.ended_by,
@@ -158,9 +163,9 @@ def plan_milp_batch(
     """Plan one batch as FlexSP does, with the solvers of ``pool``.
 
     ``solver`` of the result lists the numbers of micro-batches with their predicted
-    totals (ms, at true lengths and rounded up) and how many of their programmes were
-    ended by what; ``cut_short`` says whether a time limit had a part in it. PlanError
-    names a sequence that fits no group, or says that no number tried has a plan.
+    totals (ms, at true lengths and rounded up) and what ended their programmes;
+    ``cut_short`` is true where a time limit ended one. PlanError for a sequence that
+    fits no group, or where no number of micro-batches that was tried has a plan.
     """
     degrees = tuple(
         degree
@@ -222,8 +227,8 @@ def bucketed(
 ) -> list[npt.NDArray[np.int64]]:
     """Positions by bucket, longest first, of a micro-batch of lengths [n].
 
-    Each sequence has its own where the settings ask for no buckets, or where there are
-    as many as sequences.
+    A bucket for each sequence without bucketing, or where there would be as many
+    buckets as sequences.
     """
     if settings.bucketing != "none":
         allowed = (int(lengths.sum()) + cap) // 2

@@ -5,7 +5,7 @@ best-fit-decreasing into bins of max(fill · cap · d, longest sequence) tokens.
 become groups of degree d, N / d to a micro-batch in the order of the bins (FlexSP,
 public code, baselines).
 
-What happens to the last micro-batch, which bins rarely fill, is told apart:
+The last micro-batch, which bins rarely fill, is levelled in one of two ways:
 
 * ``full`` (ours) levels it by tokens over all its groups, for any degree.
 * ``published`` does what FlexSP's public code does. Each group that got no bin takes
@@ -22,9 +22,16 @@ from typing import Annotated, Literal
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, best_fit_decreasing, check_lengths_fit, levelled
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    best_fit_decreasing,
+    check_lengths_fit,
+    levelled,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch, micro_batch_ms
 from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
