@@ -11,7 +11,7 @@ from typing import Any, Literal
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.tables import Tables
-from railx.figures.theme import GREY, INK, colours, label
+from railx.figures.theme import GREY, INK, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence, spoken
 
@@ -33,7 +33,6 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
 
     Colour by topology, shape by traffic, hollow for balanced routing.
     """
-    from matplotlib.lines import Line2D
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     rows = tables.read("comparison")
@@ -85,26 +84,14 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
         for axis in (both.xaxis, both.yaxis, ratio.xaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
-        handles = [{"color": colour[name], "linewidth": 4} for name in colour]
-        handles += [
-            {"color": GREY, "marker": shape, "linestyle": "none"} for shape in marker.values()
-        ]
-        texts = [label(name) for name in (*colour, *marker)]
-        if len(routings) > 1:
-            empty: dict[str, Any] = {"fillstyle": "none"}
-            handles += [
-                Line2D(
-                    [],
-                    [],
-                    color=GREY,
-                    marker="o",
-                    linestyle="none",
-                    **({} if name == routings[0] else empty),
-                )
-                for name in routings
-            ]
-            texts += [f"Routing {name}" for name in routings]
-        share_legend(page, dict(zip(texts, handles, strict=True)), 5)
+        legend: dict[str, Any] = {
+            label(name): {"color": colour[name], "linewidth": 4} for name in colour
+        }
+        legend |= {label(name): dot(GREY, marker=mark) for name, mark in marker.items()}
+        for name in routings if len(routings) > 1 else ():
+            style = {} if name == routings[0] else {"fillstyle": "none"}
+            legend[f"Routing {name}"] = dot(GREY, **style)
+        share_legend(page, legend, 5)
     return Drawn(_caption(rows), _alternative(rows), rows)
 
 

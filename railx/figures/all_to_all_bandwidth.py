@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
@@ -25,23 +25,14 @@ from railx.figures.figure import (
 from railx.figures.panels import published_marks
 from railx.figures.tables import Tables, records
 from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
-from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
 from railx.settings import NotEmpty
 
 __all__ = ["FIGURE", "AllToAllBandwidthSettings"]
 
-_COLUMNS = (
-    "topology",
-    "family",
-    "chips",
-    "traffic",
-    "routing",
-    "injection_gb_s_per_chip",
-    "ideal_gb_s_per_chip",
-    "bound_gb_s_per_chip",
-    "fidelity",
-)
+#: Shares of the injection in percent, by topology and ideal or routing.
+Derived = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
@@ -84,21 +75,22 @@ def draw(settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas) ->
             f"traffic: got {settings.traffic!r}; allowed:"
             f" {', '.join(sorted(set(frame['traffic'])))}"
         )
-    share = rows.assign(
-        ideal=100 * rows["ideal_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
-        bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
+    injection = rows["injection_gb_s_per_chip"]
+    bandwidth, share = (
+        rows.assign(
+            **{name: factor * rows[f"{name}_gb_s_per_chip"] / over for name in ("ideal", "bound")}
+        )
+        for factor, over in ((1, 1), (100, injection))
     )
-    bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
-    derived = _derived(settings, rows, tables)
-    speeds = sorted(set(rows["injection_gb_s_per_chip"]))
+    derived = _derived(settings, rows, tables.read("derived"))
+    speeds = [f"{speed:,.0f}" for speed in sorted(set(injection))]
     subtitle = (
         f"{label(settings.traffic)} traffic, one direction. Ideal: even load on all external"
         " channels. Bound: set by the most loaded channel."
     )
     if len(speeds) > 1:
         subtitle += (
-            f" Injection differs, {listed([f'{speed:,.0f}' for speed in speeds])} GB/s a chip:"
-            " shares compare, bandwidths do not."
+            f" Injection differs, {listed(speeds)} GB/s a chip: shares compare, bandwidths do not."
         )
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         left, right = page.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
@@ -113,69 +105,49 @@ def draw(settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas) ->
             panel.set_xlim(low, high * (1.62 if settings.scale == "linear" else 6.0))
         if derived:
             share_legend(page, {DERIVED: PUBLISHED_MARK | {"markeredgecolor": GREY}}, 1)
-    return Drawn(_caption(rows, derived), _alternative(rows), _data(rows, derived))
+    data = rows[tables.columns("bounds")].copy()
+    for name in ("ideal", "bound"):
+        data[f"{name}_over_injection"] = data[f"{name}_gb_s_per_chip"] / injection
+        data[f"{name}_over_injection_derived_from_paper"] = [
+            derived.get((topology, "ideal" if name == "ideal" else routing), math.nan) / 100
+            for topology, routing in zip(data["topology"], data["routing"], strict=True)
+        ]
+    return Drawn(_caption(share, derived), _alternative(rows), data)
 
 
-def _derived(
-    settings: AllToAllBandwidthSettings, rows: DataFrame, tables: Tables
-) -> dict[tuple[str, str], float]:
-    """Shares of the injection in percent that follow from the paper.
-
-    By topology and ideal or routing, for uniform traffic.
-    """
-    stated = tables.read("derived")
-    shares = {}
-    for row in records(rows):
-        part = stated["id"] == settings.derived.get(str(row["topology"]))
-        same = stated[part & (stated["chips"] == row["chips"])]
-        if row["traffic"] != "uniform" or same.empty:
+def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
+    """What follows from the paper, for uniform traffic."""
+    stated = {row["id"]: row for row in records(published)}
+    shares: Derived = {}
+    for row in records(rows[rows["traffic"] == "uniform"]):
+        bounds = stated.get(settings.derived.get(str(row["topology"]), ""))
+        if bounds is None or bounds["chips"] != row["chips"]:
             continue
-        entry = same.iloc[0]
         # Four sides of n ports take 4 n flits a cycle out of a chip.
-        injection = 4 * float(entry["n"]) / 100
-        shares[row["topology"], "ideal"] = float(entry["ideal_flits_per_chip_cycle"]) / injection
+        injection = 4 * float(bounds["n"]) / 100
+        ideal, bound = "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle"
+        shares[row["topology"], "ideal"] = float(bounds[ideal]) / injection
         if row["routing"] == "min":
-            shares[row["topology"], "min"] = (
-                float(entry["min_bound_flits_per_chip_cycle"]) / injection
-            )
+            shares[row["topology"], "min"] = float(bounds[bound]) / injection
     return shares
 
 
-def _data(rows: DataFrame, derived: dict[tuple[str, str], float]) -> DataFrame:
-    data = rows[list(_COLUMNS)].copy()
-    for what in ("ideal", "bound"):
-        data[f"{what}_over_injection"] = (
-            data[f"{what}_gb_s_per_chip"] / data["injection_gb_s_per_chip"]
-        )
-        data[f"{what}_over_injection_derived_from_paper"] = [
-            derived.get((topology, "ideal" if what == "ideal" else routing), math.nan) / 100
-            for topology, routing in zip(data["topology"], data["routing"], strict=True)
-        ]
-    return data
-
-
-def _caption(rows: DataFrame, derived: dict[tuple[str, str], float]) -> str:
-    shares = (rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"]).groupby(
-        rows["topology"]
-    )
-    best, over = shares.max(), rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
+def _caption(rows: DataFrame, derived: Derived) -> str:
+    best = rows.groupby("topology")["bound"].max().sort_values()
+    over = rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
     worst = rows.iloc[int(over.to_numpy().argmax())]
-    top, low = best.sort_values().iloc[[-1]], best.sort_values().iloc[[0]]
-    apart = [
-        abs(ours / theirs - 1)
-        for (topology, what), theirs in derived.items()
-        for ours in _ours(rows, topology, what)
-    ]
+    ours = {(row["topology"], "ideal"): row["ideal"] for row in records(rows)}
+    ours |= {(row["topology"], row["routing"]): row["bound"] for row in records(rows)}
+    apart = [abs(ours[key] / theirs - 1) for key, theirs in derived.items() if key in ours]
     return sentence(
         f"{label(str(rows['traffic'].iloc[0]))} traffic on {len(best)} networks. The *ideal*"
         " spreads the load evenly over the external channels, the *bound* divides the capacity by"
         " the load of the busiest channel under the given routing.",
-        f"The best bound of a network goes from {quantity(100 * float(low.iloc[0]))} % of its"
-        f" injection bandwidth ({label(str(low.index[0]))}) to"
-        f" {quantity(100 * float(top.iloc[0]))} % ({label(str(top.index[0]))}).",
+        f"The best bound of a network goes from {quantity(best.iloc[0])} % of its injection"
+        f" bandwidth ({label(str(best.index[0]))}) to {quantity(best.iloc[-1])} %"
+        f" ({label(str(best.index[-1]))}).",
         f"Routing costs most on {spoken(label(worst['topology']))} under {worst['routing']}: a"
-        f" bound of"
-        f" {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"
+        f" bound of {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"
         f" {quantity(worst['ideal_gb_s_per_chip'])}."
         if over.max() > 1 + 1e-9
         else "On all of them routing reaches the ideal.",
@@ -184,14 +156,6 @@ def _caption(rows: DataFrame, derived: dict[tuple[str, str], float]) -> str:
         if apart
         else "",
     )
-
-
-def _ours(rows: DataFrame, topology: str, what: str) -> list[float]:
-    part = rows[rows["topology"] == topology]
-    if what != "ideal":
-        part = part[part["routing"] == what]
-    column = "ideal_gb_s_per_chip" if what == "ideal" else "bound_gb_s_per_chip"
-    return [100 * float(value) for value in (part[column] / part["injection_gb_s_per_chip"])[:1]]
 
 
 def _alternative(rows: DataFrame) -> str:
@@ -204,55 +168,47 @@ def _alternative(rows: DataFrame) -> str:
     return f"Bars of all-to-all bandwidth per chip in GB/s. {parts}."
 
 
-def _groups(axes: Axes, rows: DataFrame, unit: str, derived: dict[tuple[str, str], float]) -> None:
+def _groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
     """Horizontal bars in groups, with what follows from the paper as diamonds.
 
     Where all routings have the same bound, one bar stands for them.
     """
     colour = colours(rows["family"])
-    position, ticks, names = 0.0, [], []
+    y, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
-        shade = colour[str(first["family"])]
-        bars = [("ideal", float(first["ideal"]), lighter(shade, 0.65))]
-        bounds = {
-            str(routing): float(bound)
-            for routing, bound in zip(group["routing"], group["bound"], strict=True)
-        }
-        if max(bounds.values()) <= min(bounds.values()) * (1 + 1e-9):
-            bars.append(("bound", next(iter(bounds.values())), lighter(shade, 0)))
+        shade, routing = colour[str(first["family"])], str(first["routing"])
+        #: Text, ideal or routing, value and fill of each bar.
+        bars: list[tuple[str, str, float, Any]] = [
+            ("ideal", "ideal", float(first["ideal"]), lighter(shade, 0.65))
+        ]
+        if group["bound"].max() <= group["bound"].min() * (1 + 1e-9):
+            bars.append(("bound", routing, float(first["bound"]), lighter(shade, 0)))
         else:
-            fills = [lighter(shade, 0.3 * i / len(bounds)) for i in range(len(bounds))]
             bars += [
-                (f"bound, {routing} routing", bounds[routing], fill)
-                for routing, fill in zip(bounds, fills, strict=True)
+                (f"bound, {name} routing", name, bound, lighter(shade, 0.3 * i / len(group)))
+                for i, (name, bound) in enumerate(
+                    zip(group["routing"], group["bound"], strict=True)
+                )
             ]
-        start = position
-        for name, value, fill in bars:
-            bar = axes.barh(position, value, height=0.9, color=fill)
-            what = name if name == "ideal" else str(first["routing"])
-            if name.endswith(" routing"):
-                what = name.removeprefix("bound, ").removesuffix(" routing")
-            stated = derived.get((str(first["topology"]), what))
+        start = y
+        for text, name, value, fill in bars:
+            bar = axes.barh(y, value, height=0.9, color=fill)
+            stated = derived.get((str(first["topology"]), name))
             if stated is not None:
-                published_marks(axes, [stated], [position], markeredgecolor=GREY)
-            axes.bar_label(
-                bar, [f"{quantity(value)}{unit} {name}"], padding=3 if stated is None else 8
-            )
-            position += 1
-        ticks.append((start + position - 1) / 2)
-        names.append(_name(first))
-        position += 0.8
+                published_marks(axes, [stated], [y], markeredgecolor=GREY)
+            padding = 3 if stated is None else 8
+            axes.bar_label(bar, [f"{quantity(value)}{unit} {text}"], padding=padding)
+            y += 1
+        ticks.append((start + y - 1) / 2)
+        names.append(
+            f"{label(first['topology'])}\n{first['chips']:,} chips,"
+            f" {quantity(first['injection_gb_s_per_chip'])} GB/s injection"
+        )
+        y += 0.8
     axes.set_yticks(ticks, names)
-    axes.set_ylim(position - 1.1, -0.8)
+    axes.set_ylim(y - 1.1, -0.8)
     axes.grid(axis="y", visible=False)
-
-
-def _name(row: Series) -> str:
-    return (
-        f"{label(row['topology'])}\n{row['chips']:,} chips,"
-        f" {quantity(row['injection_gb_s_per_chip'])} GB/s injection"
-    )
 
 
 FIGURE = Figure(
@@ -263,8 +219,8 @@ FIGURE = Figure(
         FigureInput(
             "bounds",
             "network.bounds",
-            "topology family chips traffic routing injection_gb_s_per_chip "
-            "ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
+            "topology family chips traffic routing injection_gb_s_per_chip ideal_gb_s_per_chip"
+            " bound_gb_s_per_chip fidelity",
         ),
         FigureInput(
             "derived",

@@ -410,7 +410,7 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> list[dict[str, Any
         words = label(str(corpus))
         for other, fact in facts[facts["kind"] == "sequence_parallel"].iterrows():
             # Equal tokens in every iteration: the same batches.
-            same = fact["corpus"] == corpus and tokens[other] == tokens[str(plan)]
+            same = fact["corpus"] == corpus and tokens[str(other)] == tokens[str(plan)]
             if same and fact["planner"] in _PLANNERS:
                 baseline, name = _PLANNERS[fact["planner"]]
                 seconds = iteration_seconds(groups[groups["plan"] == other])

@@ -343,8 +343,8 @@ def _caption(
             " hollow dots take the bandwidth under the published routing instead of the ideal."
         )
     networks = [
-        f"{_name(name)} {_usd(costs[name])} for {int(chips):,} chips"
-        for name, chips in summary["chips"].items()
+        f"{_name(name)} {_usd(costs[name])} for {int(summary.loc[name, 'chips']):,} chips"
+        for name in summary.index
     ]
     return sentence(
         f"Cost of whole networks: {listed(networks)}.",

@@ -90,18 +90,15 @@ def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Dr
         errors.set(ylim=(-0.02 * most, 1.1 * most), ylabel="Error of unseen points (%)")
         errors.set_title("Error")
         errors.set_xticks(range(len(_KINDS)), list(_KINDS))
-        handles: list[Any] = [
-            {"color": PALETTE[0], "linewidth": 4},
-            {"color": PALETTE[1], "linewidth": 4},
-            dot(GREY, fillstyle="none"),
-            dot(GREY),
-            {"color": INK, "linewidth": 2},
-            PUBLISHED_LINE,
-        ]
-        names = ["nothing recomputed", "recomputed", "part of the fit", "unseen", "median"]
-        share_legend(
-            page, dict(zip([*names, "InfiniPipe, typically below"], handles, strict=True)), 6
-        )
+        legend = {
+            "nothing recomputed": {"color": PALETTE[0], "linewidth": 4},
+            "recomputed": {"color": PALETTE[1], "linewidth": 4},
+            "part of the fit": dot(GREY, fillstyle="none"),
+            "unseen": dot(GREY),
+            "median": {"color": INK, "linewidth": 2},
+            "InfiniPipe, typically below": PUBLISHED_LINE,
+        }
+        share_legend(page, legend, 6)
     return Drawn(_caption(rows, allowed), _alternative(rows), rows)
 
 

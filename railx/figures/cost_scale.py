@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries
 from railx.figures.tables import Tables, records
 from railx.figures.theme import PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
@@ -85,8 +86,7 @@ def draw(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
         for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
             _panel(axes, rows, names, column)
             axes.set(title=title, xlabel="Chips", ylabel=unit)
-        handles, labels = panels[0].get_legend_handles_labels()
-        share_legend(page, dict(zip(labels, handles, strict=True)), 5)
+        share_legend(page, entries(panels[0]), 5)
     return Drawn(_caption(rows, settings), _alternative(rows), rows[list(_COLUMNS)])
 
 

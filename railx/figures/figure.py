@@ -119,7 +119,7 @@ class Figure:
 
     ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` takes the
     settings, the tables of ``inputs`` and the canvas. It raises UserError for a table
-    without the rows or columns that it needs.
+    that lacks what it needs.
     """
 
     settings: type[CanvasSettings]

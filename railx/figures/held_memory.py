@@ -58,13 +58,12 @@ def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
                 _panel(axes, some)
                 axes.set_title(f"{label(str(run))}, stage {stage}")
             axes.set_xlabel("Passes done")
-        handles = [
-            {"color": PALETTE[0]},
-            dot(INK, 3.5),
-            {"color": PALETTE[5], "drawstyle": "steps-post"},
-        ]
-        names = ["Held, measured", "Held, expected", "Chunks alive, counted"]
-        share_legend(page, dict(zip(names, handles, strict=True)), 3)
+        legend = {
+            "Held, measured": {"color": PALETTE[0]},
+            "Held, expected": dot(INK, 3.5),
+            "Chunks alive, counted": {"color": PALETTE[5], "drawstyle": "steps-post"},
+        }
+        share_legend(page, legend, 3)
     return Drawn(_caption(rows), _alternative(rows), rows)
 
 

@@ -163,7 +163,7 @@ def _latencies(
     for sweep in map(str, sweeps.index):
         line = points[points["sweep"] == sweep].sort_values(_OFFERED)
         _line(axes, line, colour[sweep], names[sweep])
-        axes.axvline(sweeps.loc[sweep, "saturation"], color=colour[sweep], linestyle=":", lw=1)
+        axes.axvline(float(sweeps["saturation"][sweep]), color=colour[sweep], linestyle=":", lw=1)
     axes.set_xlim(0, 1.25 * float(sweeps["saturation"].max()))
     axes.legend(
         title=title,

@@ -13,13 +13,11 @@ from typing import Literal
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.tables import Tables
-from railx.figures.theme import INK, colours, label
+from railx.figures.theme import INK, MODES, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "LiveSwitchingSettings"]
-
-_MODES = ("on_demand", "provisioned")
 
 
 @dataclass(frozen=True)
@@ -57,17 +55,16 @@ def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Dra
             row[1].set_title("Waiting for light, all groups")
         for axes in grid[-1]:
             axes.set_xlabel("Switching latency (ms)")
-        colour = colours(("electrical", *_MODES))
-        handles = [{"color": colour[mode], "marker": "o", "linestyle": ""} for mode in _MODES]
-        handles.append({"color": INK})
-        handles.append({"color": colour["electrical"], "linewidth": 0.8})
-        names = [*(label(mode) for mode in _MODES), "By the windows", label("electrical")]
-        share_legend(page, dict(zip(names, handles, strict=True)), 4)
+        colour = colours(("electrical", *MODES))
+        legend = {label(mode): dot(colour[mode]) for mode in MODES}
+        legend["By the windows"] = {"color": INK}
+        legend[label("electrical")] = {"color": colour["electrical"], "linewidth": 0.8}
+        share_legend(page, legend, 4)
     return Drawn(_caption(frame), _alternative(frame), frame)
 
 
 def _times(axes: Axes, rows: DataFrame) -> None:
-    colour = colours(("electrical", *_MODES))
+    colour = colours(("electrical", *MODES))
     electrical = rows[rows["mode"] == "electrical"]
     if len(electrical):
         axes.axhline(electrical["iteration_ms"].iloc[0], color=colour["electrical"], linewidth=0.8)
@@ -82,8 +79,8 @@ def _stalls(axes: Axes, rows: DataFrame) -> None:
 
 def _pairs(axes: Axes, rows: DataFrame, measured: str, predicted: str) -> None:
     """Marks for what was measured, a line for the rule."""
-    colour = colours(("electrical", *_MODES))
-    for mode in _MODES:
+    colour = colours(("electrical", *MODES))
+    for mode in MODES:
         mine = rows[rows["mode"] == mode].sort_values("reconfiguration_latency_ms")
         plain = mine[~mine["controller_restarted"]]
         again = mine[mine["controller_restarted"]]

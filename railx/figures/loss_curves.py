@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries
 from railx.figures.tables import Tables
 from railx.figures.theme import LINE_POINTS, colours
 from railx.figures.types import Axes, DataFrame
@@ -82,8 +83,7 @@ def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
         above.set_ylabel("Loss (nats)")
         below.set_ylabel("Difference / loss")
         below.set_xlabel("Step")
-        handles, words_shown = above.get_legend_handles_labels()
-        share_legend(page, dict(zip(words_shown, handles, strict=True)), len(settings.runs))
+        share_legend(page, entries(above), len(settings.runs))
     return Drawn(_caption(points, settings), _alternative(points, settings), points)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from railx.figures.theme import PUBLISHED_LINE, PUBLISHED_MARK
@@ -23,21 +23,20 @@ __all__ = [
 ]
 
 
-def ticks(
-    axis: Any, at: Iterable[float] | None = None, text: str | Callable[[float], str] = quantity
-) -> None:
+def ticks(axis: Any, at: Iterable[float] | None = None, text: Any = quantity) -> None:
     """Write the ticks of an axis as numbers, those in ``at`` alone where it is given.
 
-    ``text`` is a format or a function. There are no minor ticks.
+    ``text`` is a format, a function or a formatter. There are no minor ticks.
     """
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, NullLocator
 
     if at is not None:
         axis.set_major_locator(FixedLocator(list(at)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(
-        text if isinstance(text, str) else FuncFormatter(lambda value, _: text(value))
-    )
+    if not isinstance(text, (str, Formatter)):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    else:
+        axis.set_major_formatter(text)
 
 
 def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.5, below: float = 0.5) -> None:

@@ -93,7 +93,7 @@ def figure_of(name: str) -> Figure:
     """The figure of this name; ValueError for a name that is not in the list."""
     members = vars(importlib.import_module(figure_module(name))).values()
     figures = [member for member in members if isinstance(member, Figure)]
-    return next(figure for figure in figures if figure.settings.figure == name)
+    return next(figure for figure in figures if getattr(figure.settings, "figure", "") == name)
 
 
 def _members() -> dict[str, type]:

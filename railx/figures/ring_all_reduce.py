@@ -12,6 +12,7 @@ from typing import Any, Literal
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries
 from railx.figures.tables import Tables, records
 from railx.figures.theme import colours, label
 from railx.figures.types import DataFrame
@@ -108,8 +109,7 @@ def draw(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Dra
         for axes in (time, share):
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
             axes.xaxis.set_minor_locator(NullLocator())
-        handles, names = time.get_legend_handles_labels()
-        share_legend(page, dict(zip(names, handles, strict=True)), 2)
+        share_legend(page, entries(time), 2)
     return Drawn(_caption(rows, kinds), _alternative(rows), rows)
 
 

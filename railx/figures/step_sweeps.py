@@ -10,7 +10,7 @@ from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import beside, published_line
 from railx.figures.tables import Tables, stack
-from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours
+from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NonNegative, NotEmpty
@@ -82,14 +82,12 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         experts.set_title(panel_title(f"Experts beyond the server, {wait} ms", 2, settings))
         colour = colours(_MODES)
         series = list(dict.fromkeys(points.loc[points["panel"] != "utilisation", "device"]))
-        handles: list[Any] = [{"color": colour[mode]} for mode in _MODES]
-        handles += [
-            {"color": "black", "linestyle": "none", "marker": _MARKERS[n]}
-            for n in range(len(series))
-        ]
-        handles.append(PUBLISHED_LINE)
-        texts = [*(MODE_LABELS[mode] for mode in _MODES), *series, f"Largest, {DERIVED}"]
-        share_legend(page, dict(zip(texts, handles, strict=True)), 3)
+        legend: dict[str, Any] = {MODE_LABELS[mode]: {"color": colour[mode]} for mode in _MODES}
+        legend |= {
+            device: dot("black", marker=mark)
+            for device, mark in zip(series, _MARKERS, strict=False)
+        }
+        share_legend(page, legend | {f"Largest, {DERIVED}": PUBLISHED_LINE}, 3)
     return Drawn(_caption(points, settings), _alternative(points), points)
 
 

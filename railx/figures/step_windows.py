@@ -141,9 +141,7 @@ FIGURE = Figure(
     "opus",
     (
         FigureInput(
-            "windows",
-            "steps.windows",
-            "step transition within_layer count mean_ms min_ms max_ms",
+            "windows", "steps.windows", "step transition within_layer count mean_ms min_ms max_ms"
         ),
         FigureInput(
             "timeline",

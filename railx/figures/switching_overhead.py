@@ -86,7 +86,7 @@ def draw(settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas) ->
     points = _points(tables, repeats, settings.confidence)
     by_panel = dict(iter(points.groupby(["source", "panel"], sort=False)))
     panels = {
-        source: [name for position, name in by_panel if position == source]
+        source: [str(name) for position, name in by_panel if position == source]
         for source in _SOURCES
         if source in set(points["source"])
     }
@@ -179,10 +179,10 @@ def _ours(repeats: DataFrame, confidence: float) -> list[dict[str, Any]]:
     """The median of each setting with its interval, and every repeat."""
     rows: list[dict[str, Any]] = []
     keys = ["run", "device", "mode", _LATENCY]
-    for key, runs in repeats[repeats["mode"].isin(MODES)].groupby(keys, sort=False):
-        run, device, mode, latency = key
+    switched = repeats[repeats["mode"].isin(MODES)]
+    for (run, device, mode, latency), runs in switched.groupby(keys, sort=False):
         panel = f"{label(str(run))} ({str(device).upper()})"
-        head = {"panel": panel, "mode": mode, _LATENCY: float(latency)}
+        head = {"panel": panel, "mode": mode, _LATENCY: float(str(latency))}
         percents = 100 * (runs["over_electrical"] - 1)
         median = middle(list(percents[runs["counts"]]), confidence)
         interval = {"low_percent": median.low, "high_percent": median.high}

@@ -100,8 +100,9 @@ def _windows(table: DataFrame) -> DataFrame:
         )
         if first == second.split(" ")[0] or summed or name.endswith(" all"):
             continue
-        ends = (float(row[f"{end}_window_ms"]) for end in ("min", "max", "mean"))
-        rows += [(name, *part) for part in split_by_mean(*ends, int(row["count_per_step"]))]
+        low, high, mean = (float(row[f"{end}_window_ms"]) for end in ("min", "max", "mean"))
+        parts = split_by_mean(low, high, mean, int(row["count_per_step"]))
+        rows += [(name, *part) for part in parts]
     columns = ["transition", "window_ms", "count"]
     return to_frame(rows, columns).sort_values("window_ms", ignore_index=True)
 

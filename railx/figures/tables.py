@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from railx.errors import UserError
 from railx.figures.figure import FigureFiles, FigureInput
@@ -32,7 +32,7 @@ __all__ = [
     "to_frame",
 ]
 
-Rows = list[dict[Hashable, Any]]
+Rows = list[dict[str, Any]]
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -83,10 +83,11 @@ class Tables:
                     connection.register(key, rows.assign(rowid_=range(len(rows))))
             for key, rows in frames.items():
                 connection.register(key, rows)
-            return connection.sql(sql).df()
+            answer: DataFrame = connection.sql(sql).df()
+            return answer
 
 
-def to_frame(rows: Any, columns: Sequence[str] | None = None) -> DataFrame:
+def to_frame(rows: Any, columns: Any = None) -> DataFrame:
     """A table of rows."""
     import pandas as pd
 
@@ -102,11 +103,11 @@ def stack(frames: Iterable[DataFrame]) -> DataFrame:
 
 def records(rows: DataFrame) -> Rows:
     """The rows of a table as mappings by column."""
-    return rows.to_dict("records")
+    return cast("Rows", rows.to_dict("records"))
 
 
 def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
-    """Raise ValueError for the names that a key of the settings does not allow."""
+    """Raise UserError for the names that a key of the settings does not allow."""
     choices = list(dict.fromkeys(allowed))
     unknown = [name for name in names if name not in choices]
     if unknown:
@@ -116,8 +117,8 @@ def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> No
 
 
 def pick(rows: DataFrame, column: str, value: Any, plan: str, table: str) -> DataFrame:
-    """The rows of a plan with this value; ValueError where it has none."""
-    chosen = rows[rows[column] == value]
+    """The rows of a plan with this value; UserError where it has none."""
+    chosen: DataFrame = rows[rows[column] == value]
     if chosen.empty:
         allowed = ", ".join(map(str, sorted(set(rows[column]))))
         raise UserError(f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}")
@@ -127,7 +128,7 @@ def pick(rows: DataFrame, column: str, value: Any, plan: str, table: str) -> Dat
 def named_files(files: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
     """The files under ``key`` with the names in their metadata.
 
-    Those in ``only`` in its order, all when it is empty. Raises ValueError for a name
+    Those in ``only`` in its order, all when it is empty. Raises UserError for a name
     in ``only`` that no file has.
     """
     named = [(str(read_metadata(path).get("name", "")), path) for path in _paths(files, key)]
@@ -143,7 +144,7 @@ def named_files(files: FigureFiles, key: str, only: Sequence[str] = ()) -> list[
 def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> DataFrame:
     """The table in ``path`` with all its columns.
 
-    Raises ValueError that names the file and the missing column or rows.
+    Raises UserError that names the file and the missing column or rows.
     """
     rows: DataFrame = read_table(path).to_pandas()
     return _checked(rows, path, columns, may_be_empty)
@@ -160,8 +161,9 @@ def read_frames(
 
     Of the column ``name`` the values in ``only`` are taken, in its order; all when it
     is empty. Tables without rows are left out (a topology too large for a model has
-    none). Raises UserError where none has any, and for a name in ``only`` that no table
-    has, unless it may be that of a table without rows.
+    none).
+    Raises UserError where none has any, and for a name in ``only`` that no table has,
+    unless it may be that of a table without rows.
     """
     paths = _paths(files, key)
     frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
@@ -186,7 +188,7 @@ def read_frames(
 def published_frame(files: FigureFiles, key: str, columns: Sequence[str]) -> DataFrame:
     """The published table under ``key``; a column of numbers has numbers.
 
-    Raises ValueError that names the file and the missing column or rows.
+    Raises UserError that names the file and the missing column or rows.
     """
     import pandas as pd
 

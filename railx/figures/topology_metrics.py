@@ -76,13 +76,12 @@ def draw(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> D
         for panel in (hops, bisection):
             panel.grid(axis="y", visible=False)
         shade = next(iter(colour.values()))
-        handles = [
-            dot(shade, 6),
-            {"color": shade, "marker": "|", "linestyle": "none", "markersize": 11, "mew": 2.4},
-            PUBLISHED_LINE,
-        ]
-        names = ["mean over all pairs", "diameter", f"{PUBLISHED}: diameters of RailX"]
-        share_legend(page, dict(zip(names, handles, strict=True)), 3)
+        legend = {
+            "mean over all pairs": dot(shade, 6),
+            "diameter": dot(shade, 11, marker="|", mew=2.4),
+            f"{PUBLISHED}: diameters of RailX": PUBLISHED_LINE,
+        }
+        share_legend(page, legend, 3)
     return Drawn(_caption(data, limits), _alternative(data), data)
 
 

@@ -14,7 +14,7 @@ from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.panels import patch
 from railx.figures.tables import Tables, records, stack, to_frame
-from railx.figures.theme import INK, PALETTE, degree_colours
+from railx.figures.theme import INK, PALETTE, degree_colours, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NotEmpty
@@ -76,15 +76,13 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
             axes.set_xlabel("Iteration (s)")
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
-        handles: list[Any] = [patch(shades[degree], edgecolor="none") for degree in degrees]
-        handles += [
-            patch(_WAITING, edgecolor="none"),
-            {"linestyle": "none", "marker": "x", "color": _CARRIED},
-            {"linestyle": "none", "marker": "|", "markersize": 11, "color": _SINGLE},
-        ]
-        texts = [f"degree {degree}" for degree in degrees]
-        texts += ["waiting", "plan made for the published bandwidths", "best single degree"]
-        share_legend(page, dict(zip(texts, handles, strict=True)), 5)
+        legend: dict[str, Any] = {
+            f"degree {degree}": patch(shades[degree], edgecolor="none") for degree in degrees
+        }
+        legend["waiting"] = patch(_WAITING, edgecolor="none")
+        legend["plan made for the published bandwidths"] = dot(_CARRIED, marker="x")
+        legend["best single degree"] = dot(_SINGLE, 11, marker="|")
+        share_legend(page, legend, 5)
     return Drawn(_caption(rows, panels), _alternative(rows, panels), rows)
 
 

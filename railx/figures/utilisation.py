@@ -13,7 +13,7 @@ import numpy as np
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import beside
+from railx.figures.panels import beside, entries
 from railx.figures.tables import Tables
 from railx.figures.theme import INK, PALETTE, label
 from railx.figures.types import Axes, DataFrame
@@ -85,8 +85,7 @@ def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn
             upper.set(ylim=(0, 100), ylabel="Busy nodes (%)")
             _bars(lower, part, "rejected_share" if queue == "reject" else "wait_mean_hours")
             lower.set_ylabel("Rejected jobs (%)" if queue == "reject" else "Mean wait (h)")
-        handles, names = panels[0, 0].get_legend_handles_labels()
-        share_legend(page, dict(zip(names, handles, strict=True)), 3)
+        share_legend(page, entries(panels[0, 0]), 3)
     return Drawn(_caption(rows, load), _alternative(rows), rows)
 
 
