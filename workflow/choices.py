@@ -2,8 +2,8 @@
 
 * ``conf/GROUP/NAME.yaml`` is the choice NAME; a file named ``base...`` is only there to
   be inherited.
-* ``choices: {NAME: {...}}`` in a file: NAME is that file with these keys on top. A
-  ``defaults`` list of such a variant comes after the file itself.
+* ``choices: {NAME: {...}}`` in a file: NAME is that file with these keys on top, or
+  another choice where the ``defaults`` of NAME inherit one.
 * In a group whose settings are told apart by one key (``family``, ``figure``,
   ``planner``), the name of a class whose other keys all have defaults is a choice too.
 """
@@ -54,7 +54,9 @@ def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
     variants = _variants(conf, group)
     if name in variants:
         file, keys = variants[name]
-        return {**keys, "defaults": [file.stem, *keys.get("defaults", ())]}
+        defaults = keys.get("defaults", ())
+        inherits = any(isinstance(item, str) and item != "_self_" for item in defaults)
+        return {**keys, "defaults": defaults if inherits else [file.stem, *defaults]}
     members = _members(group)
     if name in members:
         key, _ = members[name]

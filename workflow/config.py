@@ -1,6 +1,6 @@
-"""Compose conf/ with Hydra and check every key, type and range before anything runs.
+"""Compose conf/ and check every key, type and range before anything runs.
 
-Hydra composes; the frozen dataclasses of the rooms are the schema
+``workflow.composer`` composes; the frozen dataclasses of the rooms are the schema
 (``railx.settings.load``). An experiment is a list of choices: ``workflow.mounts`` says
 which files ``conf/experiment/NAME.yaml`` mounts under which names. What was composed
 once is kept (``workflow.composed``) until a file of conf/ or an override changes.
@@ -48,10 +48,9 @@ from railx.workload.profile import ProfileSettings
 from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow import composed
-from workflow.choices import choice_content
+from workflow.composer import compose
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
 from workflow.overrides import check_single
-from workflow.trees import Unplain, composed_plainly
 
 __all__ = [
     "CHOSEN",
@@ -71,7 +70,7 @@ _HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
 _COMPOSERS = tuple(
     _HERE / f"{name}.py"
-    for name in ("choices", "config", "mounts", "composed", "overrides", "trees", "yaml_files")
+    for name in ("choices", "composer", "config", "mounts", "overrides", "plan_names", "yaml_files")
 )
 #: Where composed configs are kept.
 KEPT = places.cache("composed")
@@ -334,7 +333,7 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     ``overrides`` are in Hydra's syntax. Raises :class:`railx.settings.SettingsError`:
     one line that names the key and what is allowed.
     """
-    plain = _seeded(_drop_missing(_compose(None, Experiment, list(overrides))))
+    plain = _seeded(_drop_missing(_compose(None, list(overrides))))
     experiment: Experiment = load(Experiment, plain)
     # Asks the stages which items they have, and they know no config.
     from workflow.fit import check_fit
@@ -354,7 +353,7 @@ def compose_stage(
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
     overrides = list(overrides)
-    composed = _drop_missing(_compose(primary, StageSettings, overrides))
+    composed = _drop_missing(_compose(primary, overrides))
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
@@ -384,11 +383,11 @@ def read_choice(group: str, name: str) -> dict[str, Any]:
     """
     from workflow.groups import groups, with_defaults
 
-    content = _compose(f"{group}/{name}", StageSettings, [])[group]
+    content = _compose(f"{group}/{name}", [])[group]
     return cast("dict[str, Any]", with_defaults(groups()[group], content))
 
 
-def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
+def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     """The plain config of conf/``primary``.yaml.
 
     From the last time where nothing has changed since. ``primary``: GROUP/NAME: of that
@@ -404,7 +403,7 @@ def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[st
     _check_twice(overrides)
     key = composed.key([primary, *overrides], [*CONF.rglob("*.yaml"), *_COMPOSERS])
     kept = composed.read(KEPT, key)
-    return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, schema, overrides))
+    return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, overrides))
 
 
 def _check_twice(overrides: Iterable[str]) -> None:
@@ -417,63 +416,15 @@ def _check_twice(overrides: Iterable[str]) -> None:
             raise SettingsError(key, f"got {given[key]!r} and {value!r}; allowed: one of them")
 
 
-def _anew(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
+def _anew(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     check_single(overrides)
-    try:
-        group, _, name = (primary or "").rpartition("/")
-        mounted: str | dict[str, Any] = primary or ""
-        if group:
-            mounted = {"defaults": [{f"/{group}": name}, "_self_"]}
-        elif primary is None:
-            mounted, overrides = primary_config(overrides, CHOSEN)
-        forced = [_forced(override) for override in overrides]
-        try:
-            return composed_plainly(CONF, mounted, forced)
-        except Unplain:
-            return _with_hydra(mounted, forced)
-    except SettingsError:
-        raise
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise _one_line(error, schema) from error
-
-
-def _with_hydra(primary: str | dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """What Hydra makes of conf/``primary``.yaml, or of a primary config."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf
-
-    GlobalHydra.instance().clear()
-    if not isinstance(primary, str):
-        ConfigStore.instance().store("mounted", primary)
-        primary = "mounted"
-    for group in sorted(path.name for path in CONF.iterdir() if path.is_dir()):
-        for name in choices(group):
-            if not (CONF / group / f"{name}.yaml").is_file():
-                content = choice_content(CONF, group, name)
-                ConfigStore.instance().store(name, content, group=group)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(primary, overrides=overrides)
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    return typing.cast("dict[str, Any]", plain)
-
-
-def _forced(override: str) -> str:
-    """Dotted values are set whether the key stands in a file or not.
-
-    The schema, not the file, says which keys exist.
-    """
-    key = override.split("=", 1)[0]
-    return (
-        f"++{override}"
-        if "." in key and "@" not in key and "/" not in key and key[0] not in "+~"
-        else override
-    )
+    group, _, name = (primary or "").rpartition("/")
+    mounted: str | dict[str, Any] = primary or ""
+    if group:
+        mounted = {"defaults": [{f"/{group}": name}]}
+    elif primary is None:
+        mounted, overrides = primary_config(overrides, CHOSEN)
+    return compose(CONF, mounted, overrides)
 
 
 def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
@@ -497,27 +448,3 @@ def _drop_missing(node: Any) -> Any:
     if isinstance(node, dict):
         return {key: _drop_missing(item) for key, item in node.items() if item != "???"}
     return [_drop_missing(item) for item in node] if isinstance(node, list) else node
-
-
-def _one_line(error: Exception, schema: type) -> SettingsError:
-    """A message of Hydra or OmegaConf as one line that a user can act on.
-
-    Theirs span lines and speak of their own internals.
-    """
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
-    if missing:
-        group, _, name = missing.group(1).rpartition("/")
-        if (CONF / group).is_dir() and group:
-            return SettingsError(group, f"got {name!r}; allowed: {', '.join(choices(group))}")
-        groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-        return SettingsError(missing.group(1), f"no such group; allowed: {', '.join(groups)}")
-    if "Could not override" in text and "'" in text:
-        key = text.split("'")[1]
-        top_level = key.split(".")[0].split("@")[0]
-        known = [field.name for field in dataclasses.fields(schema)]
-        if top_level not in known:
-            return SettingsError(key, f"unknown key; allowed: {_listed(known)}")
-        return SettingsError(key, lines[-1])
-    return SettingsError("config", " ".join(lines[:3]))
