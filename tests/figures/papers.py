@@ -74,8 +74,8 @@ def write_plans(results: Path) -> list[Path]:
     return [
         write_result(results, "plan.groups", rows, str(rows[0]["plan"]), fidelity="analytic")
         for rows in (
-            plan_rows("static_wikipedia", "static", 8.0, 64, 4.87),
-            plan_rows("flexsp_wikipedia", "flexsp", 5.0, 8, 96.5),
+            plan_rows("static_7b_192k_wikipedia", "static", 8.0, 64, 4.87),
+            plan_rows("flexsp_7b_192k_wikipedia", "flexsp", 5.0, 8, 96.5),
         )
     ]
 

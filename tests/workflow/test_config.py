@@ -149,7 +149,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ),
         (
             "runs.flexsp_stdlib.plan=none",
-            "runs.flexsp_stdlib.plan: got 'none'; allowed: static_wikipedia",
+            "runs.flexsp_stdlib.plan: got 'none'; allowed: static_7b_192k_wikipedia",
         ),
         (
             "runs.flexsp_stdlib.training.precision=float8",
