@@ -194,7 +194,7 @@ def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for item in items:
         if _is_cross(key, item):
-            entries = {**dict.fromkeys(crossed(item), {}), **entries}
+            entries |= {name: {} for name in crossed(item) if name not in entries}
             continue
         pair = {item: {}} if isinstance(item, str) else item
         if not isinstance(pair, Mapping) or len(pair) != 1 or None in pair.values():
