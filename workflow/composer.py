@@ -77,7 +77,8 @@ def compose(
     values = []
     for override in _parsed(overrides):
         group, key = override.key_or_group, override.package or override.key_or_group
-        if not (conf / group).is_dir():
+        is_value = not override.is_delete() and isinstance(override.value(), dict)
+        if is_value or not (conf / group).is_dir():
             values.append(override)
             continue
         name = None if override.is_delete() else override.value()
@@ -236,12 +237,18 @@ def _nested(keys: Sequence[str], content: Mapping[str, Any]) -> Mapping[str, Any
 def _merge(below: dict[str, Any], top: Mapping[str, Any]) -> None:
     """Lay ``top`` on ``below``, mapping by mapping; what it leaves open stays."""
     for key, value in top.items():
+        if {_kind(value), _kind(below.get(key))} == {dict, list}:
+            raise SettingsError(str(key), "got a list and a mapping; allowed: two of a kind")
         if isinstance(value, Mapping):
             if not isinstance(below.get(key), dict):
                 below[key] = {}
             _merge(below[key], value)
         elif key not in below or value != _MISSING:
             below[key] = value
+
+
+def _kind(value: Any) -> type:
+    return dict if isinstance(value, Mapping) else type(value)
 
 
 def _set(config: dict[str, Any], override: Any) -> None:

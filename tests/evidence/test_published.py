@@ -402,9 +402,15 @@ def test_speed_ups_over_batch_ada_follow_from_the_printed_ones() -> None:
 
 
 def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
-    for plan in ("static_7b_384k_commoncrawl", "flexsp_7b_384k_commoncrawl", "static_7b_192k_wikipedia"):
+    for plan in (
+        "static_7b_384k_commoncrawl",
+        "flexsp_7b_384k_commoncrawl",
+        "static_7b_192k_wikipedia",
+    ):
         write_groups(tmp_path, plan, [(0, 8, 10.0), (0, 64, 4.0)], 0.5)
-    write_groups(tmp_path, "flexsp_7b_192k_wikipedia", [(0, 8, 10.0), (0, 8, 30.0), (0, 16, 4.0)], 0.06)
+    write_groups(
+        tmp_path, "flexsp_7b_192k_wikipedia", [(0, 8, 10.0), (0, 8, 30.0), (0, 16, 4.0)], 0.06
+    )
     found = verdicts(tmp_path, "flexsp_all")
     assert found["flexsp_all_to_all_share_in_a_node_least"]["ours"] == pytest.approx(0.06)
     for name in ("across_nodes_most", "of_plan", "of_static"):

@@ -180,7 +180,9 @@ def test_pipelines_are_held_against_the_plans_that_are_named(
     other = {"plan": "pipeline_other", "iteration": 0, "pipeline": 0, "replica": 0, "stage": 0}
     times = {"start_ms": 0.0, "end_ms": 1.0, "fidelity": "analytic"}
     more = write_result(tmp_path, "plan.schedule", [other | times], "pipeline_other")
-    settings = settings_of("pipeline_speedups", only=["pipeline_wikipedia", "flexsp_7b_192k_wikipedia"])
+    settings = settings_of(
+        "pipeline_speedups", only=["pipeline_7b_192k_wikipedia", "flexsp_7b_192k_wikipedia"]
+    )
     draw_figure(
         settings, given | {"schedule": [*given["schedule"], none, more]}, tmp_path / "drawn"
     )
