@@ -113,13 +113,15 @@ def test_drawn_files_are_composed_as_by_hydra(tmp_path: Path, seed: int) -> None
             wanted = by_hydra(tmp_path, primary, overrides)
         except HydraException:
             wanted = None
+        refused = ""
         try:
-            assert compose(tmp_path, primary, overrides) == wanted
+            plain = compose(tmp_path, primary, overrides)
         except SettingsError as error:
-            # Hydra lays a list on a mapping where a third file says null in between.
-            assert "a list and a mapping" in str(error) or (
-                wanted is None and str(error).startswith("b@two.x: is not chosen here")
-            )
+            plain, refused = None, str(error)
+        # Hydra lays a list on a mapping where a third file says null in between.
+        if "a list and a mapping" not in refused:
+            assert plain == wanted
+            assert refused.startswith("b@two.x: is not chosen here" if wanted is None else "")
 
 
 @pytest.mark.parametrize(
