@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -51,6 +51,7 @@ from workflow import composed
 from workflow.composer import compose
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
 from workflow.overrides import check_single
+from workflow.renamed import refusal
 
 __all__ = [
     "CHOSEN",
@@ -72,6 +73,8 @@ _COMPOSERS = tuple(
     _HERE / f"{name}.py"
     for name in ("choices", "composer", "config", "mounts", "overrides", "plan_names", "yaml_files")
 )
+_LETTERS = "letters, digits and underscores, a letter first"
+_NONE = "none here, as the experiment has none"
 #: Where composed configs are kept.
 KEPT = places.cache("composed")
 #: Solvers and torch take no larger one.
@@ -102,6 +105,26 @@ class PlanSettings:
     """Time and memory of sequences on the machine."""
     planner: PlannerSettings
     """The planner."""
+
+
+@dataclass(frozen=True)
+class PlanSetting:
+    """Where plans are made: the keys that all plans of a setting share."""
+
+    batch: BatchSettings
+    """Which sequences each step takes."""
+    cluster: ClusterSettings
+    """The machine."""
+    model: ModelSettings
+    """The model."""
+    cost_model: CostModelSettings
+    """Time and memory of sequences on the machine."""
+    planners: dict[str, Any] = field(default_factory=dict)
+    """By PLANNER or PLANNER_CORPUS of a plan's name: the choice of conf/planner where it
+    has another name, or keys of such plans on top of the setting's.
+    """
+    corpora: dict[str, str] = field(default_factory=dict)
+    """By CORPUS of a plan's name: the corpus where it has another name."""
 
 
 @dataclass(frozen=True)
@@ -174,18 +197,12 @@ class Experiment:
     """Which trackers get the runs."""
 
     def __post_init__(self) -> None:
-        for group in LISTED:
-            for name in getattr(self, group):
-                if not NAME.fullmatch(name):
-                    raise SettingsError(
-                        f"{group}.{name}",
-                        "not a name; allowed: letters, digits and underscores, a letter first",
-                    )
+        named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]
+        for key in named:
+            if not NAME.fullmatch(key.partition(".")[2]):
+                raise SettingsError(key, f"not a name; allowed: {_LETTERS}")
         if not NAME.fullmatch(self.name):
-            raise SettingsError(
-                "name",
-                f"got {self.name!r}; allowed: letters, digits and underscores, a letter first",
-            )
+            raise SettingsError("name", f"got {self.name!r}; allowed: {_LETTERS}")
         if self.name in RESERVED:
             raise SettingsError(
                 "name",
@@ -194,81 +211,56 @@ class Experiment:
             )
         for name, topology in self.topologies.items():
             check_topology(topology, f"topologies.{name}")
-        for name, sweep in self.sweeps.items():
-            if sweep.topology not in self.topologies:
-                raise SettingsError(
-                    f"sweeps.{name}.topology",
-                    f"got {sweep.topology!r}; allowed: {_listed(self.topologies)}",
-                )
-        for name, transition in self.transitions.items():
-            for key in ("before", "after"):
-                if getattr(transition, key) not in self.topologies:
-                    got = getattr(transition, key)
-                    raise SettingsError(
-                        f"transitions.{name}.{key}",
-                        f"got {got!r}; allowed: {_listed(self.topologies)}",
-                    )
-        for group in ("mapping", "agreement", "bandwidth"):
-            for name in getattr(self, group).topologies:
-                if name not in self.topologies:
-                    raise SettingsError(
-                        f"{group}.topologies",
-                        f"got {name!r}; allowed: {_listed(self.topologies)}",
-                    )
+        for key, name, group in self._references():
+            allowed = getattr(self, group)
+            if name not in allowed:
+                raise refusal(key, name, allowed or [_NONE], LISTED[group])
         check_reference(self.mapping, self.topologies[self.mapping.reference])
         for name, plan in self.plans.items():
-            if plan.corpus not in self.corpora:
-                raise SettingsError(
-                    f"plans.{name}.corpus",
-                    f"got {plan.corpus!r}; allowed: {_listed(self.corpora)}",
-                )
-            self._check_profile(name, plan)
+            if isinstance(plan.cost_model, ProfiledCostSettings):
+                profile = plan.cost_model.profile
+                self._check_profile(f"plans.{name}.cost_model.profile", profile, plan.model.name)
             known = self.bandwidth.topologies
             if plan.cluster.topology is not None and plan.cluster.topology not in known:
                 raise SettingsError(
                     f"plans.{name}.cluster.topology",
-                    f"got {plan.cluster.topology!r}; allowed: {_listed(known)}, the topologies"
-                    " of the bandwidth settings",
-                )
-        for name in self.underlay.plans:
-            if name not in self.plans:
-                raise SettingsError(
-                    "underlay.plans", f"got {name!r}; allowed: {_listed(self.plans)}"
+                    f"got {plan.cluster.topology!r}; allowed: {', '.join(known) or _NONE}, the"
+                    " topologies of the bandwidth settings",
                 )
         for name, run in self.runs.items():
-            if run.plan not in self.plans:
-                raise SettingsError(
-                    f"runs.{name}.plan", f"got {run.plan!r}; allowed: {_listed(self.plans)}"
-                )
-            self._check_replay(name, self.plans[run.plan].model.name)
+            if self.replay.profile is not None:
+                model = self.plans[run.plan].model.name
+                note = f" (run {name})"
+                self._check_profile("replay.profile", self.replay.profile, model, note)
 
-    def _check_replay(self, run: str, model: str) -> None:
-        """Refuse a profile of another model than that of a run."""
-        wanted = self.replay.profile
-        of_model = [key for key, one in self.profiles.items() if one.model.name == model]
-        if wanted is not None and wanted not in of_model:
+    def _references(self) -> Iterator[tuple[str, str, str]]:
+        """The names of entries in settings: their key, the name, the list it is from."""
+        for name, sweep in self.sweeps.items():
+            yield f"sweeps.{name}.topology", sweep.topology, "topologies"
+        for name, transition in self.transitions.items():
+            yield f"transitions.{name}.before", transition.before, "topologies"
+            yield f"transitions.{name}.after", transition.after, "topologies"
+        for settings in ("mapping", "agreement", "bandwidth"):
+            for topology in getattr(self, settings).topologies:
+                yield f"{settings}.topologies", topology, "topologies"
+        for name, plan in self.plans.items():
+            yield f"plans.{name}.corpus", plan.corpus, "corpora"
+        for plan_name in self.underlay.plans:
+            yield "underlay.plans", plan_name, "plans"
+        for name, run in self.runs.items():
+            yield f"runs.{name}.plan", run.plan, "plans"
+
+    def _check_profile(self, key: str, profile: str, model: str, note: str = "") -> None:
+        """Refuse a profile that is not there, or of another model."""
+        of_model = [
+            name for name, settings in self.profiles.items() if settings.model.name == model
+        ]
+        if profile not in of_model:
             raise SettingsError(
-                "replay.profile",
-                f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
-                f" {model} (run {run})",
+                key,
+                f"got {profile!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
+                f" {model}{note}",
             )
-
-    def _check_profile(self, name: str, plan: PlanSettings) -> None:
-        """Refuse a plan with a profile that is not there, or of another model."""
-        if not isinstance(plan.cost_model, ProfiledCostSettings):
-            return
-        wanted = plan.cost_model.profile
-        of_model = [key for key, one in self.profiles.items() if one.model.name == plan.model.name]
-        if wanted not in of_model:
-            raise SettingsError(
-                f"plans.{name}.cost_model.profile",
-                f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
-                f" {plan.model.name}",
-            )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none here, as the experiment has none"
 
 
 #: Keys of an experiment that hold one file of the group of the same name.

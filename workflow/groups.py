@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from railx.mapping.settings import JobSettings
 from railx.settings import Registered, field_hints, to_dict, told_apart
-from workflow.config import CHOSEN, Experiment, StageSettings
+from workflow.config import CHOSEN, Experiment, PlanSetting, StageSettings
 from workflow.mounts import LISTED
 
 __all__ = ["groups", "members", "with_defaults"]
@@ -20,7 +20,7 @@ def groups() -> dict[str, Any]:
     """The type behind the files of each folder of conf/ and the stage*.yaml beside."""
     stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
     hints = field_hints(Experiment)
-    further = {"job": JobSettings, **{key: hints[key] for key in CHOSEN}}
+    further = {"job": JobSettings, "setting": PlanSetting, **{key: hints[key] for key in CHOSEN}}
     further |= {group: get_args(hints[key])[1] for key, group in LISTED.items()}
     return {
         **stage,

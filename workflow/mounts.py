@@ -21,7 +21,7 @@ from railx.settings import SettingsError
 from workflow.choices import choices as choices_below
 from workflow.choices import is_choice
 from workflow.plan_names import CROSS, PlanNames, crossed
-from workflow.renamed import new_name
+from workflow.renamed import new_name, refusal
 from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
@@ -107,7 +107,7 @@ def _defaults(single: Iterable[str]) -> dict[str, str]:
 def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mounts:
     """``mounts`` with an experiment's file on top, after those that it inherits."""
     if not is_choice(CONF, "experiment", name):
-        raise _not_among("experiment", name, choices("experiment"))
+        raise refusal("experiment", name, choices("experiment"), "experiment")
     if name in heirs:
         raise SettingsError(
             "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
@@ -166,7 +166,7 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
                 "not a name; allowed: letters, digits and underscores, a letter first",
             )
         if entry is None and name not in files:
-            raise _not_among(key, name, files)
+            raise refusal(key, name, files, LISTED[key])
         if entry is None:
             del files[name]
             values.pop(name, None)
@@ -212,19 +212,15 @@ def _is_cross(key: str, item: Any) -> bool:
 
 def _choice(mounts: _Mounts, key: str, group: str, name: Any) -> str:
     """``name`` where the group has such a choice."""
-    if isinstance(name, str):
-        if is_choice(CONF, group, name) or (group == "plan" and mounts.plans.parts(name)):
-            return name
-        if (renamed := new_name(group, name)) is not None:
-            raise SettingsError(key, f"got {name!r}; renamed: {renamed}")
+    plans = mounts.plans if group == "plan" else None
+    if isinstance(name, str) and (
+        is_choice(CONF, group, name) or (plans is not None and plans.parts(name) is not None)
+    ):
+        return name
     allowed = choices(group)
-    if group == "plan":
+    if plans is not None:
         allowed.append("PLANNER_SETTING_CORPUS, e.g. flexsp_7b_192k_wikipedia")
-    raise _not_among(key, name, allowed, f" (conf/{group})")
-
-
-def _not_among(key: str, got: Any, allowed: Iterable[str], where: str = "") -> SettingsError:
-    return SettingsError(key, f"got {got!r}; allowed{where}: {', '.join(allowed)}")
+    raise refusal(key, name, allowed, group, f" (conf/{group})")
 
 
 def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,15 +277,17 @@ def _command_line(
     for text, override in zip(
         overrides, OverridesParser.create().parse_overrides(list(overrides)), strict=True
     ):
+        key, name = override.key_or_group.partition(".")[::2]
         layer = None
         if override.package is None and not override.is_sweep_override():
-            key, name = override.key_or_group.partition(".")[::2]
             if override.key_or_group == "experiment":
                 value = override.value()
                 experiment = "" if value is None else str(value)
                 continue
             layer = _layer(key, name, override, single)
         if layer is None:
+            if key in LISTED and new_name(LISTED[key], name.partition(".")[0]) is not None:
+                raise refusal(key, name.partition(".")[0], (), LISTED[key])
             rest.append(text)
         else:
             layers.append(layer)

@@ -134,12 +134,14 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
     }
     rows = []
     for corpus, plans in groups.groupby("corpus", sort=False):
+        lengths = str(corpus).removesuffix(_SYNTHETIC)
         for planner in settings.planners:
-            chosen = plans[plans["plan"] == f"{planner}_{corpus}"]
+            plan = f"{planner}_{settings.model}_{settings.context}_{lengths}"
+            chosen = plans[plans["plan"] == plan]
             if chosen.empty:
                 continue
             slowest = chosen.groupby(["iteration", "micro_batch"])["predicted_ms"].max()
-            key = (str(corpus).removesuffix(_SYNTHETIC), settings.published.get(planner, ""))
+            key = (lengths, settings.published.get(planner, ""))
             rows.append(
                 {
                     "corpus": str(corpus),
@@ -153,7 +155,7 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
     if not rows:
         raise ValueError(
             f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
-            " this experiment, each with its corpus"
+            " this experiment, each with its model, context and corpus"
         )
     bars = pd.DataFrame(rows).astype({"published_seconds": float})
     base = bars[bars["planner"] == settings.reference].set_index("corpus")["seconds"]

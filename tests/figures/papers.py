@@ -93,7 +93,7 @@ def write_baselines(results: Path) -> list[Path]:
         )
         for corpus in ("wikipedia", "github_like")
         for planner, each in (seconds | {"flexsp": 4.0}).items()
-        for plan in [f"{planner}_{corpus}"]
+        for plan in [f"{planner}_7b_192k_{corpus.removesuffix('_like')}"]
     ]
 
 

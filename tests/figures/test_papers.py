@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from matplotlib.figure import Figure
 
 from railx.figures import CanvasSettings, all_claims, draw_figure, switching_windows
 from railx.figures.published import milliseconds, published_frame
 from railx.io import read_json
 from railx.settings import SettingsError
-from tests.builders import PUBLISHED, choice, write_result
+from tests.builders import CONF, PUBLISHED, choice, write_result
 from tests.figures.papers import claim
+from workflow.config import compose_experiment
+from workflow.plan_names import PlanNames
 
 FigureFiles = dict[str, dict[str, list[Path]]]
 SettingsOf = Callable[..., CanvasSettings]
@@ -282,7 +283,8 @@ def test_a_published_table_keeps_words_and_numbers(tmp_path: Path) -> None:
 def test_experiments_draw_only_plans_that_they_have() -> None:
     """A case of the settings that no plan stands for is passed over, not misspelt."""
     plans = set(choice("figure", "adaptive_speedups")["plans"])
-    assert plans <= {path.stem for path in Path("conf/plan").glob("*.yaml")}
+    names = PlanNames(CONF)
+    assert [plan for plan in plans if names.parts(plan) is None] == []
 
 
 def test_bars_of_planners_are_compared_with_the_reference(data_of: DataOf) -> None:
@@ -333,8 +335,8 @@ def test_iterations_of_plans_that_an_experiment_lacks_are_named(
 
 
 def test_every_plan_of_a_figure_of_iteration_parts_is_one_of_its_experiment() -> None:
-    experiment = yaml.safe_load(Path("conf/experiment/pipelines.yaml").read_text())
-    panels = [choice("figure", name).get("panels", {}) for name in experiment["figures"]]
+    experiment = compose_experiment(["experiment=pipelines"])
+    panels = [choice("figure", name).get("panels", {}) for name in experiment.figures]
     shown = {plan for one in panels for plans in one.values() for plan in plans}
     assert shown
-    assert shown <= set(experiment["plans"])
+    assert shown <= set(experiment.plans)
