@@ -120,8 +120,8 @@ class PlanSetting:
     cost_model: CostModelSettings
     """Time and memory of sequences on the machine."""
     planners: dict[str, Any] = field(default_factory=dict)
-    """By PLANNER or PLANNER_CORPUS of a plan's name: the choice of conf/planner where it
-    has another name, or keys of such plans on top of the setting's.
+    """By PLANNER or PLANNER_CORPUS of a plan's name: the choice of conf/planner where
+    it has another name, or keys of such plans on top of the setting's.
     """
     corpora: dict[str, str] = field(default_factory=dict)
     """By CORPUS of a plan's name: the corpus where it has another name."""
@@ -234,7 +234,7 @@ class Experiment:
                 self._check_profile("replay.profile", self.replay.profile, model, note)
 
     def _references(self) -> Iterator[tuple[str, str, str]]:
-        """The names of entries in settings: their key, the name, the list it is from."""
+        """Names of entries in settings: the key, the name, the list that it is from."""
         for name, sweep in self.sweeps.items():
             yield f"sweeps.{name}.topology", sweep.topology, "topologies"
         for name, transition in self.transitions.items():

@@ -43,7 +43,8 @@ class PlanParts:
     def content(self, setting: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of the plan, as a file would hold them; ``setting``: composed."""
         planners = setting.get("planners", {})
-        choice, keys = self.planner, {}
+        choice = self.planner
+        keys: dict[str, Any] = {}
         for label in (self.planner, f"{self.planner}_{self.corpus}"):
             entry = planners.get(label, {})
             entry = {"planner": entry} if isinstance(entry, str) else entry
