@@ -59,7 +59,7 @@ report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT
 sync: $(READY) ## upload the W&B runs that were written offline, each once (needs `wandb login`)
 	@$(BIN)/railx sync
 
-schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
+schemas: $(READY) ## refresh what make setup wrote about conf/: JSON Schemas for editors, a page of every key (resources/schemas/conf)
 	@$(BIN)/python -m workflow.schemas
 
 test: $(READY) ## the static checks and the test suite (WORKERS=2 processes)
@@ -80,10 +80,10 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
 mistakes: $(READY) ## every setting of every experiment with values that nobody can mean: each must be refused in one line (minutes)
-	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.workflow.mistakes
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.workflow.mistakes
 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)
-	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.fabric.explore --states $(STATES)
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.fabric.explore --states $(STATES)
 
 kill-test: $(READY) ## kill RUNS=5 quick runs KILLS=10 times each (SEED=1): what is not measured comes out byte for byte the same (40 minutes; STAGES="metrics corpus" for these alone)
 	@$(BIN)/python scripts/kill_test.py --runs $(RUNS) --kills $(KILLS) --seed $(SEED) $(if $(STAGES),--stages $(STAGES))
@@ -137,7 +137,7 @@ lock: $(READY) ## resolve the dependencies anew into requirements.lock (needs uv
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --extra dev --extra site pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
 
-wheel: $(READY) ## the package as a wheel: dist/railx_lab-VERSION-py3-none-any.whl
+wheel: $(READY) schemas ## the package as a wheel: dist/railx_lab-VERSION-py3-none-any.whl
 	@rm -rf build dist
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
 

@@ -32,9 +32,36 @@ rule all:
         circuits=[path for key in ("circuits", "csv") for path in files_of(EXPERIMENT, f"circuits.{key}").values()],
 
 
-for name in STAGES:
+include: "workflow/rules/measured.smk"
+include: "workflow/rules/report.smk"
 
-    include: f"workflow/rules/{name}.smk"
+
+# The other stages: their inputs, outputs and settings are those of their declaration, STAGE in workflow/stages/NAME.py.
+for name in [name for name in STAGES if not workflow.is_rule(name)]:
+
+    rule:
+        name:
+            name
+        input:
+            unpack(files_in(name)),
+        output:
+            **files_out(name),
+        params:
+            settings=settings(name),
+            code=code(name),
+        log:
+            log_file(name),
+        benchmark:
+            benchmark_file(name)
+        message:
+            words(name)
+        script:
+            "workflow/scripts/stage.py"
+
+
+# What `snakemake --list` says of a rule.
+for name, stage in STAGES.items():
+    workflow.get_rule(name).docstring = stage.help
 
 
 report: "workflow/report/workflow.rst"

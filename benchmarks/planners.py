@@ -44,12 +44,12 @@ from batches import CONF, CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_o
 from machine import describe
 from rows import record
 
-from railx.planning.flexsp import plan_flexsp_batch
-from railx.planning.flexsp_milp import plan_milp_batch
-from railx.planning.plan import SequenceParallelBatch
+from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planners import PlannerSettings
-from railx.planning.solver import SolverPool
-from railx.planning.static import plan_static_batch, static_degree
+from railx.planning.sequence.flexsp import plan_flexsp_batch
+from railx.planning.sequence.flexsp_milp import plan_milp_batch
+from railx.planning.sequence.solver import SolverPool
+from railx.planning.sequence.static import plan_static_batch, static_degree
 from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, sample_batches
 
@@ -215,7 +215,7 @@ class Line:
 
 def measured() -> Iterator[Line]:
     """Our planner and the bound on every batch, now."""
-    from railx.planning.bound import batch_lower_bound_ms
+    from railx.planning.sequence.bound import batch_lower_bound_ms
 
     table = stored()
     first = next(cases(draws=1, sequences=64))
@@ -319,7 +319,7 @@ def size(sizes: list[int]) -> None:
     heads of the model: larger groups are not used. Rows of the table that stand for
     other sizes stay.
     """
-    from railx.planning.bound import batch_lower_bound_ms
+    from railx.planning.sequence.bound import batch_lower_bound_ms
 
     print(describe(), end="\n\n")
     print("| sequences | devices | micro-batches | ours, s | gap | bound alone, s |")
@@ -392,8 +392,10 @@ def draw_sizes() -> None:
     """Planner seconds against sequences and devices, and the gap to the bound."""
     from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-    from railx.figures.settings import CanvasSettings
-    from railx.figures.theme import GREY, PALETTE, canvas, quantity, share_legend
+    from railx.figures.canvas import canvas, share_legend
+    from railx.figures.figure import CanvasSettings
+    from railx.figures.theme import GREY, PALETTE
+    from railx.figures.words import quantity
 
     rows = _sizes()
     if not rows:
@@ -415,7 +417,7 @@ def draw_sizes() -> None:
     footnote = "Seconds: measured on a CPU. Gap: plan over a proven bound, both analytic."
     with tempfile.TemporaryDirectory() as folder:
         drawn = Path(folder) / SIZES_FIGURE.name
-        with canvas(settings, drawn, "Planner time against size", subtitle, footnote) as figure:
+        with canvas(settings, drawn, subtitle, footnote, "Planner time against size") as figure:
             left, right = figure.subplots(1, 2)
             for axes in (left, right):
                 axes.set_xscale("log", base=2)
@@ -435,7 +437,8 @@ def draw_sizes() -> None:
             right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             right.set_ylabel("Plan over its lower bound, less 1")
             right.set_title("Gap to the bound")
-            share_legend(figure, left.get_lines(), ["Plan", "Bound alone"], 2)
+            lines = dict(zip(("Plan", "Bound alone"), left.get_lines(), strict=True))
+            share_legend(figure, lines, 2)
         SIZES_FIGURE.write_bytes(drawn.read_bytes())
     print(f"drawn: {SIZES_FIGURE.relative_to(SIZES_FIGURE.parents[2])}")
 

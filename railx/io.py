@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from railx.errors import UserError
 from railx.places import in_repository
 
 __all__ = [
@@ -127,11 +128,11 @@ def read_json(path: str | Path, *, keys_once: bool = False) -> Any:
     except UnicodeDecodeError:
         raise
     except _KeyTwice as error:
-        raise ValueError(f"{path}: key {error} stands twice; allowed: once in an object") from None
+        raise UserError(f"{path}: key {error} stands twice; allowed: once in an object") from None
     except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from error
+        raise UserError(f"{path}: not valid JSON ({error})") from error
     except RecursionError:
-        raise ValueError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
+        raise UserError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
 
 
 def write_table(

@@ -59,6 +59,8 @@ if ! "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
 fi
 
 pip install --no-deps --no-build-isolation --editable .
+# For editors and readers: the schemas of conf/ and a page of every key. Not in git; `make schemas` refreshes them.
+"$VENV/bin/python" -m workflow.schemas > /dev/null
 "$VENV/bin/python" - <<'CHECK'
 import torch
 device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU only"

@@ -21,10 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch
-from railx.planning.schedule import stage_layers
+from railx.errors import UserError
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.schedule import stage_layers
 from railx.settings import SettingsError
-from railx.workload.memory import Held
+from railx.workload.memory import ModelShard
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences
 from training.model import Decoder, draw_parameter
@@ -201,7 +202,7 @@ class Engine:
         unseen = self._compiled and self.device.type == "cpu"
         if not isinstance(runner, PipelineParallel) or unseen:
             return None
-        held = Held(
+        held = ModelShard(
             len(decoder.held),
             decoder.first,
             decoder.last,
@@ -318,7 +319,7 @@ def _kernel(settings: RunSettings, device: torch.device, compute: torch.dtype) -
         return choose_kernel(
             settings.training.attention, device, compute, settings.model.head_width
         )
-    except ValueError as error:
+    except UserError as error:
         raise SettingsError("training.attention", str(error)) from None
 
 

@@ -12,8 +12,8 @@ from random import Random
 from typing import Annotated, Any, Literal
 
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
-from railx.planning.plan import Plan, check_ranks
-from railx.planning.schedule import RUNNABLE, operations, stage_layers
+from railx.planning.format.plan import Plan, check_ranks
+from railx.planning.format.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
     AtLeast,
     Between,
@@ -34,6 +34,9 @@ _OTHER_PROGRAMS = {
     "slim_pipe": "attention that stages share is priced, not run",
 }
 
+#: The ZeRO stage that each way of sharding is.
+_ZERO_STAGE = {"none": 0, "zero3": 3}
+
 __all__ = [
     "OptimizerSettings",
     "RunSettings",
@@ -42,6 +45,7 @@ __all__ = [
     "check_plan",
     "check_planner",
     "check_positions",
+    "check_sharding",
     "fabric_rounds",
     "fabric_sweep",
     "load_run_settings",
@@ -112,7 +116,8 @@ class TrainingSettings:
     """
     sharding: Literal["none", "zero3"] = "none"
     """What each rank keeps of parameters, gradients and the optimizer: ``none`` all of
-    its stage, ``zero3`` its share among the ranks that hold the same.
+    its stage, ``zero3`` its share among the ranks that hold the same. It must be what
+    the plan was priced with (``zero_stage`` of its cost model).
     """
     compile: bool = False
     """Whether layers are compiled by ``torch.compile``."""
@@ -150,6 +155,10 @@ class TrainingSettings:
     """Where batches come from: ``file``, the finished plan; ``while_training`` plans
     each of them once more, with the plan's own planner and inputs and in a process of
     its own, while the ranks train the one before. It must come out as in the file.
+    """
+    allow_sharding_mismatch: bool = False
+    """Whether ``sharding`` may differ from what the plan was priced with. The log says
+    so; memory and times that the plan predicts are those of the other sharding.
     """
 
 
@@ -215,6 +224,23 @@ def fabric_rounds(settings: RunSettings) -> list[list[FabricSettings]]:
             order.sort(key=lambda fabric: fabric.mode != "electrical")
         rounds.append(order)
     return rounds
+
+
+def check_sharding(training: TrainingSettings, zero_stage: int, devices: int) -> str:
+    """How the sharding differs from that of the plan's prices; empty if not.
+
+    ``zero_stage`` is what the plan's cost model divides among its ``devices``; a single
+    device has nothing to divide. SettingsError where it differs and the settings do not
+    allow it.
+    """
+    if devices == 1 or _ZERO_STAGE[training.sharding] == zero_stage:
+        return ""
+    mismatch = f"got {training.sharding}, but the plan was priced with ZeRO stage {zero_stage}"
+    if training.allow_sharding_mismatch:
+        return mismatch
+    same = [name for name, stage in _ZERO_STAGE.items() if stage == zero_stage]
+    allowed = ", ".join([*same, "any with training.allow_sharding_mismatch=true"])
+    raise SettingsError("training.sharding", f"{mismatch}; allowed: {allowed}")
 
 
 def check_model(model: ModelSettings) -> None:

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from railx.economics import bill_of_materials, read_catalogue
+from railx.errors import UserError
 from railx.families import build_topology, check_topology, family_of
 from railx.figures import figure_of
 from railx.io import in_repository
-from railx.mapping.layout import place_ranks
+from railx.mapping.layout import assign_ranks
 from railx.network.sub_grid import sub_grid
 from railx.network.traffic import MOST_EXPLICIT_CHIPS, traffic_flows
 from railx.places import WORK
-from railx.planning.best_schedule import TRAINED
+from railx.planning.pipeline.best_schedule import TRAINABLE_SCHEDULES
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.reconfiguration import check_same_hardware
@@ -34,10 +35,11 @@ from railx.workload.corpus import (
     MixtureCorpusSettings,
     QuantileCorpusSettings,
     build_corpus,
+    folder_files,
+    stdlib_documents,
 )
 from railx.workload.lengths import published_quantiles, read_length_file
-from railx.workload.text import folder_files, stdlib_documents
-from training.settings import check_model, check_planner
+from training.settings import check_model, check_planner, check_sharding
 from workflow.effort import Cost, check_effort, check_latencies, check_packets, in_words
 from workflow.stages import STAGES, inputs_of, stage_of
 
@@ -240,7 +242,7 @@ def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
 def _catalogue(path: str, key: str) -> Catalogue:
     try:
         return read_catalogue(path)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         raise SettingsError(key, str(error)) from None
 
 
@@ -291,7 +293,7 @@ def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> Non
                 folder_files(place, corpus.pattern)
             elif not place.is_file() or place.stat().st_size <= _MOST_READ_BYTES:
                 read_length_file(place, corpus.column)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             said = str(error).replace(str(place), corpus.path)
             raise SettingsError(f"{key}.path", f"got {said}") from None
     quantiles = getattr(corpus, "quantiles", None)
@@ -440,7 +442,7 @@ def _check_jobs(experiment: Experiment) -> None:
 
 def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
     try:
-        place_ranks(_graph(settings), sizes)
+        assign_ranks(_graph(settings), sizes)
     except SettingsError as error:
         if error.key != "layout":
             raise
@@ -454,7 +456,7 @@ def _check_transitions(experiment: Experiment) -> None:
         try:
             for each, settings in zip((transition.before, transition.after), own, strict=True):
                 if not family_of(settings).switched:
-                    raise ValueError(
+                    raise UserError(
                         f"{each} has no optical switches; allowed: topologies that have some"
                     )
             before, after = map(_small_graph, own)
@@ -462,7 +464,7 @@ def _check_transitions(experiment: Experiment) -> None:
                 check_same_hardware(before, after)
             else:
                 _check_same_nodes(*own)
-        except ValueError as error:
+        except UserError as error:
             raise SettingsError(
                 f"transitions.{name}",
                 f"topologies.{transition.before} and topologies.{transition.after}: {error} (or"
@@ -475,12 +477,12 @@ def _check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
     for key in ("m", "n"):
         one, other = (to_dict(settings).get(key) for settings in (before, after))
         if one != other:
-            raise ValueError(
+            raise UserError(
                 f"{key}: {one} before and {other} after; allowed: two settings of the same hardware"
             )
     one, other = _vertices(before), _vertices(after)
     if one != other:
-        raise ValueError(
+        raise UserError(
             f"{one:,} chips and switches before and {other:,} after; allowed: two settings of the"
             " same hardware"
         )
@@ -562,13 +564,17 @@ def _check_training(experiment: Experiment) -> None:
             raise SettingsError(
                 f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
             ) from None
+        try:
+            check_sharding(run.training, plan.cost_model.zero_stage, plan.cluster.devices)
+        except SettingsError as error:
+            raise SettingsError(f"runs.{name}.{error.key}", error.message) from None
         # What "best" takes is known when the plan is.
         schedule = getattr(plan.planner, "schedule", "best")
-        if schedule not in (*TRAINED, "best", "best_trained"):
+        if schedule not in (*TRAINABLE_SCHEDULES, "best", "best_trained"):
             raise SettingsError(
                 f"plans.{run.plan}.planner.schedule",
-                f"got {schedule}, which is simulated only; allowed: {', '.join(TRAINED)},"
-                f" best_trained (run {name})",
+                f"got {schedule}, which is simulated only; allowed:"
+                f" {', '.join(TRAINABLE_SCHEDULES)}, best_trained (run {name})",
             )
         # Corpora that are lengths alone have no tokens.
         tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)

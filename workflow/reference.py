@@ -1,4 +1,4 @@
-"""The page docs/reference.md: type, range, unit and meaning of every key of conf/."""
+"""The page of settings: type, range, unit and meaning of every key of conf/."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from railx.settings import OneOf, field_hints
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
-from workflow.mounts import CONF
 
-__all__ = ["REFERENCE", "Row", "keys_of", "reference", "unit_of"]
-
-REFERENCE = CONF.parent / "docs" / "reference.md"
+__all__ = ["Row", "keys_of", "reference", "unit_of"]
 
 _TYPES = {int: "integer", float: "number", bool: "true or false", str: "text", Any: "anything"}
 
@@ -64,7 +61,7 @@ class Row:
 def reference() -> str:
     """The whole page, one section per group."""
     lines = [
-        "<!-- Made by `make schemas` from the settings classes; edit the strings there. -->",
+        "<!-- Generated from the settings classes; edit their docstrings. -->",
         "# Every key of conf/",
         "",
         "A file of `conf/GROUP/` holds these keys, or leaves them to the files that its",

@@ -1,13 +1,15 @@
-"""JSON Schemas of the config groups, made from the settings classes.
+"""JSON Schemas of the config groups, generated from the settings classes.
 
-Editors so check conf/ as it is typed. ``python -m workflow.schemas`` (``make schemas``)
-writes them to resources/schemas/conf, the reference page to docs/reference.md, and into
-every file of conf/ the comment that tells editors which schema is its own.
+Editors check conf/ against them. ``python -m workflow.schemas`` (``make schemas``, part
+of ``make setup``) writes them and a page of every key, ``reference.md``, to
+resources/schemas/conf, which is not in git, and adds to every file of conf/ the comment
+that names its schema for editors.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -16,25 +18,25 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from railx.io import write_text
-from railx.settings import field_hints
+from railx.settings import field_hints, to_dict
 from workflow.config import CHOSEN, Experiment
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
 from workflow.mounts import CONF, EVERY, LISTED, NAME, choices
-from workflow.reference import REFERENCE, reference
+from workflow.reference import reference
 
 __all__ = [
     "SCHEMAS",
+    "generated_files",
     "main",
     "marked",
     "schema",
-    "schema_files",
     "schema_name",
     "schema_of",
 ]
 
-#: Where the schemas are written.
-SCHEMAS = CONF.parent / "resources" / "schemas" / "conf"
+#: The folder of the schemas, relative to the one of conf/.
+SCHEMAS = Path("resources/schemas/conf")
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _MARK = "# yaml-language-server: $schema="
@@ -100,14 +102,16 @@ def schema_of(hint: Any) -> dict[str, Any]:
     return {**writer.of(hint, "whole"), "$defs": writer.definitions}
 
 
-def schema_files() -> dict[Path, str]:
-    """The text of every schema by its path."""
-    names = {schema_name(path) for path in CONF.rglob("*.yaml")}
-    return {
-        SCHEMAS / f"{name}.schema.json": json.dumps(schema(name), indent=1, ensure_ascii=False)
-        + "\n"
-        for name in sorted(names)
-    }
+@functools.cache
+def generated_files() -> Mapping[Path, str]:
+    """Text of each schema and of the page of every key, by path beside conf/."""
+    names = sorted({schema_name(path) for path in CONF.rglob("*.yaml")})
+    files = {f"{name}.schema.json": _json(schema(name)) for name in names}
+    return {SCHEMAS / name: text for name, text in {**files, "reference.md": reference()}.items()}
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def marked(path: Path) -> str:
@@ -119,7 +123,7 @@ def marked(path: Path) -> str:
     lines = [line for line in lines if not line.startswith(_MARK)]
     above = next((i for i, line in enumerate(lines) if not line.startswith("# @")), len(lines))
     up = "../" * len(path.relative_to(CONF.parent).parent.parts)
-    mark = f"{_MARK}{up}resources/schemas/conf/{schema_name(path)}.schema.json\n"
+    mark = f"{_MARK}{up}{SCHEMAS}/{schema_name(path)}.schema.json\n"
     return "".join([*lines[:above], mark, *lines[above:]])
 
 
@@ -263,7 +267,7 @@ class _Writer:
         if description:
             written = {"description": description, **written}
         if field.default is not dataclasses.MISSING:
-            written["default"] = field.default
+            written["default"] = to_dict(field.default)
         return written
 
 
@@ -315,17 +319,17 @@ def _defaults_list() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write the schemas, the reference page and the comments in conf/."""
-    files = {**schema_files(), REFERENCE: reference()}
+    """Write the generated files and the comments in conf/."""
+    root = CONF.parent
+    files = {root / path: text for path, text in generated_files().items()}
     files |= {path: marked(path) for path in sorted(CONF.rglob("*.yaml"))}
     for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_text(path, text)
-            print(path.relative_to(CONF.parent))
-    for path in SCHEMAS.glob("*.schema.json"):
-        if path not in files:
-            path.unlink()
-            print(f"{path.relative_to(CONF.parent)} removed")
+            print(path.relative_to(root))
+    for path in set((root / SCHEMAS).iterdir()) - set(files):
+        path.unlink()
+        print(f"{path.relative_to(root)} removed")
     return 0
 
 

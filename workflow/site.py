@@ -1,5 +1,5 @@
-"""Pages of the site that are made: commands and tables from the code, notebooks from
-what they store (mkdocs.yml).
+"""Pages of the site that are generated: commands, settings and tables from the code,
+notebooks from their stored outputs (mkdocs.yml).
 
 MkDocs calls the functions ``on_...`` by their names while it builds.
 """
@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from workflow.reference import reference, unit_of
 
 __all__ = [
     "commands_page",
@@ -44,7 +46,12 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are made; MkDocs' event after it has found the files."""
     from mkdocs.structure.files import File
 
-    for name, text in (("commands.md", commands_page()), ("tables.md", tables_page())):
+    pages = {
+        "commands.md": commands_page(),
+        "reference.md": reference(),
+        "tables.md": tables_page(),
+    }
+    for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         source = Path(notebook.abs_src_path)
@@ -120,7 +127,6 @@ def _parsers(
 
 def tables_page() -> str:
     """The tables of every stage with their columns, types and units."""
-    from workflow.reference import unit_of
     from workflow.stage import Table
     from workflow.stages import STAGES
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -172,7 +174,7 @@ class Table(Output):
             wanted = {(one.name, str(one.type)) for one in schemas[0]}
             got = {(one.name, str(one.type)) for one in found}
             differing = sorted({name for name, _ in wanted ^ got}) or ["their order"]
-            raise ValueError(
+            raise UserError(
                 f"{path}: columns differ from the declared ones: {', '.join(differing)}; allowed:"
                 f" {', '.join(f'{one.name} ({one.type})' for one in schemas[1])}"
             )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.io import read_metadata, read_rows
 from railx.replay.programs import DOES, KINDS, Programs, read_programs
 from railx.replay.recording import recorded_programs
@@ -26,7 +27,7 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
     try:
         metadata = read_metadata(path)
     except FileNotFoundError:
-        raise ValueError(f"got {path}: no such file; allowed: a trace or programs") from None
+        raise UserError(f"got {path}: no such file; allowed: a trace or programs") from None
     except (OSError, ValueError):
         metadata = None
     if metadata is not None:
@@ -35,7 +36,7 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
         rows = read_rows(path)
         if rows and {"rank", "kind", "group", "channel", "sequence", "issued_ns"} <= set(rows[0]):
             return None, rows
-    raise ValueError(
+    raise UserError(
         f"got {path}, which is neither; allowed: a trace (trace.parquet of a run) or programs"
         " (railx steps --out, railx import chakra --out)"
     )
@@ -49,7 +50,7 @@ def programs_of(path: Path) -> Programs:
         programs = _recorded(path, events)
     issues = programs.columns["does"] == _ISSUE
     if (programs.columns["kind"][issues] < 0).any():
-        raise ValueError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
+        raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
     return programs
 
 
@@ -57,7 +58,7 @@ def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
     """What ranks did in the electrical part of a recording, with kinds and bytes."""
     electrical = [event for event in events if event.get("mode", "electrical") == "electrical"]
     if not electrical:
-        raise ValueError(f"got {path} with no electrical events; allowed: a trace that has some")
+        raise UserError(f"got {path} with no electrical events; allowed: a trace that has some")
     programs = Programs.from_steps(recorded_programs(electrical))
     said = {
         (event["rank"], f"{event['group']}:{event['channel']}", event["sequence"]): event

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from railx.errors import UserError
+
 __all__ = ["SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "ports_of"]
 
 #: The phase name of operations that need no circuit.
@@ -65,18 +67,18 @@ class Configuration:
 
     def __post_init__(self) -> None:
         if self.kind not in ("pair", "ring"):
-            raise ValueError(f"kind of a configuration: got {self.kind!r}; allowed: pair, ring")
+            raise UserError(f"kind of a configuration: got {self.kind!r}; allowed: pair, ring")
         if (
             len(set(self.members)) != len(self.members)
             or len(self.members) < 2
             or min(self.members) < 0
         ):
-            raise ValueError(
+            raise UserError(
                 f"members of a {self.kind}: got {list(self.members)}; allowed: two or more"
                 " different ranks from 0 up"
             )
         if self.kind == "pair" and len(self.members) != 2:
-            raise ValueError(
+            raise UserError(
                 f"members of a pair: got {list(self.members)}; allowed: exactly two ranks"
             )
         object.__setattr__(self, "members", tuple(sorted(self.members)))
@@ -104,7 +106,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.gpus_per_server < 1:
-            raise ValueError(f"gpus_per_server: got {self.gpus_per_server}; allowed: at least 1")
+            raise UserError(f"gpus_per_server: got {self.gpus_per_server}; allowed: at least 1")
 
     def server(self, gpu: int) -> int:
         """The server (scale-up domain) of a GPU."""
@@ -128,9 +130,9 @@ class Layout:
         """
         return _circuits(self, configuration)
 
-    def conflict(self, one: Configuration, other: Configuration) -> bool:
+    def conflict(self, first: Configuration, second: Configuration) -> bool:
         """Whether the two cannot be up together: a port would need two peers."""
-        return _conflict(self, one, other)
+        return _conflict(self, first, second)
 
     def rails(self, circuits: Iterable[Circuit]) -> dict[int, tuple[Circuit, ...]]:
         """The circuits of each rail, rails in order."""
@@ -166,9 +168,9 @@ def _circuits(layout: Layout, configuration: Configuration) -> tuple[Circuit, ..
 
 
 @lru_cache(maxsize=4096)
-def _conflict(layout: Layout, one: Configuration, other: Configuration) -> bool:
-    common = set(layout.circuits(one)) & set(layout.circuits(other))
-    shared = ports_of(layout.circuits(one)) & ports_of(layout.circuits(other))
+def _conflict(layout: Layout, first: Configuration, second: Configuration) -> bool:
+    common = set(layout.circuits(first)) & set(layout.circuits(second))
+    shared = ports_of(layout.circuits(first)) & ports_of(layout.circuits(second))
     return not shared <= {port for circuit in common for port in circuit.ports}
 
 

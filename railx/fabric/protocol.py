@@ -76,6 +76,8 @@ import socket
 import struct
 from typing import Any
 
+from railx.errors import UserError
+
 __all__ = [
     "MAXIMUM_BYTES",
     "TOKEN",
@@ -206,6 +208,20 @@ def _no_number(text: str) -> Any:
 
 # The controller's durations are whole nanoseconds, but latencies have fractions.
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
+#: A text that breaks off behind more open brackets than these is refused for its depth.
+_MAXIMUM_DEPTH = 1000
+
+
+def _too_deep() -> ProtocolError:
+    return ProtocolError("a message that is nested too deep", "too_deep")
+
+
+def _open_brackets(error: json.JSONDecodeError) -> int:
+    """How many brackets are open where a text stops being JSON."""
+    return sum(
+        sign * error.doc.count(bracket, 0, error.pos)
+        for bracket, sign in (("[", 1), ("{", 1), ("]", -1), ("}", -1))
+    )
 
 
 def parse(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Message:
@@ -216,8 +232,11 @@ def parse(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Message:
     except ProtocolError:
         raise
     except RecursionError:
-        raise ProtocolError("a message that is nested too deep", "too_deep") from None
+        raise _too_deep() from None
     except ValueError as error:
+        # Python 3.13 reads deeper than 3.11: there the end of the text comes first.
+        if isinstance(error, json.JSONDecodeError) and _open_brackets(error) > _MAXIMUM_DEPTH:
+            raise _too_deep() from None
         raise ProtocolError(f"a message that is not JSON ({error})"[:200], "not_json") from None
     if end != len(text):
         raise ProtocolError("a message that is not JSON (more follows it)", "not_json")
@@ -253,7 +272,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         return local
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(
+        raise UserError(
             f"address of the controller: got {address!r}; allowed: host:port or unix:/path"
         )
     connection = socket.create_connection((host, int(port)), timeout=timeout_s)

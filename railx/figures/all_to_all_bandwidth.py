@@ -8,33 +8,26 @@ under the routing (RailX, all-to-all formulas).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import AxisScale, CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    canvas,
-    colours,
-    label,
-    lighter,
-    published_handle,
-    published_marks,
-    quantity,
-    share_legend,
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import (
+    AxisScale,
+    Canvas,
+    CanvasSettings,
+    Drawn,
+    Figure,
+    FigureInput,
+    Height,
 )
-from railx.figures.words import counted, listed, sentence, spoken
+from railx.figures.panels import published_marks
+from railx.figures.tables import Tables, records
+from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
 from railx.settings import NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "AllToAllBandwidthSettings"]
 
@@ -49,40 +42,45 @@ _COLUMNS = (
     "bound_gb_s_per_chip",
     "fidelity",
 )
-_STATED = ("id", "m", "n", "chips", "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle")
 
 
 @dataclass(frozen=True)
 class AllToAllBandwidthSettings(CanvasSettings):
     """All-to-all bandwidth by topology for one traffic pattern."""
 
-    figure: Literal["all_to_all_bandwidth"]
-    """Which figure it is."""
+    figure: Literal["all_to_all_bandwidth"] = "all_to_all_bandwidth"
+    height_inches: Height = 6.6
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Topologies to show, in that order; empty: all that there are."""
 
-    traffic: Annotated[str, NotEmpty()]
+    traffic: Annotated[str, NotEmpty()] = "uniform"
     """Traffic pattern of the rows to show."""
 
-    scale: AxisScale
+    scale: AxisScale = "linear"
     """Scale of the bandwidth axes."""
 
-    derived: dict[str, str]
+    derived: dict[str, str] = field(
+        default_factory=lambda: {
+            "railx_hyperx": "m2_n2",
+            "railx_hyperx_m4n2": "m4_n2",
+            "railx_hyperx_full": "m7_n9",
+        }
+    )
     """Topologies for which a bound under uniform traffic follows from the paper, and
     the published row that holds it; it counts where both have as many chips."""
 
 
-def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A group of bars per topology: the ideal, then the bound under each routing.
 
     The rows are those of ``settings.traffic``. Raises ValueError when no row has that
     traffic.
     """
-    frame = read_frames(inputs, "bounds", _COLUMNS, "topology", settings.only)
+    frame = tables.read("bounds", "topology", settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"traffic: got {settings.traffic!r}; allowed:"
             f" {', '.join(sorted(set(frame['traffic'])))}"
         )
@@ -91,7 +89,7 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
         bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
     )
     bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
-    derived = _derived(settings, rows, inputs)
+    derived = _derived(settings, rows, tables)
     speeds = sorted(set(rows["injection_gb_s_per_chip"]))
     subtitle = (
         f"{label(settings.traffic)} traffic, one direction. Ideal: even load on all external"
@@ -102,14 +100,8 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
             f" Injection differs, {listed([f'{speed:,.0f}' for speed in speeds])} GB/s a chip:"
             " shares compare, bandwidths do not."
         )
-    with canvas(
-        settings,
-        output,
-        "All-to-all bandwidth by topology",
-        subtitle,
-        fidelity_line(rows["fidelity"]),
-    ) as figure:
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        left, right = page.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
         _groups(left, bandwidth, "", {})
         _groups(right, share, " %", derived)
         left.set(title="Bandwidth", xlabel="All-to-all bandwidth per chip (GB/s)")
@@ -120,36 +112,36 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
             low, high = panel.get_xlim()
             panel.set_xlim(low, high * (1.62 if settings.scale == "linear" else 6.0))
         if derived:
-            mark = published_handle()
-            mark.set_markeredgecolor(GREY)
-            share_legend(figure, [mark], [DERIVED], 1)
+            share_legend(page, {DERIVED: PUBLISHED_MARK | {"markeredgecolor": GREY}}, 1)
     return Drawn(_caption(rows, derived), _alternative(rows), _data(rows, derived))
 
 
 def _derived(
-    settings: AllToAllBandwidthSettings, rows: pd.DataFrame, inputs: FigureFiles
+    settings: AllToAllBandwidthSettings, rows: DataFrame, tables: Tables
 ) -> dict[tuple[str, str], float]:
     """Shares of the injection in percent that follow from the paper.
 
     By topology and ideal or routing, for uniform traffic.
     """
-    stated = published_frame(inputs, "derived", _STATED)
-    found = {}
-    for row in rows.to_dict("records"):
-        own = stated["id"] == settings.derived.get(str(row["topology"]))
-        same = stated[own & (stated["chips"] == row["chips"])]
+    stated = tables.read("derived")
+    shares = {}
+    for row in records(rows):
+        part = stated["id"] == settings.derived.get(str(row["topology"]))
+        same = stated[part & (stated["chips"] == row["chips"])]
         if row["traffic"] != "uniform" or same.empty:
             continue
-        one = same.iloc[0]
+        entry = same.iloc[0]
         # Four sides of n ports take 4 n flits a cycle out of a chip.
-        injection = 4 * float(one["n"]) / 100
-        found[row["topology"], "ideal"] = float(one["ideal_flits_per_chip_cycle"]) / injection
+        injection = 4 * float(entry["n"]) / 100
+        shares[row["topology"], "ideal"] = float(entry["ideal_flits_per_chip_cycle"]) / injection
         if row["routing"] == "min":
-            found[row["topology"], "min"] = float(one["min_bound_flits_per_chip_cycle"]) / injection
-    return found
+            shares[row["topology"], "min"] = (
+                float(entry["min_bound_flits_per_chip_cycle"]) / injection
+            )
+    return shares
 
 
-def _data(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> pd.DataFrame:
+def _data(rows: DataFrame, derived: dict[tuple[str, str], float]) -> DataFrame:
     data = rows[list(_COLUMNS)].copy()
     for what in ("ideal", "bound"):
         data[f"{what}_over_injection"] = (
@@ -162,7 +154,7 @@ def _data(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> pd.DataF
     return data
 
 
-def _caption(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> str:
+def _caption(rows: DataFrame, derived: dict[tuple[str, str], float]) -> str:
     shares = (rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"]).groupby(
         rows["topology"]
     )
@@ -194,33 +186,31 @@ def _caption(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> str:
     )
 
 
-def _ours(rows: pd.DataFrame, topology: str, what: str) -> list[float]:
-    own = rows[rows["topology"] == topology]
+def _ours(rows: DataFrame, topology: str, what: str) -> list[float]:
+    part = rows[rows["topology"] == topology]
     if what != "ideal":
-        own = own[own["routing"] == what]
+        part = part[part["routing"] == what]
     column = "ideal_gb_s_per_chip" if what == "ideal" else "bound_gb_s_per_chip"
-    return [100 * float(value) for value in (own[column] / own["injection_gb_s_per_chip"])[:1]]
+    return [100 * float(value) for value in (part[column] / part["injection_gb_s_per_chip"])[:1]]
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
         f"{spoken(label(row['topology']))} under {row['routing']}: ideal"
         f" {quantity(row['ideal_gb_s_per_chip'])}, bound {quantity(row['bound_gb_s_per_chip'])} of"
         f" {row['injection_gb_s_per_chip']:,.0f}"
-        for row in rows.to_dict("records")
+        for row in records(rows)
     )
     return f"Bars of all-to-all bandwidth per chip in GB/s. {parts}."
 
 
-def _groups(
-    axes: Axes, rows: pd.DataFrame, unit: str, derived: dict[tuple[str, str], float]
-) -> None:
+def _groups(axes: Axes, rows: DataFrame, unit: str, derived: dict[tuple[str, str], float]) -> None:
     """Horizontal bars in groups, with what follows from the paper as diamonds.
 
     Where all routings have the same bound, one bar stands for them.
     """
     colour = colours(rows["family"])
-    place, ticks, names = 0.0, [], []
+    position, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
         shade = colour[str(first["family"])]
@@ -237,28 +227,28 @@ def _groups(
                 (f"bound, {routing} routing", bounds[routing], fill)
                 for routing, fill in zip(bounds, fills, strict=True)
             ]
-        start = place
+        start = position
         for name, value, fill in bars:
-            bar = axes.barh(place, value, height=0.9, color=fill)
+            bar = axes.barh(position, value, height=0.9, color=fill)
             what = name if name == "ideal" else str(first["routing"])
             if name.endswith(" routing"):
                 what = name.removeprefix("bound, ").removesuffix(" routing")
             stated = derived.get((str(first["topology"]), what))
             if stated is not None:
-                published_marks(axes, [stated], [place], markeredgecolor=GREY)
+                published_marks(axes, [stated], [position], markeredgecolor=GREY)
             axes.bar_label(
                 bar, [f"{quantity(value)}{unit} {name}"], padding=3 if stated is None else 8
             )
-            place += 1
-        ticks.append((start + place - 1) / 2)
+            position += 1
+        ticks.append((start + position - 1) / 2)
         names.append(_name(first))
-        place += 0.8
+        position += 0.8
     axes.set_yticks(ticks, names)
-    axes.set_ylim(place - 1.1, -0.8)
+    axes.set_ylim(position - 1.1, -0.8)
     axes.grid(axis="y", visible=False)
 
 
-def _name(row: pd.Series) -> str:
+def _name(row: Series) -> str:
     return (
         f"{label(row['topology'])}\n{row['chips']:,} chips,"
         f" {quantity(row['injection_gb_s_per_chip'])} GB/s injection"
@@ -266,12 +256,21 @@ def _name(row: pd.Series) -> str:
 
 
 FIGURE = Figure(
-    settings=AllToAllBandwidthSettings,
-    title="All-to-all bandwidth by topology",
-    paper="railx",
-    inputs=(
-        FigureInput("bounds", "network.bounds", columns=_COLUMNS),
-        FigureInput("derived", published="railx_uniform_bounds.csv", columns=_STATED),
+    AllToAllBandwidthSettings,
+    "All-to-all bandwidth by topology",
+    "railx",
+    (
+        FigureInput(
+            "bounds",
+            "network.bounds",
+            "topology family chips traffic routing injection_gb_s_per_chip "
+            "ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
+        ),
+        FigureInput(
+            "derived",
+            columns="id m n chips ideal_flits_per_chip_cycle min_bound_flits_per_chip_cycle",
+            published="railx_uniform_bounds.csv",
+        ),
     ),
-    draw=draw,
+    draw,
 )

@@ -7,27 +7,22 @@ with, calculated back from their predicted times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame, published_series
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, INK, PALETTE, canvas, quantity, share_legend
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside
+from railx.figures.tables import Tables, stack
+from railx.figures.theme import GREY, INK, PALETTE, dot, published_series
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast, NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "AllToAllDegreeSettings"]
 
 _PUBLISHED = ("table", "degree", "gb_s")
-_CONSTANTS = ("model", "quantity", "value")
-_GROUPS = ("plan", "degree", "tokens", "predicted_all_to_all_ms", "fidelity")
 #: Bytes of an element, all-to-alls of a layer, and both directions of a step.
 _BYTES_PER_TOKEN_LAYER_AND_WIDTH = 2 * 4 * 2
 
@@ -36,76 +31,82 @@ _BYTES_PER_TOKEN_LAYER_AND_WIDTH = 2 * 4 * 2
 class AllToAllDegreeSettings(CanvasSettings):
     """All-to-all bandwidth against the degree of sequence parallelism."""
 
-    figure: Literal["all_to_all_degree"]
-    """Which figure it is."""
+    figure: Literal["all_to_all_degree"] = "all_to_all_degree"
+    height_inches: Height = 5.2
 
-    tables: dict[str, str]
+    tables: dict[str, str] = field(
+        default_factory=lambda: {
+            "4k_seq_2_ib": "in use by solver and training",
+            "4k_seq_comment": "a comment, sequences of 4K",
+            "2k_seq_comment": "a comment, sequences of 2K",
+            "rounded_comment": "a comment, older round numbers",
+        }
+    )
     """Published tables to show, in that order, and the words for each."""
 
-    plans: tuple[str, ...]
+    plans: tuple[str, ...] = (
+        "flexsp_7b_192k_wikipedia",
+        "static_7b_192k_wikipedia",
+        "static_per_batch_7b_192k_wikipedia",
+        "flexsp_7b_192k_github",
+        "static_7b_192k_github",
+    )
     """Plans of the model below to calculate back; those that the experiment lacks are
     left out."""
 
-    model: Annotated[str, NotEmpty()]
+    model: Annotated[str, NotEmpty()] = "gpt_7b"
     """Model of the plans among the published cost constants."""
 
-    devices_per_node: Annotated[int, AtLeast(1)]
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Highest degree inside a node."""
 
 
-def draw(settings: AllToAllDegreeSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A line per published table and dots of the plans.
 
     Raises ValueError for a table or model that is not published.
     """
-    from matplotlib.lines import Line2D
 
-    published = published_frame(inputs, "bandwidth", _PUBLISHED)
-    known = list(dict.fromkeys(published["table"]))
-    unknown = [name for name in settings.tables if name not in known]
+    published = tables.read("bandwidth")
+    allowed = list(dict.fromkeys(published["table"]))
+    unknown = [name for name in settings.tables if name not in allowed]
     if unknown:
-        raise ValueError(f"tables: got {', '.join(unknown)}; allowed: {', '.join(known)}")
-    ours = _ours(settings, inputs)
+        raise UserError(f"tables: got {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+    ours = _ours(settings, tables)
     points = _points(settings, published, ours)
     subtitle = (
         "Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published; dots:"
         " calculated back from the predicted times of this experiment's plans."
     )
     fidelity = fidelity_line(ours["fidelity"] if len(ours) else [], _NOTE)
-    with canvas(
-        settings,
-        output,
-        "All-to-all bandwidth by degree of sequence parallelism",
-        subtitle,
-        fidelity,
-    ) as figure:
-        axes = figure.subplots()
+    with canvas(subtitle, fidelity) as page:
+        axes = page.subplots()
         colours = dict(zip(settings.tables, PALETTE, strict=False))
         _lines(axes, points, colours, settings.devices_per_node)
-        handles = [Line2D([], [], **published_series(colours[key])) for key in colours]
+        handles = [published_series(colours[key]) for key in colours]
         texts = [f"Published, {words}" for words in settings.tables.values()]
         if len(ours):
-            handles.append(Line2D([], [], linestyle="none", marker="o", color=INK))
+            handles.append(dot(INK))
             texts.append(f"Ours, {len(set(ours['plan']))} plans")
-        share_legend(figure, handles, texts, 2)
+        share_legend(page, dict(zip(texts, handles, strict=True)), 2)
     return Drawn(_caption(settings, points), _alternative(settings, points), points)
 
 
 _NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is measured here"
 
 
-def _ours(settings: AllToAllDegreeSettings, inputs: FigureFiles) -> pd.DataFrame:
+def _ours(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
     """The bandwidth that each plan's predicted all-to-all times imply, by degree."""
-    constants = published_frame(inputs, "constants", _CONSTANTS)
-    own = constants[constants["model"] == settings.model].set_index("quantity")["value"]
-    if not {"layers", "hidden"} <= set(own.index):
-        raise ValueError(
+    constants = tables.read("constants")
+    part = constants[constants["model"] == settings.model].set_index("quantity")["value"]
+    if not {"layers", "hidden"} <= set(part.index):
+        raise UserError(
             f"model: got {settings.model}; allowed: one with layers and hidden among"
             f" {', '.join(dict.fromkeys(constants['model']))}"
         )
     # The published table counts 2^20 bytes a millisecond as a GB/s.
-    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * float(own["layers"]) * float(own["hidden"]) / 2**20
-    groups = read_frames(inputs, "groups", _GROUPS)
+    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * float(part["layers"]) * float(part["hidden"]) / 2**20
+    groups = tables.read("groups")
     chosen = groups[groups["plan"].isin(settings.plans) & (groups["predicted_all_to_all_ms"] > 0)]
     rows = chosen.assign(
         gb_s=mib * chosen["tokens"] / chosen["degree"] / chosen["predicted_all_to_all_ms"]
@@ -114,27 +115,23 @@ def _ours(settings: AllToAllDegreeSettings, inputs: FigureFiles) -> pd.DataFrame
     return medians.reset_index()
 
 
-def _points(
-    settings: AllToAllDegreeSettings, published: pd.DataFrame, ours: pd.DataFrame
-) -> pd.DataFrame:
-    import pandas as pd
-
+def _points(settings: AllToAllDegreeSettings, published: DataFrame, ours: DataFrame) -> DataFrame:
     lines = published[published["table"].isin(settings.tables)][list(_PUBLISHED)]
     parts = [
         lines.rename(columns={"table": "name"}).assign(source="published"),
         ours.rename(columns={"plan": "name"})[["name", "degree", "gb_s"]].assign(source="ours"),
     ]
-    return pd.concat([part for part in parts if len(part)], ignore_index=True)
+    return stack([part for part in parts if len(part)])
 
 
-def _lines(axes: Axes, points: pd.DataFrame, colours: dict[str, str], node: int) -> None:
+def _lines(axes: Axes, points: DataFrame, colours: dict[str, str], node: int) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator
 
     for name, colour in colours.items():
-        own = points[(points["source"] == "published") & (points["name"] == name)].sort_values(
+        rows = points[(points["source"] == "published") & (points["name"] == name)].sort_values(
             "degree"
         )
-        axes.plot(own["degree"], own["gb_s"], **published_series(colour))
+        axes.plot(rows["degree"], rows["gb_s"], **published_series(colour))
     ours = points[points["source"] == "ours"]
     axes.plot(ours["degree"], ours["gb_s"], "o", color=INK, markersize=4.5, zorder=3)
     degrees = sorted({int(degree) for degree in points["degree"]})
@@ -151,28 +148,30 @@ def _lines(axes: Axes, points: pd.DataFrame, colours: dict[str, str], node: int)
     border = node * 2**0.5
     axes.axvline(border, color=GREY, linewidth=1, linestyle=":")
     for text, offset, align in (("inside a node", -6, "right"), ("across nodes", 6, "left")):
-        axes.annotate(
+        beside(
+            axes,
             text,
-            (border, 1),
+            border,
+            1,
+            offset,
+            -6,
             xycoords=("data", "axes fraction"),
-            xytext=(offset, -6),
-            textcoords="offset points",
             ha=align,
             va="top",
             color=GREY,
         )
 
 
-def _caption(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
+def _caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     parts = []
     node = settings.devices_per_node
     published = points[points["source"] == "published"]
     for name, words in settings.tables.items():
-        own = published[published["name"] == name].set_index("degree")["gb_s"]
-        if {node, 2 * node} <= set(own.index):
-            drop = float(own[node] / own[2 * node])
+        rows = published[published["name"] == name].set_index("degree")["gb_s"]
+        if {node, 2 * node} <= set(rows.index):
+            drop = float(rows[node] / rows[2 * node])
             parts.append(
-                f"{words} {quantity(float(own[node]))} to {quantity(float(own[2 * node]))} GB/s,"
+                f"{words} {quantity(float(rows[node]))} to {quantity(float(rows[2 * node]))} GB/s,"
                 f" {quantity(drop)} times less"
             )
     text = f"From degree {node} to {2 * node}, out of the node: {'; '.join(parts)}."
@@ -191,11 +190,11 @@ def _caption(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
     )
 
 
-def _alternative(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
+def _alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     parts = []
     for name, words in settings.tables.items():
-        own = points[(points["source"] == "published") & (points["name"] == name)]
-        ends = own.sort_values("degree").iloc[[0, -1]]
+        rows = points[(points["source"] == "published") & (points["name"] == name)]
+        ends = rows.sort_values("degree").iloc[[0, -1]]
         parts.append(
             f"{words} from {quantity(float(ends['gb_s'].iloc[0]))} GB/s at degree"
             f" {ends['degree'].iloc[0]} to {quantity(float(ends['gb_s'].iloc[1]))} at"
@@ -208,13 +207,22 @@ def _alternative(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=AllToAllDegreeSettings,
-    title="All-to-all bandwidth by degree of sequence parallelism",
-    paper="flexsp",
-    inputs=(
-        FigureInput("groups", "plan.groups", columns=_GROUPS, plan_kind="sequence_parallel"),
-        FigureInput("bandwidth", published="flexsp_all_to_all_bandwidth.csv", columns=_PUBLISHED),
-        FigureInput("constants", published="flexsp_cost_constants.csv", columns=_CONSTANTS),
+    AllToAllDegreeSettings,
+    "All-to-all bandwidth by degree of sequence parallelism",
+    "flexsp",
+    (
+        FigureInput(
+            "groups",
+            "plan.groups",
+            "plan degree tokens predicted_all_to_all_ms fidelity",
+            plan_kind="sequence_parallel",
+        ),
+        FigureInput(
+            "bandwidth", columns="table degree gb_s", published="flexsp_all_to_all_bandwidth.csv"
+        ),
+        FigureInput(
+            "constants", columns="model quantity value", published="flexsp_cost_constants.csv"
+        ),
     ),
-    draw=draw,
+    draw,
 )

@@ -6,32 +6,20 @@ The closed form is a line, messages on the links are circles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    GREY,
-    PALETTE,
-    canvas,
-    label,
-    panel_title,
-    quantity,
-    share_legend,
-)
-from railx.figures.words import listed, sentence, spoken
+from railx.errors import UserError
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables, records
+from railx.figures.theme import GREY, PALETTE, label
+from railx.figures.types import DataFrame
+from railx.figures.words import fidelity_line, listed, quantity, sentence, spoken
 from railx.settings import AtLeast, NotEmpty
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 __all__ = ["FIGURE", "CollectiveTimeSettings"]
-
 
 _COLUMNS = (
     "topology",
@@ -56,20 +44,20 @@ _ORDER = (
 class CollectiveTimeSettings(CanvasSettings):
     """Bandwidth of every collective over the payload, one panel per topology."""
 
-    figure: Literal["collective_time"]
-    """Which figure it is."""
+    figure: Literal["collective_time"] = "collective_time"
+    height_inches: Height = 6.6
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Topologies to show, in that order; empty: all that there are."""
 
-    scope: Annotated[str, NotEmpty()]
+    scope: Annotated[str, NotEmpty()] = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
 
-    columns: Annotated[int, AtLeast(1)]
+    columns: Annotated[int, AtLeast(1)] = 2
     """Panels side by side."""
 
 
-def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology.
 
     Raises ValueError when no row has ``settings.scope``.
@@ -77,10 +65,10 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, NullLocator
 
-    frame = read_frames(inputs, "collectives", _COLUMNS, "topology", settings.only)
+    frame = tables.read("collectives", "topology", settings.only)
     rows = frame[frame["scope"] == settings.scope]
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"scope: no collective in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )
@@ -97,16 +85,14 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
         "Payload of a participant over the time of the collective. Reduce-scatter and all-gather"
         " take the same time."
     )
-    with canvas(
-        settings, output, "Collectives by topology", subtitle, fidelity_line(rows["fidelity"])
-    ) as figure:
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         panels = np.atleast_1d(
-            figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+            page.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         ).ravel()
         for axes, topology in zip(panels, topologies, strict=False):
             mine = rows[rows["topology"] == topology]
-            for (name, fidelity), own in mine.groupby(["collective", "fidelity"], sort=False):
-                line = own.sort_values("payload_bytes")
+            for (name, fidelity), part in mine.groupby(["collective", "fidelity"], sort=False):
+                line = part.sort_values("payload_bytes")
                 # Reduce-scatter and all-gather lie on one another: the second is
                 # dashed.
                 style = "--" if name == "all_gather" else "-"
@@ -139,10 +125,10 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
             axes.yaxis.set_minor_locator(NullLocator())
         for axes in panels[len(topologies) :]:
             axes.set_visible(False)
-        for place, axes in enumerate(panels[: len(topologies)]):
-            if place % across == 0:
+        for position, axes in enumerate(panels[: len(topologies)]):
+            if position % across == 0:
                 axes.set_ylabel("GB/s")
-            if place + across >= len(topologies):
+            if position + across >= len(topologies):
                 axes.set_xlabel("Payload")
                 axes.tick_params(labelbottom=True)
         handles = [
@@ -163,11 +149,11 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
                 )
             )
             texts.append("Messages on the links")
-        share_legend(figure, handles, texts, 3)
+        share_legend(page, dict(zip(texts, handles, strict=True)), 3)
     return Drawn(_caption(rows), _alternative(rows), rows[list(_COLUMNS)])
 
 
-def _ends(rows: pd.DataFrame) -> pd.DataFrame:
+def _ends(rows: DataFrame) -> DataFrame:
     """What each collective reaches with its largest payload, in the closed form."""
     closed = rows[rows["fidelity"] == "analytic"] if "analytic" in set(rows["fidelity"]) else rows
     return (
@@ -175,10 +161,10 @@ def _ends(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def _caption(rows: DataFrame) -> str:
     parts = []
-    for name, own in _ends(rows).groupby("collective", sort=False):
-        falling = own.sort_values("algorithm_gb_s", ascending=False)
+    for name, part in _ends(rows).groupby("collective", sort=False):
+        falling = part.sort_values("algorithm_gb_s", ascending=False)
         best, worst = falling.iloc[0], falling.iloc[-1]
         reached = (
             f"{label(str(name))} {quantity(best['algorithm_gb_s'])} on"
@@ -196,7 +182,7 @@ def _caption(rows: pd.DataFrame) -> str:
     )
 
 
-def _against(rows: pd.DataFrame) -> str:
+def _against(rows: DataFrame) -> str:
     """How far messages on the links are from the closed form."""
     keys = ["topology", "collective", "payload_bytes"]
     both = rows.pivot_table(index=keys, columns="fidelity", values="algorithm_gb_s")
@@ -211,23 +197,29 @@ def _against(rows: pd.DataFrame) -> str:
     )
 
 
-def _names(rows: pd.DataFrame) -> list[str]:
+def _names(rows: DataFrame) -> list[str]:
     return [spoken(label(str(name))) for name in dict.fromkeys(rows["topology"])]
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
         f"{spoken(label(row['topology']))}, {label(row['collective']).lower()}"
         f" {quantity(row['algorithm_gb_s'])}"
-        for row in _ends(rows).to_dict("records")
+        for row in records(_ends(rows))
     )
     return f"Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s: {parts}."
 
 
 FIGURE = Figure(
-    settings=CollectiveTimeSettings,
-    title="Collectives by topology",
-    paper="railx",
-    inputs=(FigureInput("collectives", "network.collectives", columns=_COLUMNS),),
-    draw=draw,
+    CollectiveTimeSettings,
+    "Collectives by topology",
+    "railx",
+    (
+        FigureInput(
+            "collectives",
+            "network.collectives",
+            "topology collective scope participants payload_bytes algorithm_gb_s fidelity",
+        ),
+    ),
+    draw,
 )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import family_of
+from railx.errors import UserError
+from railx.families import LineGraph, family_of
 from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
-from railx.vocabulary.line_graphs import LineGraph
 from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["check_optical_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
@@ -89,9 +89,9 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
     Families may know their own counts. Other graphs are searched breadth first; None
     above 2,000 vertices.
     """
-    known = family_of(topology).node_hop_counts
-    if known is not None:
-        counts: IntArray = known(topology.settings)
+    closed_form = family_of(topology).node_hop_counts
+    if closed_form is not None:
+        counts: IntArray = closed_form(topology.settings)
         return counts
     per_node = topology.chips // topology.nodes
     lines = _line_graphs(topology)
@@ -130,7 +130,7 @@ def check_optical_circuits(topology: Topology) -> None:
     """
     circuits = topology.circuits
     if circuits is None:
-        raise ValueError(
+        raise UserError(
             f"{topology.family}: a topology without optical switches has no circuits to check"
         )
     settings = topology.settings
@@ -138,14 +138,14 @@ def check_optical_circuits(topology: Topology) -> None:
     span = int(ports.max()) + 1
     radix = getattr(settings, "ocs_radix", None)
     if ports.min() < 0 or (radix is not None and span > radix):
-        raise ValueError(
+        raise UserError(
             f"circuits: port {max(span - 1, -int(ports.min()))} does not exist; allowed: 0 to"
             f" {(radix or span) - 1}"
         )
     used = np.bincount(np.concatenate([circuits.ocs, circuits.ocs]).astype(np.int64) * span + ports)
     if used.max() > 1:
         ocs, port = divmod(int(used.argmax()), span)
-        raise ValueError(
+        raise UserError(
             f"circuits: port {port} of optical switch {ocs} is used {int(used.max())} times;"
             " allowed: at most once"
         )
@@ -159,8 +159,8 @@ def _line_graphs(topology: Topology) -> list[LineGraph] | None:
 
     None elsewhere.
     """
-    known = family_of(topology).line_graphs
-    return None if known is None else known(topology)
+    line_graphs = family_of(topology).line_graphs
+    return None if line_graphs is None else line_graphs(topology.settings, topology)
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
@@ -177,7 +177,7 @@ def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
     )
     hops = dijkstra(graph, directed=True, unweighted=True, indices=np.arange(sources))
     if not np.isfinite(hops).all():
-        raise ValueError("topology: the graph is not connected, some chips cannot reach each other")
+        raise UserError("topology: the graph is not connected, some chips cannot reach each other")
     return hops.astype(np.int64)
 
 

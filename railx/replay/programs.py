@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 from railx.fabric.operation_kinds import COMMUNICATION
 from railx.io import read_metadata, read_table, write_table
@@ -104,15 +105,15 @@ class Programs:
         lacking = [n for n, (_, default) in COLUMNS.items() if default is None and n not in columns]
         if unknown or lacking:
             got = f"columns: got {', '.join(columns)}"
-            raise ValueError(f"{got}; allowed: {', '.join(COLUMNS)}")
+            raise UserError(f"{got}; allowed: {', '.join(COLUMNS)}")
         steps = len(columns["rank"])
-        made = {
+        typed = {
             name: np.ascontiguousarray(columns[name], dtype=kind)
             if name in columns
             else np.full(steps, default, dtype=kind)
             for name, (kind, default) in COLUMNS.items()
         }
-        return cls(made, tuple(channels), tuple(configurations))
+        return cls(typed, tuple(channels), tuple(configurations))
 
     @classmethod
     def from_steps(cls, programs: Mapping[int, Sequence[Step]]) -> Programs:
@@ -168,10 +169,10 @@ class Programs:
             )
             for (channel, sequence), numbers in members.items()
         }
-        found: dict[int, list[Step]] = {rank: [] for rank in range(self.ranks)}
+        steps: dict[int, list[Step]] = {rank: [] for rank in range(self.ranks)}
         for number, rank in enumerate(columns["rank"]):
             key = columns["channel"][number], columns["sequence"][number]
-            found[rank].append(
+            steps[rank].append(
                 Step(
                     columns["iteration"][number],
                     DOES[columns["does"][number]],
@@ -181,7 +182,7 @@ class Programs:
                     columns["resume_ns"][number],
                 )
             )
-        return found
+        return steps
 
 
 def write_programs(
@@ -217,7 +218,7 @@ def read_programs(path: str | Path) -> Programs:
     """Read what :func:`write_programs` wrote; ValueError naming what is wrong."""
     metadata, table = read_metadata(path), read_table(path)
     if "configurations" not in metadata or not set(COLUMNS) <= set(table.column_names):
-        raise ValueError(f"{path}: is no file of programs; allowed: one of write_programs")
+        raise UserError(f"{path}: is no file of programs; allowed: one of write_programs")
     channels = tuple(metadata["channels"])
     names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": channels, "kind": KINDS}
     columns = {
@@ -232,13 +233,13 @@ def read_programs(path: str | Path) -> Programs:
 
 def _numbers(column: Any, names: Sequence[str]) -> Array:
     """The number of each name in ``names``, -1 where there is none."""
-    places = {name: number for number, name in enumerate(names)}
+    number_of = {name: number for number, name in enumerate(names)}
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
-    own = np.array([places[name] for name in encoded.dictionary.to_pylist()] or [-1])
+    numbers = np.array([number_of[name] for name in encoded.dictionary.to_pylist()] or [-1])
     indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.where(indices < 0, -1, own[indices])
+    return np.where(indices < 0, -1, numbers[indices])
 
 
 def _kind_of(operation: ReplayedOperation, rank: int) -> int:
@@ -256,27 +257,27 @@ def _check(programs: Programs) -> None:
     columns = programs.columns
     sizes = {name: len(columns[name]) for name in COLUMNS}
     if len(set(sizes.values())) > 1:
-        raise ValueError(f"columns: got lengths {sizes}; allowed: one entry for each step")
+        raise UserError(f"columns: got lengths {sizes}; allowed: one entry for each step")
     if not len(programs):
         return
     rank, does, channel = columns["rank"], columns["does"], columns["channel"]
     if rank[0] < 0 or (np.diff(rank) < 0).any():
-        raise ValueError("rank: got steps out of order; allowed: all steps of a rank together")
+        raise UserError("rank: got steps out of order; allowed: all steps of a rank together")
     if does.min() < 0 or does.max() > _END:
-        raise ValueError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
+        raise UserError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
     for name in _TIMES:
         if columns[name].min() < 0:
-            raise ValueError(f"{name}: got {columns[name].min()}; allowed: 0 or more")
+            raise UserError(f"{name}: got {columns[name].min()}; allowed: 0 or more")
     operates = (does == _ISSUE) | (does == _WAIT)
     limits = {"channel": len(programs.channels), "configuration": len(programs.configurations)}
     for name, limit in limits.items():
         values = columns[name]
         if (values[operates] < 0).any() or values.max() >= limit or (values[~operates] >= 0).any():
-            raise ValueError(
+            raise UserError(
                 f"{name}: got {values.min()} to {values.max()}; allowed: 0 to {limit - 1} where a"
                 " step has an operation, -1 elsewhere"
             )
     of_channel = np.full(len(programs.channels), -1)
     of_channel[channel[operates]] = columns["configuration"][operates]
     if (of_channel[channel[operates]] != columns["configuration"][operates]).any():
-        raise ValueError("configuration: got several for a channel; allowed: one for each channel")
+        raise UserError("configuration: got several for a channel; allowed: one for each channel")

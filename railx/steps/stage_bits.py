@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 
 __all__ = ["Bit", "StageBits"]
@@ -45,7 +46,7 @@ class StageBits:
 
     def __post_init__(self) -> None:
         if self.ranks_per_stage % self.gpus_per_server:
-            raise ValueError(
+            raise UserError(
                 f"ranks_per_stage: got {self.ranks_per_stage}; allowed: a multiple of"
                 f" {self.gpus_per_server}, the ranks of a server"
             )
@@ -72,17 +73,17 @@ class StageBits:
             )
         )
 
-    def conflict(self, one: Configuration, other: Configuration) -> bool:
+    def conflict(self, first: Configuration, second: Configuration) -> bool:
         """Whether the two cannot be up together: a bit would need both values."""
-        wanted = {bit.ports: bit.value for bit in self.circuits(one)}
-        return any(wanted.get(bit.ports, bit.value) != bit.value for bit in self.circuits(other))
+        values = {bit.ports: bit.value for bit in self.circuits(first)}
+        return any(values.get(bit.ports, bit.value) != bit.value for bit in self.circuits(second))
 
     def rails(self, circuits: Iterable[Bit]) -> dict[int, tuple[Bit, ...]]:
         """The bits of each rail, rails in order."""
-        found: dict[int, list[Bit]] = {}
+        by_rail: dict[int, list[Bit]] = {}
         for bit in sorted(circuits):
-            found.setdefault(bit.rail, []).append(bit)
-        return {rail: tuple(bits) for rail, bits in found.items()}
+            by_rail.setdefault(bit.rail, []).append(bit)
+        return {rail: tuple(bits) for rail, bits in by_rail.items()}
 
     def cleared(self, ranks: int) -> tuple[Bit, ...]:
         """All bits 0, as the artifact's controller starts."""

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.tenancy.grid import position_rings
 from railx.vocabulary.hamiltonian import undirected_rings
 
@@ -82,25 +83,25 @@ def line_bandwidth(
     bad = pairs_failed if fault == "rail" else []
     used = np.arange(length)
     if len(alive) == 0:
-        raise ValueError(f"failed: all {rails} rails have failed; allowed: at most {rails - 1}")
+        raise UserError(f"failed: all {rails} rails have failed; allowed: at most {rails - 1}")
     rings = position_rings(length, rails, setting)
     healthy = _links(rings, length)
     if plan == "shrink":
         used = np.setdiff1d(used, [node for node, _ in bad])[: len(alive) + 1]
         if len(used) < 3 or setting == "ring":
-            raise ValueError(
+            raise UserError(
                 f"plan: got shrink for {len(used)} nodes as {setting}; allowed: shrink of an"
                 " all-to-all to 3 nodes or more"
             )
         links = np.zeros_like(healthy)
         links[np.ix_(used, used)] = _links(rewired_rings(len(used), len(alive)), len(used))
-        whole = len(alive)
+        intact_rails = len(alive)
     elif plan == "rewire" and fault == "switch" and setting == "hyperx":
-        links, whole = _links(rewired_rings(length, len(alive)), length), len(alive)
+        links, intact_rails = _links(rewired_rings(length, len(alive)), length), len(alive)
     else:
         touched = sorted({rail for _, rail in bad})
         untouched = np.setdiff1d(alive, touched)
-        links, whole = _links(rings[untouched], length), len(untouched)
+        links, intact_rails = _links(rings[untouched], length), len(untouched)
         for rail in touched:
             links += _rail_links(
                 rings[rail],
@@ -108,11 +109,11 @@ def line_bandwidth(
                 [node for node, at in bad if at == rail],
                 bypass=plan == "rewire",
             )
-    return _measures(healthy, links, used, rails, whole)
+    return _measures(healthy, links, used, rails, intact_rails)
 
 
 def _measures(
-    healthy: IntArray, links: IntArray, used: IntArray, rails: int, whole: int
+    healthy: IntArray, links: IntArray, used: IntArray, rails: int, intact_rails: int
 ) -> dict[str, Any]:
     inside = np.zeros_like(healthy, dtype=np.bool_)
     inside[np.ix_(used, used)] = True
@@ -120,7 +121,7 @@ def _measures(
     before, now = healthy[joined], links[joined]
     return {
         "nodes_used": len(used),
-        "ring_share": whole / rails,
+        "ring_share": intact_rails / rails,
         "pairs": len(now),
         "pairs_whole": int((now >= before).sum()),
         "pairs_reduced": int(((now < before) & (now > 0)).sum()),
@@ -180,8 +181,8 @@ def degraded_rows(
                 divmod(int(item), rails)
                 for item in rng.choice(length * rails, size=count, replace=False)
             ]
-            for (setting, fault), own in plans.items():
-                for plan in own:
+            for (setting, fault), setting_plans in plans.items():
+                for plan in setting_plans:
                     failed = switches if fault == "switch" else ports
                     if plan == "shrink" and _left(length, rails, fault, failed) < 3:
                         continue

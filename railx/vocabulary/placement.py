@@ -1,4 +1,4 @@
-"""Where the ranks of a job stand, by the kind of network.
+"""Chips of the ranks of a job, by the kind of network.
 
 The ranks form a box: chips of a node (mesh) x nodes of a row (x) x nodes of a column
 (y). Networks without nodes on a grid get the nearest equivalent: blocks of a torus,
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Placement", "Sizes", "place_blocks", "place_nodes", "place_runs", "snake"]
+__all__ = ["Placement", "Sizes", "block_placement", "node_placement", "run_placement", "snake"]
 
 IntArray = NDArray[np.int64]
 #: Chips of a node, nodes of a row, nodes of a column.
@@ -27,7 +27,7 @@ Sizes: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The chip of each rank (int64[mesh, x, y]) and how they were found.
+    """The chips of the ranks (int64[mesh, x, y]) and their kind of placement.
 
     ``kind`` is one of:
 
@@ -44,7 +44,7 @@ class Placement:
 
 
 def snake(columns: int, rows: int) -> IntArray:
-    """Places (y * columns + x) of a mesh along a path of neighbours.
+    """Positions (y * columns + x) of a mesh along a path of neighbours.
 
     Up column 0 and snaking back through the others. It is a ring where the columns or
     rows are even and more than one.
@@ -54,15 +54,17 @@ def snake(columns: int, rows: int) -> IntArray:
         return x * columns + y
     path = [row * columns for row in range(rows)]
     for step, row in enumerate(range(rows - 1, -1, -1)):
-        places = range(1, columns) if step % 2 == 0 else range(columns - 1, 0, -1)
-        path += [row * columns + place for place in places]
+        back = range(1, columns) if step % 2 == 0 else range(columns - 1, 0, -1)
+        path += [row * columns + column for column in back]
     return np.array(path, dtype=np.int64)
 
 
 # Nodes that are meshes of chips
 
 
-def place_nodes(topology: Topology, sizes: Sizes, grid: tuple[int, int] | None = None) -> Placement:
+def node_placement(
+    topology: Topology, sizes: Sizes, grid: tuple[int, int] | None = None
+) -> Placement:
     """On the grid of nodes, or along a snake where the grid has another shape.
 
     By node number where there is no grid. ``grid``: columns and rows of nodes, node (X,
@@ -97,7 +99,7 @@ def _rows_snake(columns: int, rows: int) -> IntArray:
 # Tori of single chips
 
 
-def place_blocks(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -> Placement:
+def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -> Placement:
     """Blocks as nodes, those with the smallest surface that leave room.
 
     In three dimensions the first two make the row.
@@ -142,7 +144,7 @@ def _surface(block: Sequence[int]) -> float:
 
 
 def _walk(block: Sequence[int]) -> IntArray:
-    """Places of a box (int[places, dimensions]) along a path of neighbours.
+    """Positions of a box (int[positions, dimensions]) along a path of neighbours.
 
     A ring in layers of an even side.
     """
@@ -152,14 +154,14 @@ def _walk(block: Sequence[int]) -> IntArray:
     # Every other layer backwards: the path enters a layer where it left the one below.
     layers = [layer[:: 1 if z % 2 == 0 else -1] for z in range(block[2])]
     return np.concatenate(
-        [np.column_stack([own, np.full(len(own), z)]) for z, own in enumerate(layers)]
+        [np.column_stack([xy, np.full(len(xy), z)]) for z, xy in enumerate(layers)]
     )
 
 
 # Switched networks
 
 
-def place_runs(topology: Topology, sizes: Sizes) -> Placement:
+def run_placement(topology: Topology, sizes: Sizes) -> Placement:
     """Nodes of consecutive chips, cut into as few equal parts as leave room.
 
     Each part is below one switch or in one server.

@@ -13,9 +13,9 @@ public code prices no traffic of ZeRO-3; :class:`ShardingTraffic` is a term of o
 for it, off unless it is asked for. It is the same for every micro-batch, so it is part
 of b1.
 
-Whoever prices groups by :meth:`CostModel.group_time_ms` counts the latency. Our search,
-its small optimum and groups of any degree also plan with it; the published planners do
-not know it, and our lower bound, which leaves it out, stays one.
+:meth:`CostModel.group_time_ms` counts the latency. Our search, its small optimum and
+groups of any degree also plan with it; the published planners do not know it, and our
+lower bound, which leaves it out, stays one.
 
 A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. No overlap of
 computation with all-to-all, no dependence on where a group lies.
@@ -93,8 +93,7 @@ class ShardingTraffic:
     pipelines_gather: Literal["batch", "chunk"] = "batch"
     """How often a pipeline stage gathers and reduces, among its own devices: once a
     batch, and then holds whole parameters and gradients all the while, or for every
-    chunk.
-    """
+    chunk."""
 
 
 @dataclass(frozen=True)
@@ -126,30 +125,26 @@ class FittedCostSettings:
     """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
-    """
+    """What the last stage of a pipeline keeps of a token beyond its layers, its
+    scores."""
 
 
 @dataclass(frozen=True)
 class AnalyticCostSettings:
     """Operations over the device's throughput and bytes over its bandwidth.
 
-    For machines that nobody has profiled.
+    For machines without a profile.
     """
 
     kind: Literal["analytic"]
@@ -166,23 +161,19 @@ class AnalyticCostSettings:
     """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
-    """
+    """What the last stage of a pipeline keeps of a token beyond its layers, its
+    scores."""
 
 
 @dataclass(frozen=True)
@@ -201,22 +192,18 @@ class ProfiledCostSettings:
     """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     fit: ProfileFit | None = None
     """What was fitted; null takes it from the profile that is named."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
 
 
 CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings
@@ -267,7 +254,7 @@ class CostModel:
     * ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
       one device.
     * ``constant_ms``: once per micro-batch. ``sharding_ms`` is the part of it that is
-      exposed traffic of ZeRO-3 (0 where nobody asked).
+      exposed traffic of ZeRO-3 (0 without).
     * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
       degrees that may be used, powers of two and others, ascending.
     * ``latency_ms``: of a group's exchanges in all layers, whatever they move, by
@@ -276,7 +263,7 @@ class CostModel:
     * ``forward_share``: forward part of the compute time.
     * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
       cluster's table; from these follow the times of all other degrees.
-    * ``heads``: of the model, None where nobody said.
+    * ``heads``: of the model, None where unknown.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
       5).
@@ -343,7 +330,7 @@ class CostModel:
             raise SettingsError(
                 "cluster.all_to_all_gb_s", f"is empty; allowed for degree {degree}: a bandwidth"
             )
-        larger = [one for one in listed if one >= degree]
+        larger = [size for size in listed if size >= degree]
         return listed[min(larger, default=max(listed))] / degree
 
     def latency_for(self, degree: int) -> float:
@@ -353,7 +340,7 @@ class CostModel:
         """
         if degree in self.latency_ms or PowerOfTwo().accepts(degree):
             return self.latency_ms.get(degree, 0.0)
-        larger = [one for one in self.latency_ms if one > degree]
+        larger = [size for size in self.latency_ms if size > degree]
         return self.latency_ms[min(larger)] if larger else 0.0
 
     def chunk_time_ms(
@@ -404,7 +391,7 @@ def build_cost_model(
     another model or the model's states leave no memory for tokens.
     """
     if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
-        # What was measured takes the place of what the cluster says.
+        # Measured bandwidths replace those of the cluster.
         measured = settings.fit.all_to_all_gb_s
         cluster = replace(cluster, all_to_all_gb_s={**cluster.all_to_all_gb_s, **measured})
     bandwidths = _bandwidths(cluster, model, degrees)
@@ -441,7 +428,7 @@ def build_cost_model(
     again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
     moved = again.exchanged(exchanged)
     element = settings.bytes_per_element
-    activation_mib = again.kept(activation_mib, element * model.layers * model.hidden / _MIB)
+    activation_mib = again.stored(activation_mib, element * model.layers * model.hidden / _MIB)
     key_value_mib = 2 * element * model.layers * key_value_width(model) / _MIB
     return CostModel(
         quadratic_ms=again.taken(quadratic),
@@ -503,7 +490,7 @@ class _Recomputed:
         """The exchanges of a forward pass are half of all."""
         return amount * (1 + self.share / 2)
 
-    def kept(self, all_layers: float, inputs: float) -> float:
+    def stored(self, all_layers: float, inputs: float) -> float:
         """Of those layers their input alone."""
         return (1 - self.share) * all_layers + self.share * inputs
 
@@ -521,15 +508,15 @@ def _bandwidths(
         degrees = (
             d for d in range(2, min(cluster.devices, model.heads) + 1) if model.heads % d == 0
         )
-    found = {1: float("inf")}
+    bandwidths = {1: float("inf")}
     for degree in sorted(d for d in set(degrees) if 1 < d <= cluster.devices):
         if PowerOfTwo().accepts(degree):
             bandwidth = powers.get(degree)
         else:
             bandwidth = bandwidth_gb_s(cluster, degree)
         if bandwidth is not None:
-            found[degree] = bandwidth
-    return found
+            bandwidths[degree] = bandwidth
+    return bandwidths
 
 
 def _sharding_ms(
@@ -551,15 +538,15 @@ def _sharding_ms(
             f"got traffic of ZeRO-3 with zero_stage {settings.zero_stage}; allowed: zero_stage 3,"
             " or null",
         )
-    bytes_each = 2 * traffic.parameter_bytes + traffic.gradient_bytes
+    bytes_per_parameter = 2 * traffic.parameter_bytes + traffic.gradient_bytes
     elsewhere = (cluster.devices - 1) / cluster.devices
-    moved = parameter_count(model, max_length_tokens) * bytes_each * elsewhere
+    moved = parameter_count(model, max_length_tokens) * bytes_per_parameter * elsewhere
     return traffic.exposed_share * moved / (traffic.gb_s * 1e6)
 
 
-def _listed_ms(cluster: ClusterSettings, ms_at_one_gb_s: float) -> dict[int, float]:
+def _listed_ms(cluster: ClusterSettings, ms_at_1_gb_s: float) -> dict[int, float]:
     """Time per token of one rank's share, by degree of the cluster's table."""
-    return {int(degree): ms_at_one_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
+    return {int(degree): ms_at_1_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
 
 
 def _profiled(
@@ -593,7 +580,7 @@ def _profiled(
     inputs = fit.checkpoint_bytes_per_token
     if inputs is None:
         inputs = float(fit.element_bytes * model.hidden)
-    activation = again.kept(layers * layer, layers * inputs) + fit.ends_bytes_per_token
+    activation = again.stored(layers * layer, layers * inputs) + fit.ends_bytes_per_token
     split = fit.context_bytes_per_token
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
@@ -630,14 +617,16 @@ def model_state_mib(
     Source: FlexSP's public code, memory model. Stage 3 shards all; stage 2 all but 1/8
     (half-precision parameters); stage 1 all but 2/8 (and gradients).
     """
-    whole = parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
-    return whole * state_share(settings.zero_stage, cluster.devices)
+    total_mib = (
+        parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
+    )
+    return total_mib * state_share(settings.zero_stage, cluster.devices)
 
 
 def state_share(zero_stage: Literal[1, 2, 3], devices: int) -> float:
     """Share of the model's states on one of the devices that ZeRO cuts them over."""
-    kept = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[zero_stage]
-    return (1 - kept) / devices + kept
+    undivided = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[zero_stage]
+    return (1 - undivided) / devices + undivided
 
 
 def _tokens_per_device(

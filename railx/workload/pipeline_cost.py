@@ -24,8 +24,8 @@ Notable:
   the pipelines really use, all replicas: the rest of the cluster holds nothing for
   them. The first stage holds the embedding, the last one the head;
 * traffic of ZeRO-3 is that of a stage among its own devices, once a batch or for every
-  chunk, as the cost model says. Once a batch, its copies take memory all the while;
-* where a cluster says how many tokens a device holds, that many tokens of the whole
+  chunk, as the cost model sets. Once a batch, its copies take memory all the while;
+* where a cluster gives the tokens that a device holds, that many tokens of the whole
   model times the pipeline's devices are the capacity of every stage.
 """
 
@@ -68,7 +68,8 @@ class PipelineShape:
     """``stages`` of ``degree`` sequence-parallel ranks each, ``replicas`` of them.
 
     With ``tensor`` so many of a stage's ranks divide all states among them, and the
-    others that hold the same its optimizer's (ZeRO-1); None: as the cost model says.
+    others that hold the same its optimizer's (ZeRO-1); None: as the cost model divides
+    them.
     """
 
     stages: int
@@ -101,9 +102,11 @@ class PassTime:
 
     def part(self, share: float, degree: int, more_ms: float) -> PassTime:
         """That of a share of the layers on ``degree`` ranks, and so much a chunk."""
-        each = share / degree
+        rank_share = share / degree
         return PassTime(
-            each * self.quadratic_ms, each * self.linear_ms, share * self.constant_ms + more_ms
+            rank_share * self.quadratic_ms,
+            rank_share * self.linear_ms,
+            share * self.constant_ms + more_ms,
         )
 
 
@@ -115,7 +118,7 @@ class PipelineCost:
       together, half in each.
     * ``layer_counts``: layers of each stage.
     * ``capacities``: bytes that each stage's ranks have for activations;
-      ``given_tokens``: what the cluster says of its devices, where they follow from it.
+      ``given_tokens``: the cluster's tokens per device, where they follow from it.
     * ``layer_bytes``: what a layer keeps of a token on all ranks of its stage,
       ``logits_bytes`` what the last stage keeps of it beyond its layers.
     * ``input_bytes``: the input of a layer, e D; ``key_value_bytes``: its keys and
@@ -191,10 +194,10 @@ class PipelineCost:
 
         InfiniPipe eq. 11, whose units fit once the stage's layers stand in it in place
         of the model's: a layer's all-to-all is done again too. Parameters are not
-        gathered again: backward has gathered them, and its own time says so.
+        gathered again: backward has gathered them, and its time includes that.
         """
-        own_ms = forward_ms - self.gather_ms
-        return self.recompute_over_forward * own_ms / max(self.layer_counts)
+        pass_ms = forward_ms - self.gather_ms
+        return self.recompute_over_forward * pass_ms / max(self.layer_counts)
 
     def send_ms(self, tokens: int) -> float:
         """Time of a chunk's hidden states from one stage to the next; 0 with one."""
@@ -214,14 +217,15 @@ class PipelineCost:
     def tokens_per_device(self) -> int:
         """Most tokens of the whole model, none recomputed, that a rank can hold.
 
-        Of the stage that has most room for them, rounded up: what every stage holds is
-        said in bytes.
+        Of the stage that has most room for them, rounded up: ``capacities`` hold the
+        exact bytes.
         """
         stages = range(self.shape.stages)
-        held = max(
-            self.capacities[one] / float(self.activation_bytes(1, False, one)) for one in stages
+        tokens = max(
+            self.capacities[stage] / float(self.activation_bytes(1, False, stage))
+            for stage in stages
         )
-        return math.ceil(held / self.shape.devices * (1 - 1e-12))
+        return math.ceil(tokens / self.shape.devices * (1 - 1e-12))
 
     def activation_bytes(
         self,
@@ -235,22 +239,22 @@ class PipelineCost:
         ``tokens`` and ``split`` (whether a chunk is one slice of a cut sequence) are
         numbers or [n], as is the result.
         """
-        count, cut, recomputed = (np.asarray(one) for one in (tokens, split, checkpoint_layers))
+        count, cut, recomputed = (np.asarray(value) for value in (tokens, split, checkpoint_layers))
         layers = self.layer_counts[stage]
         last = stage == self.shape.stages - 1
-        each = (
+        token_bytes = (
             (layers - recomputed) * self.layer_bytes
             + recomputed * (self.input_bytes + cut * self.key_value_bytes)
             + layers * cut * self.key_value_bytes
             + (self.logits_bytes if last else 0.0)
         )
-        return count * each / self.shape.degree
+        return count * token_bytes / self.shape.degree
 
     def layer_saving_bytes(self, tokens: npt.ArrayLike, split: npt.ArrayLike) -> Any:
         """What recomputing one layer of chunks frees on a rank (F of the programme)."""
         cut = np.asarray(split)
-        each = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
-        return np.asarray(tokens) * each / self.shape.degree
+        token_bytes = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
+        return np.asarray(tokens) * token_bytes / self.shape.degree
 
 
 def build_pipeline_cost(
@@ -263,9 +267,9 @@ def build_pipeline_cost(
 ) -> PipelineCost:
     """Coefficients for one shape of pipelines; ``cost`` where it is built already.
 
-    Nothing is recomputed in it, whatever the settings say of sequence-parallel groups.
-    SettingsError for a shape that the cluster, the heads or the layers do not allow,
-    and where a stage's states leave no memory for tokens.
+    It recomputes nothing, whatever ``checkpoint_layers`` of the settings. SettingsError
+    for a shape that the cluster, the heads or the layers do not allow, and where a
+    stage's states leave no memory for tokens.
     """
     if shape.stages > model.layers:
         raise SettingsError(
@@ -279,7 +283,7 @@ def build_pipeline_cost(
             f" {shape.all_devices} devices; allowed: at most {cluster.devices}",
         )
     if cost is None or settings.checkpoint_layers:
-        # A memory that the whole cluster would share says nothing about this shape.
+        # Memory that the whole cluster shares does not limit this shape.
         free = replace(cluster, tokens_per_device=cluster.tokens_per_device or 1)
         plain = replace(settings, checkpoint_layers=0)
         cost = build_cost_model(plain, free, model, max_length_tokens)
@@ -291,11 +295,11 @@ def build_pipeline_cost(
     counts = _layer_counts(model.layers, shape.stages)
     share = counts[0] / model.layers
     element = _element_bytes(settings)
-    layer_bytes, checkpoint_bytes, logits_bytes = _kept_bytes(settings, model, shape.degree)
+    layer_bytes, checkpoint_bytes, logits_bytes = _stored_bytes(settings, model, shape.degree)
     forward, backward = _passes(settings, model, cost)
     traffic = _traffic_ms(settings, cluster, model, max_length_tokens, shape)
-    each_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
-    gather, reduce = traffic if each_chunk else (0.0, 0.0)
+    per_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
+    gather, reduce = traffic if per_chunk else (0.0, 0.0)
     exchange = share * cost.all_to_all_ms[shape.degree]
     latency = counts[0] * _latency_ms(settings, cluster, shape.degree)
     return PipelineCost(
@@ -314,7 +318,7 @@ def build_pipeline_cost(
         logits_bytes=logits_bytes,
         send=_send(cluster, element * model.hidden / shape.degree),
         # Parameters that stay are gathered once.
-        batch_ms=0.0 if each_chunk else traffic[1],
+        batch_ms=0.0 if per_chunk else traffic[1],
         gather_ms=gather,
         given_tokens=cluster.tokens_per_device,
     )
@@ -322,8 +326,8 @@ def build_pipeline_cost(
 
 def _layer_counts(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage; the first have one more where it does not divide."""
-    each, rest = divmod(layers, stages)
-    return tuple(each + (stage < rest) for stage in range(stages))
+    base, rest = divmod(layers, stages)
+    return tuple(base + (stage < rest) for stage in range(stages))
 
 
 def _element_bytes(settings: CostModelSettings) -> int:
@@ -337,9 +341,9 @@ def _passes(
     settings: CostModelSettings, model: ModelSettings, cost: CostModel
 ) -> tuple[PassTime, PassTime]:
     """Computation of the whole model on one rank, forward and backward."""
-    whole = PassTime(cost.quadratic_ms, cost.linear_ms, cost.constant_ms - cost.sharding_ms)
+    both_passes = PassTime(cost.quadratic_ms, cost.linear_ms, cost.constant_ms - cost.sharding_ms)
     share = cost.forward_share
-    forward = PassTime(*(share * one for one in astuple(whole)))
+    forward = PassTime(*(share * value for value in astuple(both_passes)))
     if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
         fit, layers = settings.fit, model.layers
         # Embedding, head and loss were measured as one pass.
@@ -348,7 +352,9 @@ def _passes(
             layers * fit.forward_linear_ms_per_token + share * fit.ends_linear_ms_per_token,
             layers * fit.forward_constant_ms + share * fit.ends_constant_ms,
         )
-    backward = (max(0.0, a - b) for a, b in zip(astuple(whole), astuple(forward), strict=True))
+    backward = (
+        max(0.0, a - b) for a, b in zip(astuple(both_passes), astuple(forward), strict=True)
+    )
     return forward, PassTime(*backward)
 
 
@@ -358,19 +364,19 @@ def _recompute_over_forward(settings: CostModelSettings) -> float:
 
 
 def _latency_ms(settings: CostModelSettings, cluster: ClusterSettings, degree: int) -> float:
-    """That of a layer's exchanges; what was measured takes the cluster's place."""
+    """Latency of a layer's exchanges: the measured one, else the cluster's."""
     return layer_latencies_ms(settings, cluster).get(degree, 0.0)
 
 
 def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
-    """What a rank sends for a chunk, by the chunk's tokens."""
+    """Time of sending a chunk to the next stage, by its tokens."""
     if cluster.point_to_point_gb_s is None:
         return PassTime(0.0, 0.0)
     bytes_per_ms = cluster.point_to_point_gb_s * 1e6
     return PassTime(0.0, bytes_per_token / bytes_per_ms, cluster.point_to_point_latency_ms)
 
 
-def _kept_bytes(
+def _stored_bytes(
     settings: CostModelSettings, model: ModelSettings, degree: int
 ) -> tuple[float, float, float]:
     """What a layer keeps of a token, recomputed too, and the last stage beyond them."""
@@ -383,10 +389,10 @@ def _kept_bytes(
             inputs = fit.checkpoint_bytes_per_token
         return layer, inputs, fit.ends_bytes_per_token
     if isinstance(settings, FittedCostSettings):
-        kept = settings.activation_mib_per_token * 2**20
+        stored = settings.activation_mib_per_token * 2**20
     else:
-        kept = float(activation_bytes_per_token(model, settings.bytes_per_element))
-    return kept / model.layers, inputs, settings.logits_bytes_per_token
+        stored = float(activation_bytes_per_token(model, settings.bytes_per_element))
+    return stored / model.layers, inputs, settings.logits_bytes_per_token
 
 
 def _capacities(
@@ -400,11 +406,11 @@ def _capacities(
     logits_bytes: float,
 ) -> tuple[float, ...]:
     """Bytes for activations on a rank of each stage."""
-    found = []
+    capacities = []
     for stage, layers in enumerate(counts):
-        each = layers * layer_bytes + (logits_bytes if stage == shape.stages - 1 else 0.0)
+        token_bytes = layers * layer_bytes + (logits_bytes if stage == shape.stages - 1 else 0.0)
         if cluster.tokens_per_device is not None:
-            found.append(cluster.tokens_per_device * shape.stages * each)
+            capacities.append(cluster.tokens_per_device * shape.stages * token_bytes)
             continue
         parameters = stage_parameters(model, max_length_tokens, stage, shape.stages)
         states = parameters * _state_bytes(settings, shape)
@@ -415,8 +421,8 @@ def _capacities(
                 f"got {cluster.memory_gib}; allowed: more than {states / 2**30:.6g}, for the states"
                 f" of stage {stage} on {shape.degree * shape.replicas} devices",
             )
-        found.append(capacity)
-    return tuple(found)
+        capacities.append(capacity)
+    return tuple(capacities)
 
 
 def _traffic_ms(
@@ -440,17 +446,17 @@ def _traffic_ms(
     )
     larger = [degree for degree in map(int, cluster.gather_gb_s) if degree >= ranks]
     gb_s = cluster.gather_gb_s[str(min(larger))] if larger else traffic.gb_s
-    each = traffic.exposed_share * parameters * (ranks - 1) / ranks / (gb_s * 1e6)
-    gather = traffic.parameter_bytes * each
-    return gather, gather + traffic.gradient_bytes * each
+    ms_per_byte = traffic.exposed_share * parameters * (ranks - 1) / ranks / (gb_s * 1e6)
+    gather = traffic.parameter_bytes * ms_per_byte
+    return gather, gather + traffic.gradient_bytes * ms_per_byte
 
 
 def _state_bytes(settings: CostModelSettings, shape: PipelineShape) -> float:
     """Bytes on a rank for each parameter of its stage: states, and copies that stay."""
     ranks = shape.degree * shape.replicas
     if shape.tensor is not None:
-        whole = settings.state_bytes_per_parameter / shape.tensor
-        return whole * state_share(1, ranks // shape.tensor)
+        states = settings.state_bytes_per_parameter / shape.tensor
+        return states * state_share(1, ranks // shape.tensor)
     states = settings.state_bytes_per_parameter * state_share(settings.zero_stage, ranks)
     if isinstance(settings, ProfiledCostSettings) and ranks > 1:
         # The runtime that was profiled holds a stage's parameters and gradients whole.

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.errors import UserError
+
 if TYPE_CHECKING:
     import tokenizers
 
@@ -33,7 +35,7 @@ TokenizerName = Literal["bytes", "byte_pair"]
 # Each byte is the character of the same number (Latin-1), so that a package for text
 # takes any document.
 _ENCODING = "latin-1"
-# Words with the space before them, numbers, other signs and white space: ASCII is said
+# Words with the space before them, numbers, other signs and white space: ASCII is meant
 # letter by letter, because the characters above it are bytes.
 _SPACE, _LETTERS, _DIGITS = r" \t\n\r\f\v", "A-Za-z_\u0080-\u00ff", "0-9"
 _WORDS = f" ?[{_LETTERS}]+| ?[{_DIGITS}]{{1,3}}| ?[^{_SPACE}{_LETTERS}{_DIGITS}]+|[{_SPACE}]+"
@@ -53,12 +55,12 @@ class Tokenizer:
     def pieces(self) -> tuple[bytes, ...]:
         """The bytes of every id but the beginning of a sequence."""
         pieces = [bytes([byte]) for byte in range(256)]
-        known = set(pieces)
+        seen = set(pieces)
         for left, right in self.merges:
             piece = pieces[left] + pieces[right]
             # Two merges may make the same piece, which has one id.
-            if piece not in known:
-                known.add(piece)
+            if piece not in seen:
+                seen.add(piece)
                 pieces.append(piece)
         return tuple(pieces)
 
@@ -83,16 +85,18 @@ class Tokenizer:
     def encode(self, documents: Sequence[bytes]) -> list[npt.NDArray[np.int64]]:
         """The ids of each document, without the beginning of a sequence."""
         if not self.merges:
-            return [np.frombuffer(each, dtype=np.uint8).astype(np.int64) for each in documents]
+            return [
+                np.frombuffer(document, dtype=np.uint8).astype(np.int64) for document in documents
+            ]
         encoded = self._engine.encode_batch(
-            [each.decode(_ENCODING) for each in documents], add_special_tokens=False
+            [document.decode(_ENCODING) for document in documents], add_special_tokens=False
         )
-        return [np.array(each.ids, dtype=np.int64) for each in encoded]
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encoded]
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """The bytes of ids; those that are no text (the beginning) have none."""
         pieces = self.pieces
-        return b"".join(pieces[each] for each in ids if each < len(pieces))
+        return b"".join(pieces[index] for index in ids if index < len(pieces))
 
     @cached_property
     def _engine(self) -> tokenizers.Tokenizer:
@@ -132,7 +136,9 @@ def train_tokenizer(documents: Sequence[bytes], vocabulary: int) -> Tokenizer:
         show_progress=False,
         initial_alphabet=[chr(byte) for byte in range(256)],
     )
-    engine.train_from_iterator((each.decode(_ENCODING) for each in documents), trainer=trainer)
+    engine.train_from_iterator(
+        (document.decode(_ENCODING) for document in documents), trainer=trainer
+    )
     model: dict[str, Any] = json.loads(engine.to_str())["model"]
     ids: dict[str, int] = model["vocab"]
     trained = Tokenizer(
@@ -141,7 +147,7 @@ def train_tokenizer(documents: Sequence[bytes], vocabulary: int) -> Tokenizer:
     if {piece.decode(_ENCODING): number for number, piece in enumerate(trained.pieces)} != ids:
         raise ValueError("the package tokenizers numbers its tokens in another way than expected")
     if trained.vocabulary != vocabulary:
-        raise ValueError(
+        raise UserError(
             f"vocabulary: got {vocabulary}; allowed: at most {trained.vocabulary}, the ids that"
             " the pairs of this text give"
         )
@@ -153,7 +159,7 @@ def token_type(largest: int) -> np.dtype[Any]:
     for width in (1, 2, 4):
         if largest < 256**width:
             return np.dtype(f"<u{width}")
-    raise ValueError(f"token id {largest}; allowed: below {256**4}")
+    raise UserError(f"token id {largest}; allowed: below {256**4}")
 
 
 def _words() -> Any:

@@ -11,11 +11,12 @@ import pytest
 from railx.evidence import (
     Claim,
     ClaimError,
+    PublishedNumbers,
+    check_rows_judged,
     judge,
     load_claims,
     published_tables,
     read_papers,
-    read_published,
 )
 from railx.io import write_json, write_table
 from tests.builders import PUBLISHED, ROOT, published, write_result
@@ -23,11 +24,12 @@ from tests.builders import PUBLISHED, ROOT, published, write_result
 RESOURCES = ROOT / "resources"
 CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED, RESOURCES / "papers.yaml")
 PAPERS = read_papers(RESOURCES / "papers.yaml")
+NUMBERS = PublishedNumbers(PUBLISHED)
 TABLES = {table.file: table for table in published_tables(PUBLISHED, PAPERS)}
 
 
 def value(file: str, row_id: str) -> float:
-    return read_published(PUBLISHED, file, row_id).value
+    return NUMBERS.number(file, NUMBERS.row(file, row_id), "value").value
 
 
 def verdicts(results: Path, wanted: str = "") -> dict[str, dict[str, Any]]:
@@ -107,8 +109,20 @@ def test_every_published_row_is_judged_or_its_table_says_what_it_is_for() -> Non
     for table in TABLES.values():
         assert table.columns[0] == "id", table.file
         without = {row["id"] for row in table.rows} - rows_with_a_claim(table.file)
-        says_all = table.why.startswith("Every row has a claim")
-        assert says_all == (not without), (table.file, sorted(without))
+        assert table.every_row_judged == (not without), (table.file, sorted(without))
+        assert table.why.startswith("Every row has a claim") == (not without), table.file
+
+
+def test_a_row_that_no_claim_judges_is_named() -> None:
+    check_rows_judged(CLAIMS, list(TABLES.values()))
+    rest = [
+        claim for claim in CLAIMS if claim.published.id != "13b_384k_github_flexsp_over_megatron"
+    ]
+    with pytest.raises(ClaimError) as error:
+        check_rows_judged(rest, list(TABLES.values()))
+    assert str(error.value).startswith(
+        "flexsp_speedups.csv: 13b_384k_github_flexsp_over_megatron: no claim judges this row;"
+    )
 
 
 def test_units_of_settings_and_results_are_said_once() -> None:
@@ -185,10 +199,12 @@ def test_tables_without_description_or_source_are_named(tmp_path: Path) -> None:
 
 def test_an_unknown_number_is_allowed_where_nothing_is_compared_with_it(tmp_path: Path) -> None:
     describe(tmp_path, "a,1,paper,high\nb,,paper,low")
-    assert read_published(tmp_path, "t.csv", "a").known
-    assert not read_published(tmp_path, "t.csv", "b", may_be_unknown=True).known
+    numbers = PublishedNumbers(tmp_path)
+    known, unknown = numbers.rows("t.csv")
+    assert numbers.number("t.csv", known, "value").available
+    assert not numbers.number("t.csv", unknown, "value", may_be_unknown=True).available
     with pytest.raises(ValueError, match=r"value of b in t\.csv is ''; allowed: a number"):
-        read_published(tmp_path, "t.csv", "b")
+        numbers.number("t.csv", unknown, "value")
 
 
 def test_derived_numbers_of_opus_follow_from_its_tables() -> None:

@@ -10,10 +10,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from railx.figures import CanvasSettings, all_claims, draw_figure, switching_windows
-from railx.figures.published import milliseconds, published_frame
+from railx.figures.tables import milliseconds, published_frame
 from railx.io import read_json
 from railx.settings import SettingsError
 from tests.builders import CONF, PUBLISHED, choice, write_result
+from tests.figures.gallery import Gallery
 from tests.figures.papers import claim
 from workflow.config import compose_experiment
 from workflow.plan_names import PlanNames
@@ -22,21 +23,16 @@ FigureFiles = dict[str, dict[str, list[Path]]]
 SettingsOf = Callable[..., CanvasSettings]
 
 
-@pytest.fixture(scope="module")
-def data_of(
-    inputs: FigureFiles, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[pd.DataFrame, str]]:
-    """The data behind a figure and its caption; each is drawn once."""
-    folder = tmp_path_factory.mktemp("papers")
+@pytest.fixture(scope="session")
+def data_of(gallery: Gallery) -> Callable[[str], tuple[pd.DataFrame, str]]:
+    """The data behind a shipped figure, and its caption."""
 
-    def draw(name: str) -> tuple[pd.DataFrame, str]:
-        path = folder / name
-        if not path.with_suffix(".csv").exists():
-            draw_figure(settings_of(name), inputs[name], path)
+    def read(name: str) -> tuple[pd.DataFrame, str]:
+        path = gallery.path(name)
         words = read_json(path.with_suffix(".json"))
         return pd.read_csv(path.with_suffix(".csv")), str(words["caption"])
 
-    return draw
+    return read
 
 
 DataOf = Callable[[str], tuple[pd.DataFrame, str]]

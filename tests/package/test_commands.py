@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"railx-lab {__version__}\n"
 
 
+def test_the_lock_pins_one_version_of_a_package() -> None:
+    """Forks by Python's version would give mypy other stubs on another Python."""
+    pins = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert len(pins) > 200
+    assert len(pins) == len(set(pins))
+
+
 def test_init_writes_every_choice_and_a_second_time_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +56,12 @@ def test_init_writes_every_choice_and_a_second_time_nothing(
     assert "railx reproduce quick" in capsys.readouterr().out
     assert cli.main(["init", str(study)]) == 0
     assert "nothing to write" in capsys.readouterr().out
+    # Generated files are refreshed, not held for changed ones.
+    reference = study / "resources/schemas/conf/reference.md"
+    current = reference.read_text()
+    reference.write_text("outdated")
+    assert cli.main(["init", str(study)]) == 0
+    assert reference.read_text() == current
 
 
 def test_init_leaves_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from railx.planning import planners
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.plan import Plan, SequenceParallelBatch
+from railx.planning.format.tables import plan_rows, plan_summary
 from railx.planning.groups import micro_batch
-from railx.planning.make import make_plan, plan_rows, plan_summary
-from railx.planning.plan import Plan, SequenceParallelBatch, read_plan, write_plan
+from railx.planning.make import make_plan
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.planners import PLANNERS, PlannerSettings, planner_of
 from railx.settings import SettingsError, load
-from railx.workload import BatchSettings
+from railx.workload.batches import BatchSettings
 from tests.builders import checked
 from tests.commands import loaded
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.planning.format.parts import PlanError
 from railx.planning.groups import best_fit_decreasing
-from railx.planning.plan import PlanError
-from railx.planning.static import (
+from railx.planning.sequence.static import (
     StaticSettings,
     best_static,
     plan_static_batch,
@@ -19,7 +19,8 @@ from railx.planning.static import (
     total_ms,
 )
 from railx.settings import SettingsError
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 
 

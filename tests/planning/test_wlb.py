@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.plan import PlanError
-from railx.planning.wlb import (
+from railx.planning.format.parts import PlanError
+from railx.planning.rivals.wlb import (
     WLB,
     WLBSettings,
     delayed,
@@ -14,7 +14,8 @@ from railx.planning.wlb import (
     plan_wlb_batch,
     shard_imbalance,
 )
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

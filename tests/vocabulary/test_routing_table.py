@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_routing, build_topology
-from railx.families.torus_2d.settings import Torus2DSettings
+from railx.families.torus_2d import Torus2DSettings
 from railx.network.metrics import chip_hop_counts
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (
@@ -27,7 +27,7 @@ from railx.vocabulary.topology import Topology
 
 
 def torus(columns: int, rows: int, lanes: int = 1) -> Topology:
-    return build_topology(Torus2DSettings("torus_2d", lanes, columns, rows, 400.0, 10.0))
+    return build_topology(Torus2DSettings("torus_2d", n=lanes, x_scale=columns, y_scale=rows))
 
 
 def ring_table(

@@ -16,7 +16,8 @@ from tests.builders import ROOT
 from workflow import config, mounts
 from workflow.config import CONF, Experiment, compose_experiment
 
-PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
+PACKAGES = ("railx", "railx_torch", "training", "workflow")
+PARTS = ("Snakefile", "conf", "profiles", "resources", *PACKAGES)
 
 
 def _take_interrupts() -> None:

@@ -396,7 +396,8 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pipeline's files, code by link: only conf/ is a test's own."""
     folder = tmp_path_factory.mktemp("checkout")
-    for part in ("Snakefile", "railx", "training", "resources", "workflow", "pyproject.toml"):
+    packages = ("railx", "railx_torch", "training", "workflow")
+    for part in ("Snakefile", *packages, "resources", "pyproject.toml"):
         copied = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
         if part == "workflow":
             shutil.copytree(ROOT / part, folder / part)

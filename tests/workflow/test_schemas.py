@@ -1,4 +1,4 @@
-"""Schemas for editors: current, fit for every file of conf/, blind to no mistake."""
+"""Schemas for editors: every file of conf/ fits its own, every mistake does not."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from railx.settings import (
     Registered,
     field_hints,
 )
+from workflow import schemas
 from workflow.config import CHOSEN, CONF, Experiment, StageSettings
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups
 from workflow.mounts import LISTED
-from workflow.reference import REFERENCE, keys_of, reference, unit_of
-from workflow.schemas import SCHEMAS, marked, schema, schema_files, schema_name, schema_of
+from workflow.reference import keys_of, reference, unit_of
+from workflow.schemas import SCHEMAS, generated_files, marked, schema, schema_name, schema_of
 
 FILES = sorted(CONF.rglob("*.yaml"))
 
@@ -81,18 +82,35 @@ def settings_classes() -> list[type]:
     return list(found)
 
 
-def test_schemas_and_reference_page_are_current() -> None:
-    expected = {**schema_files(), REFERENCE: reference()}
-    for path, text in expected.items():
-        assert path.read_text() == text, f"{path.name}: stale; run `make schemas`"
-    assert set(SCHEMAS.iterdir()) | {REFERENCE} == set(expected)
+def test_generated_files_are_written_beside_conf_and_outdated_ones_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generated = generated_files()
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "light.yaml").write_text("loads: [0.1]\n")
+    (tmp_path / SCHEMAS).mkdir(parents=True)
+    (tmp_path / SCHEMAS / "removed_group.schema.json").touch()
+    monkeypatch.setattr(schemas, "CONF", tmp_path / "conf")
+    assert schemas.main() == 0
+    assert {
+        path.relative_to(tmp_path): path.read_text() for path in (tmp_path / SCHEMAS).iterdir()
+    } == generated
+    said = capsys.readouterr().out
+    assert "conf/sweep/light.yaml\n" in said
+    assert "removed_group.schema.json removed\n" in said
+    assert schemas.main() == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_every_folder_of_conf_has_a_schema() -> None:
     folders = {path.name for path in CONF.iterdir() if path.is_dir()}
     assert folders == set(groups()) - {"stage"}
-    for text in schema_files().values():
-        Draft202012Validator.check_schema(json.loads(text))
+    for path, text in generated_files().items():
+        if path.suffix == ".json":
+            Draft202012Validator.check_schema(json.loads(text))
+            assert json.loads(text)["$id"] == path.name
+        else:
+            assert text == reference()
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(CONF)) for path in FILES])
@@ -135,7 +153,7 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=0)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=2.5)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=True)),
-        ("topology/torus_2d.yaml", lambda c: c.pop("port_gbps")),
+        ("topology/torus_2d.yaml", lambda c: c.update(n=0)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(defaults=["torus_2d", 3])),
         ("traffic/hot_spot.yaml", lambda c: c.update(hot_share=1.5)),
         ("network/packet.yaml", lambda c: c.update(routing="shortest")),
@@ -173,7 +191,7 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("experiment/gpu.yaml", lambda c: c.update(defaults=["papers"])),
         ("experiment/gpu.yaml", lambda c: c.update(runs=["no name"])),
         ("figure/base.yaml", lambda c: c.update(dpi=10)),
-        ("topology/base_railx.yaml", lambda c: c.update(lane=10)),
+        ("topology/torus_2d.yaml", lambda c: c.update(lane=10)),
         ("config.yaml", lambda c: c.update(experiment="papers")),
         ("config.yaml", lambda c: c.update(tracking="none")),
         ("stage.yaml", lambda c: c.update(topologies={})),
@@ -267,7 +285,7 @@ def test_rows_of_the_reference_page() -> None:
         "seed": "",
     }
     page = reference()
-    assert page.startswith("<!-- Made by `make schemas`")
+    assert page.startswith("<!-- Generated from the settings classes")
     assert "| `mix.jobs[].rows` | integer, at least 1 |" in page
     assert "| `loads` | list, each: number, greater than 0 |" in page
     assert "| `topologies` | mapping of names, not empty, each: a mapping |" in page
@@ -280,11 +298,6 @@ def test_every_key_is_described(cls: type) -> None:
     silent = [field.name for field in dataclasses.fields(cls) if not field_doc(cls, field.name)]
     assert silent == []
     assert class_doc(cls)
-
-
-def test_schema_files_are_plain_json() -> None:
-    for path, text in schema_files().items():
-        assert json.loads(text)["$id"] == path.name
 
 
 def test_whatever_an_experiment_chooses_by_file_is_a_group() -> None:

@@ -42,36 +42,43 @@ def experiment() -> dict[str, Any]:
     return plain
 
 
-def test_rule_module_and_folder_share_the_name_of_the_stage() -> None:
-    rules = {path.stem for path in (ROOT / "workflow" / "rules").glob("*.smk")} - {"common"}
+def test_module_and_folder_share_the_name_of_the_stage() -> None:
     modules = {path.stem for path in (ROOT / "workflow" / "stages").glob("*.py")} - {"__init__"}
-    assert rules == modules == set(STAGES)
+    assert modules == set(STAGES)
     for name, stage in STAGES.items():
         assert stage.name == name
         assert stage.run.__module__ == f"workflow.stages.{name}"
-        text_of_rule = (ROOT / "workflow" / "rules" / f"{name}.smk").read_text()
-        assert re.findall(r"^rule (\w+):$", text_of_rule, re.MULTILINE) == [name]
         for key in stage.outputs:
             assert stage.pattern(key).startswith(f"{name}/") != (name in AT_THE_TOP)
         if stage.by_hand is not None:
             assert stage.by_hand.example.startswith(f"railx {name} ")
 
 
-def test_every_rule_has_the_same_directives_in_the_same_order() -> None:
-    order = ["input", "output", "params", "threads", "resources"]
+def _rules() -> list[tuple[str, str]]:
+    """The text of every rule of a stage, with its name or the expression for it."""
+    files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
+    rules = [
+        match
+        for file in files
+        for match in re.finditer(r"^( *)rule ?(\w*):\n((?:\1    .*\n|\n)+)", file.read_text(), re.M)
+    ]
+    texts = [(match[2], re.sub(f"^{match[1]}", "", match[3], flags=re.M)) for match in rules]
+    return [(name or "name", text) for name, text in texts if name != "all"]
+
+
+def test_rules_have_the_same_directives_in_the_same_order() -> None:
+    order = ["name", "input", "output", "params", "threads", "resources"]
     order += ["log", "benchmark", "message", "script"]
-    for name in STAGES:
-        rule = (ROOT / "workflow" / "rules" / f"{name}.smk").read_text()
+    rules = _rules()
+    assert {name for name, _ in rules} == {"name", "live", "figure", "report"}
+    for name, rule in rules:
         found = re.findall(r"^    (\w+):", rule, re.MULTILINE)
         assert found == [word for word in order if word in found]
-        assert set(order) - set(found) <= {"input", "threads", "resources"}
-        assert '"../scripts/stage.py"' in rule
-        named = set(
-            re.findall(
-                r'\b(?:files_in|files_out|settings|code|words|cluster_resources)\("(\w+)"\)', rule
-            )
-        )
-        assert named == {name}
+        assert set(order) - set(found) <= {"name", "threads", "resources"}
+        assert 'scripts/stage.py"' in rule
+        helpers = "files_in|files_out|settings|code|words|log_file|benchmark_file|cluster_resources"
+        arguments = set(re.findall(rf'\b(?:{helpers})\("?(\w+)"?\)', rule))
+        assert arguments == {name}
 
 
 def test_paths_hold_the_wildcard_of_the_stage_and_no_other() -> None:

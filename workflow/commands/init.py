@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.places import CODE, SHIPPED
 from workflow.commands.shared import command
 
@@ -41,7 +42,6 @@ rule everything:
 _COPIED = {
     "conf": "conf",
     "profiles": "workflow/profiles",
-    "resources/schemas/conf": "resources/schemas/conf",
 }
 _SHOWN = 3
 
@@ -69,24 +69,29 @@ def add(commands: Any) -> None:
 def _init(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     _check(folder)
-    wanted = dict(_files(resources=options.resources))
-    differ = [name for name, content in wanted.items() if _differs(folder / name, content)]
+    from workflow.schemas import generated_files  # imports every settings class
+
+    copied = dict(_files(resources=options.resources))
+    generated = {name: text.encode() for name, text in generated_files().items()}
+    wanted = {**copied, **generated}
+    outdated = [name for name, content in wanted.items() if _differs(folder / name, content)]
+    differ = [name for name in outdated if name not in generated]
     if differ and not options.force:
         shown = ", ".join(map(str, differ[:_SHOWN])) + (", ..." if len(differ) > _SHOWN else "")
-        raise ValueError(
+        raise UserError(
             f"DIR: {folder} has {len(differ)} of these files with another content ({shown});"
             " allowed: --force to write over them, or another folder"
         )
     written: dict[str, int] = {}
     for name, content in wanted.items():
         place = folder / name
-        if place.is_file() and name not in differ:
+        if place.is_file() and name not in outdated:
             continue
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"DIR: got {folder}; allowed: a place that can be written"
                 f" ({error.filename}: {error.strerror})"
             ) from None
@@ -105,18 +110,18 @@ def _init(options: argparse.Namespace) -> int:
 def _check(folder: Path) -> None:
     """Refuse a place that holds the code itself, or where nothing can be written."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"DIR: got {folder}, a file; allowed: a folder")
+        raise UserError(f"DIR: got {folder}, a file; allowed: a folder")
     if folder.resolve() in (CODE, SHIPPED):
-        raise ValueError(f"DIR: got {folder}, where the code is; allowed: another folder")
+        raise UserError(f"DIR: got {folder}, where the code is; allowed: another folder")
     above = folder.absolute()
     while not above.exists():
         above = above.parent
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ValueError(f"DIR: got {folder}; allowed: a place that can be written, unlike {above}")
+        raise UserError(f"DIR: got {folder}; allowed: a place that can be written, unlike {above}")
 
 
 def _files(*, resources: bool) -> Iterator[tuple[Path, bytes]]:
-    """What the folder gets, by its place in it."""
+    """The contents of the folder that are copied, by path."""
     yield Path("Snakefile"), SNAKEFILE.encode()
     copied = _COPIED | ({"resources": "resources"} if resources else {})
     for here, there in copied.items():

@@ -56,7 +56,7 @@ def check_columns(experiment: Settings) -> None:
                 if not isinstance(output, Table):
                     continue
                 known = (*output.declared(), *output.optional)
-            missing = [column for column in wanted.columns if column not in known]
+            missing = [column for column in wanted.column_names if column not in known]
             if missing:
                 raise SettingsError(
                     f"figures.{figure}",

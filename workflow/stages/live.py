@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from railx.errors import UserError
 from workflow.stage import (
     ByHand,
     Item,
@@ -57,7 +58,7 @@ def run(job: Job) -> Summary:
         # Progress goes where messages go: standard output belongs to the summary.
         finished = subprocess.run(command, check=False, stdout=sys.stderr)
         if finished.returncode:
-            raise ValueError(
+            raise UserError(
                 f"program {name} ended with exit code {finished.returncode}; its own message is"
                 " above"
             )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from railx.errors import UserError
 from workflow.cluster import nodes_here, ranks_command, reachable
 from workflow.stage import (
     ByHand,
@@ -43,7 +44,7 @@ def run(job: Job) -> Summary:
     start or broke off; what it said is above.
     """
     from railx.io import read_json
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.settings import to_dict
 
     folder = job.outputs["result"].parent
@@ -57,7 +58,7 @@ def run(job: Job) -> Summary:
     # Progress goes where messages go: standard output belongs to the summary.
     code = run_program(command)
     if code:
-        raise ValueError(
+        raise UserError(
             f"training run {job.item} ended with exit code {code}; its own message is above"
         )
     result: dict[str, Any] = read_json(job.outputs["result"])
@@ -71,14 +72,14 @@ def run(job: Job) -> Summary:
 
 
 def _resolved(job: Job) -> Any:
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.settings import load
     from training.settings import RunSettings
 
     path = job.file("plan")
     plan = read_plan(path)
     if "model" not in plan.settings:
-        raise ValueError(f"{path}: settings.model: is missing; allowed: a plan made for a model")
+        raise UserError(f"{path}: settings.model: is missing; allowed: a plan made for a model")
     fabric = job.settings["fabric"]
     return load(
         RunSettings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from railx.errors import UserError
 from workflow.stage import File, Item, Job, Made, Stage, Summary, Table, real, text, whole
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def run(job: Job) -> Summary:
         "nodes": before.nodes,
         "optical_switches": plan.switches,
         "optical_switches_touched": plan.switches_touched,
-        "circuits_kept": plan.kept,
+        "circuits_kept": plan.unchanged,
         "circuits_disconnected": plan.disconnected,
         "circuits_connected": plan.connected,
-        "kept_share": plan.kept / (plan.kept + plan.disconnected),
+        "kept_share": plan.unchanged / (plan.unchanged + plan.disconnected),
         "ports_touched": plan.ports_touched,
         "most_steps_of_a_switch": plan.most_steps_of_a_switch,
         "fidelity": "analytic",
@@ -66,7 +67,7 @@ def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
     from railx.vocabulary.reconfiguration import apply_plan
 
     if before.circuits is None or after.circuits is None:
-        raise ValueError("a topology without optical switches has no cross-connects")
+        raise UserError("a topology without optical switches has no cross-connects")
     end = apply_plan(before.circuits, plan)
     wanted = circuit_set(after.circuits)
     if end.shape != wanted.shape or not (end == wanted).all():

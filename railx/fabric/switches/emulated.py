@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
 from railx.fabric.switches.interface import SwitchCallbacks, SwitchFault, parse_port, port_name
@@ -242,7 +243,7 @@ class EmulatedSwitch:
     def _check_ports(self, ports: frozenset[Port]) -> None:
         for port in sorted(ports):
             if not 0 <= port.gpu < self._gpus or port.side not in ("left", "right"):
-                raise ValueError(
+                raise UserError(
                     f"got port {port_name(port)}; allowed: left and right of 0 to {self._gpus - 1}"
                 )
 

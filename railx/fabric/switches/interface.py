@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Port
 from railx.fabric.core import SwitchAction
 
@@ -83,5 +84,5 @@ def parse_port(name: str) -> Port:
     """The port of this name; raises ValueError, one line."""
     gpu, _, side = name.partition(".")
     if not (gpu.isascii() and gpu.isdecimal()) or side not in ("left", "right"):
-        raise ValueError(f"got {name!r}; allowed: GPU.left or GPU.right, e.g. 3.right")
+        raise UserError(f"got {name!r}; allowed: GPU.left or GPU.right, e.g. 3.right")
     return Port(int(gpu), "left" if side == "left" else "right")

@@ -1,0 +1,265 @@
+"""Plans as tables, and a simulated schedule as a Chrome trace.
+
+The trace opens in Perfetto: a process for each replica, a thread for each stage, a
+block for each pass and a counter for the memory of each stage. All times are predicted,
+and marked so in the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from railx.planning.format.occupancy import batch_starts, memory_over_time
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.predictions import named_cost_model
+from railx.planning.format.schedule import Op, ScheduledOp, schedule_name, simulate_pipeline
+from railx.workload.pipeline_cost import PipelineCost
+
+__all__ = ["chrome_trace", "memory_rows", "plan_rows", "plan_summary", "schedule_rows"]
+
+
+def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
+    """One row for each group or chunk of a plan.
+
+    Groups are those of a sequence-parallel plan, chunks those of a pipeline plan (times
+    on one stage). Columns: plan, planner, corpus, devices, kind, iteration, micro_batch
+    (pipeline), group (chunk), first_rank (ranks are consecutive), degree (ranks),
+    sequences, tokens, longest_tokens, predicted_ms, predicted_compute_ms,
+    predicted_all_to_all_ms, predicted_other_ms (what a planner prices beyond the two),
+    chunk_kind (null in a sequence-parallel plan), fidelity.
+    """
+    head = {
+        "plan": name,
+        "planner": plan.planner,
+        "corpus": corpus,
+        "devices": plan.devices,
+        "kind": plan.kind,
+    }
+    if plan.kind == "sequence_parallel":
+        return [
+            head | row for batch in plan.sequence_parallel_batches() for row in _group_rows(batch)
+        ]
+    return [head | row for batch in plan.pipeline_batches() for row in _chunk_rows(batch)]
+
+
+def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
+    """One row for each simulated operation of a pipeline plan, as in a Gantt chart.
+
+    The clock restarts with each batch. Columns: plan, iteration, pipeline, replica,
+    schedule (its name, or ``explicit``), stage, part (virtual stage), chunk, kind
+    (forward, backward or weight), start_ms, end_ms, fidelity.
+    """
+    return [
+        {
+            **head,
+            "stage": op.stage,
+            "part": op.part,
+            "chunk": op.chunk,
+            "kind": op.kind,
+            "start_ms": op.start_ms,
+            "end_ms": op.end_ms,
+            "fidelity": "analytic",
+        }
+        for head, _, simulated in _simulations(plan, name)
+        for op in simulated
+    ]
+
+
+def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[str, Any]]:
+    """One row for each change of what a stage of a pipeline plan holds.
+
+    It holds that until the next row of the stage. Columns: plan, iteration, pipeline,
+    replica, schedule, stage, time_ms, live_chunks, live_tokens, activation_bytes (of
+    one rank) and capacity_bytes (null without a cost model), fidelity.
+    """
+    return [
+        {
+            **head,
+            "stage": sample.stage,
+            "time_ms": sample.time_ms,
+            "live_chunks": sample.chunks,
+            "live_tokens": sample.tokens,
+            "activation_bytes": sample.activation_bytes,
+            "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
+            "fidelity": "analytic",
+        }
+        for head, pipeline, simulated in _simulations(plan, name)
+        for samples in memory_over_time(pipeline, cost, simulated)
+        for sample in samples
+    ]
+
+
+def _simulations(
+    plan: Plan, name: str
+) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
+    """Simulated pipelines of a plan, with the columns that their rows share."""
+    for batch in plan.pipeline_batches():
+        for index, (pipeline, start_ms) in enumerate(
+            zip(batch.pipelines, batch_starts(batch), strict=True)
+        ):
+            head = {
+                "plan": name,
+                "iteration": batch.iteration,
+                "pipeline": index,
+                "replica": pipeline.replica,
+                "schedule": schedule_name(pipeline),
+            }
+            yield head, pipeline, simulate_pipeline(pipeline, start_ms)
+
+
+def plan_summary(plan: Plan) -> dict[str, Any]:
+    """Totals of a plan.
+
+    Batches, sequences and tokens, the mean predicted time of a batch in ms and what of
+    it is exposed traffic of ZeRO-3 by the cost model.
+    """
+    if plan.kind == "sequence_parallel":
+        steps = plan.sequence_parallel_batches()
+        times = [batch.predicted_ms for batch in steps]
+        sequences = sum(
+            len(g.sequences) for batch in steps for m in batch.micro_batches for g in m.groups
+        )
+        tokens = sum(batch.tokens for batch in steps)
+        priced = plan.predictions == "cost_model"
+        micro_batch_ms = named_cost_model(plan).cost.sharding_ms if priced else 0.0
+        sharding_ms = sum(len(batch.micro_batches) for batch in steps) * micro_batch_ms
+    else:
+        pipelined = plan.pipeline_batches()
+        times = [batch.predicted_ms for batch in pipelined]
+        sharding_ms = sum(batch.predicted_other_ms for batch in pipelined)
+        chunks = [
+            chunk
+            for batch in pipelined
+            for pipeline in batch.pipelines
+            for chunk in pipeline.chunks
+        ]
+        sequences = sum(part.start == 0 for chunk in chunks for part in chunk.slices)
+        tokens = sum(chunk.tokens for chunk in chunks)
+    return {
+        "planner": plan.planner,
+        "kind": plan.kind,
+        "devices": plan.devices,
+        "batches": len(plan.batches),
+        "sequences": sequences,
+        "total_tokens": tokens,
+        "predicted_batch_ms": sum(times) / len(times),
+        "predicted_sharding_ms": sharding_ms / len(times),
+        "predicted_tokens_per_second": tokens / sum(times) * 1000,
+    }
+
+
+def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
+    return [
+        {
+            "iteration": batch.iteration,
+            "micro_batch": index,
+            "group": number,
+            "first_rank": group.ranks[0],
+            "degree": group.degree,
+            "sequences": len(group.sequences),
+            "tokens": group.tokens,
+            "longest_tokens": max(group.lengths),
+            "predicted_ms": group.predicted_ms,
+            "predicted_compute_ms": group.predicted_compute_ms,
+            "predicted_all_to_all_ms": group.predicted_all_to_all_ms,
+            "predicted_other_ms": sum(group.predicted_other_ms.values(), 0.0),
+            "chunk_kind": None,
+            "fidelity": "analytic",
+        }
+        for index, micro_batch in enumerate(batch.micro_batches)
+        for number, group in enumerate(micro_batch.groups)
+    ]
+
+
+def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
+    rows = []
+    for index, pipeline in enumerate(batch.pipelines):
+        for number, chunk in enumerate(pipeline.chunks):
+            time_ms = chunk.predicted_forward_ms + chunk.predicted_backward_ms
+            rows.append(
+                {
+                    "iteration": batch.iteration,
+                    "micro_batch": index,
+                    "group": number,
+                    "first_rank": pipeline.ranks[0],
+                    "degree": pipeline.stages * pipeline.degree,
+                    "sequences": len(chunk.slices),
+                    "tokens": chunk.tokens,
+                    "longest_tokens": max(part.length for part in chunk.slices),
+                    "predicted_ms": time_ms,
+                    "predicted_compute_ms": time_ms - chunk.predicted_all_to_all_ms,
+                    "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
+                    "predicted_other_ms": 0.0,
+                    "chunk_kind": chunk.kind,
+                    "fidelity": "analytic",
+                }
+            )
+    return rows
+
+
+def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict[str, Any]:
+    """The trace as plain data; bytes are left out where there is no cost model.
+
+    Times are microseconds from the start of the batch.
+    """
+    events: list[dict[str, Any]] = []
+    tracks: set[tuple[int, int]] = set()
+    for number, (pipeline, start_ms) in enumerate(
+        zip(batch.pipelines, batch_starts(batch), strict=True)
+    ):
+        rows = simulate_pipeline(pipeline, start_ms)
+        for stage in range(pipeline.stages):
+            if (pipeline.replica, stage) not in tracks:
+                tracks.add((pipeline.replica, stage))
+                events += _names(pipeline.replica, stage)
+        for row in rows:
+            chunk = pipeline.chunks[row.chunk]
+            events.append(
+                {
+                    "ph": "X",
+                    "name": Op(row.kind, row.chunk, row.part).code,
+                    "cat": row.kind,
+                    "pid": pipeline.replica,
+                    "tid": row.stage,
+                    "ts": 1e3 * row.start_ms,
+                    "dur": 1e3 * (row.end_ms - row.start_ms),
+                    "args": {
+                        "pipeline": number,
+                        "schedule": schedule_name(pipeline),
+                        "chunk": row.chunk,
+                        "kind": chunk.kind,
+                        "tokens": chunk.tokens,
+                        "sequences": [part.sequence for part in chunk.slices],
+                        "fidelity": "analytic",
+                    },
+                }
+            )
+        for samples in memory_over_time(pipeline, cost, rows):
+            for sample in samples:
+                values: dict[str, float] = {"chunks": sample.chunks}
+                if sample.activation_bytes is not None:
+                    values = {"GiB": sample.activation_bytes / 2**30}
+                events.append(
+                    {
+                        "ph": "C",
+                        "name": f"stage {sample.stage} holds",
+                        "pid": pipeline.replica,
+                        "tid": sample.stage,
+                        "ts": 1e3 * sample.time_ms,
+                        "args": values,
+                    }
+                )
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _names(replica: int, stage: int) -> list[dict[str, Any]]:
+    """What the replica's process and the stage's thread are called."""
+    named: list[dict[str, Any]] = [
+        {"name": "thread_name", "args": {"name": f"stage {stage}"}},
+        {"name": "thread_sort_index", "args": {"sort_index": stage}},
+    ]
+    if not stage:
+        named.append({"name": "process_name", "args": {"name": f"replica {replica}, predicted"}})
+    return [{"ph": "M", "pid": replica, "tid": stage, **event} for event in named]
