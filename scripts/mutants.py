@@ -168,14 +168,14 @@ ROOMS = {
             "railx/settings.py",
             *(
                 f"workflow/{name}.py"
-                for name in ("effort", "fit", "mounts", "places", "trees", "yaml_files")
+                for name in ("composer", "effort", "fit", "mounts", "places", "yaml_files")
             ),
         ),
         (
             "tests/ground/test_settings.py",
             *(
                 f"tests/workflow/test_{name}.py"
-                for name in ("common_rules", "config", "fit", "mistakes", "trees")
+                for name in ("common_rules", "composer", "config", "fit", "mistakes")
             ),
         ),
     ),

@@ -45,11 +45,11 @@ class AllToAllDegreeSettings(CanvasSettings):
     """Published tables to show, in that order, and the words for each."""
 
     plans: tuple[str, ...] = (
-        "flexsp_wikipedia",
-        "static_wikipedia",
-        "static_per_batch_wikipedia",
-        "flexsp_github_like",
-        "static_github_like",
+        "flexsp_7b_192k_wikipedia",
+        "static_7b_192k_wikipedia",
+        "static_per_batch_7b_192k_wikipedia",
+        "flexsp_7b_192k_github",
+        "static_7b_192k_github",
     )
     """Plans of the model below to calculate back; those that the experiment lacks are
     left out."""

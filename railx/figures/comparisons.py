@@ -78,8 +78,6 @@ def _published_cases() -> dict[str, PublishedCase]:
         ("7b", "13b", "30b"), ("192k", "384k"), ("github", "commoncrawl", "wikipedia")
     ):
         setting = f"{model}_{context}_{corpus}"
-        if setting.startswith("7b_192k"):
-            setting = corpus if corpus == "wikipedia" else f"{corpus}_like"
         for system, (planner, _) in _ADAPTIVE.items():
             cases[f"{planner}_{setting}"] = PublishedCase(model, context, corpus, system)  # type: ignore[arg-type]
     return cases

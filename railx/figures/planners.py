@@ -118,16 +118,18 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
     for corpus, plans in tables.read("groups").groupby("corpus", sort=False):
         by_plan = dict(iter(plans.groupby("plan")))
         for planner in settings.planners:
-            groups = by_plan.get(f"{planner}_{corpus}")
+            # Lengths that are made for this project have the published ones' name.
+            lengths = str(corpus).removesuffix("_like")
+            plan = f"{planner}_{settings.model}_{settings.context}_{lengths}"
+            groups = by_plan.get(plan)
             if groups is None:
                 continue
-            # Lengths that are made for this project have the published ones' name.
-            key = (str(corpus).removesuffix("_like"), settings.published.get(planner, ""))
+            key = (lengths, settings.published.get(planner, ""))
             rows.append(
                 {
                     "corpus": str(corpus),
                     "planner": planner,
-                    "plan": f"{planner}_{corpus}",
+                    "plan": plan,
                     "seconds": iteration_seconds(groups),
                     "published_seconds": seconds.get(key),
                     "fidelity": str(groups["fidelity"].iloc[0]),
@@ -136,7 +138,7 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
     if not rows:
         raise UserError(
             f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
-            " this experiment, each with its corpus"
+            " this experiment, each with its model, context and corpus"
         )
     bars = to_frame(rows).astype({"published_seconds": float})
     base = bars[bars["planner"] == settings.reference].set_index("corpus")["seconds"]

@@ -112,13 +112,13 @@ class DegreeSettings:
     """Stages."""
     tensor: Annotated[int, AtLeast(1)]
     """Ranks that share every layer; they sit in one server."""
-    context: Annotated[int, AtLeast(1)]
+    context: Annotated[int, AtLeast(1)] = 1
     """Ranks that share every sequence."""
-    context_in_server: bool
+    context_in_server: bool = False
     """Whether a server holds the context ranks too, so that they need no circuits."""
-    expert: Annotated[int, AtLeast(1)]
+    expert: Annotated[int, AtLeast(1)] = 1
     """Ranks that share the experts of a layer."""
-    expert_over: Literal["tensor", "data"]
+    expert_over: Literal["tensor", "data"] = "tensor"
     """Where groups of experts lie: over the ``tensor`` ranks of a server and then over
     replicas, or over replicas (``data``) alone.
     """
@@ -200,16 +200,16 @@ class StepJob:
     layer as soon as they are there, behind computation (``overlapped``) or before it
     goes on (``in_line``). Shards scatter theirs always behind it.
     """
-    small_reductions: Annotated[int, AtLeast(0)]
+    small_reductions: Annotated[int, AtLeast(0)] = 0
     """Small all-reduces over the replicas at the end (norm of gradients)."""
-    recomputed: bool
+    recomputed: bool = False
     """Whether backward passes run the forward pass again."""
-    sequence_parallel: bool
+    sequence_parallel: bool = True
     """Whether tensor ranks split tokens between products. Then four gathers and
     scatters forward and six backward stand for two all-reduces each way, and tensor
     ranks send their own share to other stages and experts.
     """
-    bytes_per_element: Annotated[int, AtLeast(1)]
+    bytes_per_element: Annotated[int, AtLeast(1)] = 2
     """Bytes of a parameter, activation or gradient as it is sent."""
 
     def __post_init__(self) -> None:
@@ -259,15 +259,15 @@ class SweepSettings:
     """
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Reconfiguration latencies, each on demand and provisioned."""
-    bandwidths_gb_s: tuple[Annotated[float, Positive()], ...]
+    bandwidths_gb_s: tuple[Annotated[float, Positive()], ...] = ()
     """Bandwidths of the rails to run once more."""
-    bandwidth_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
+    bandwidth_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = ()
     """Latencies of that sweep."""
-    iterations: Annotated[int, AtLeast(1)]
+    iterations: Annotated[int, AtLeast(1)] = 1
     """Steps that are replayed; the last one counts. 1: a first step, from circuits that
     are dark; more: a step among others.
     """
-    whole: bool
+    whole: bool = False
     """Whether all ranks are replayed. Otherwise one rail stands for all of a server,
     which do the same at the same time.
     """

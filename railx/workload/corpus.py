@@ -76,11 +76,11 @@ class StdlibCorpusSettings:
     """Name that tables and figures show."""
     unit: Literal["file", "definition"]
     """What a document is: a whole file, or one top-level function or class."""
-    sequences: Annotated[int, AtLeast(1)] | None
+    sequences: Annotated[int, AtLeast(1)] | None = None
     """Documents to keep, drawn by the seed; null keeps all."""
-    tokenizer: TokenizerName
+    tokenizer: TokenizerName = "bytes"
     """What tokens are: bytes, or pairs of bytes merged as often as the text asks."""
-    vocabulary: Annotated[int, Between(257, 2**24)]
+    vocabulary: Annotated[int, Between(257, 2**24)] = 257
     """Token ids, that of the beginning of a sequence included; bytes have 257."""
 
     def __post_init__(self) -> None:

@@ -84,11 +84,11 @@ class ShardingTraffic:
 
     gb_s: Annotated[float, Positive()]
     """Bandwidth of one device in a gather over all devices."""
-    parameter_bytes: Literal[2, 4, 8]
+    parameter_bytes: Literal[2, 4, 8] = 2
     """Bytes of a parameter that is gathered."""
-    gradient_bytes: Literal[2, 4, 8]
+    gradient_bytes: Literal[2, 4, 8] = 2
     """Bytes of a gradient that is reduced."""
-    exposed_share: Annotated[float, Between(0.0, 1.0)]
+    exposed_share: Annotated[float, Between(0.0, 1.0)] = 1.0
     """Share of the time that computation does not hide; 1 hides nothing."""
     pipelines_gather: Literal["batch", "chunk"] = "batch"
     """How often a pipeline stage gathers and reduces, among its own devices: once a
@@ -117,13 +117,13 @@ class FittedCostSettings:
     """b1: overhead, once per micro-batch."""
     activation_mib_per_token: Annotated[float, Positive()]
     """Activations of the whole model; the ranks of a group share them."""
-    backward_over_forward: Annotated[float, Positive()]
+    backward_over_forward: Annotated[float, Positive()] = 2.0
     """Time of a backward pass over that of its forward pass."""
-    bytes_per_element: Literal[2, 4, 8]
+    bytes_per_element: Literal[2, 4, 8] = 2
     """Bytes of one activation, in memory and in an all-to-all."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
     """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3]
+    zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
     3 also the parameters."""
     sharding: ShardingTraffic | None = None
@@ -149,17 +149,17 @@ class AnalyticCostSettings:
 
     kind: Literal["analytic"]
     """Where the coefficients come from: operations and bytes."""
-    compute_efficiency: Annotated[float, Fraction()]
+    compute_efficiency: Annotated[float, Fraction()] = 0.5
     """Share of the device's peak that is reached."""
-    constant_ms: Annotated[float, NonNegative()]
+    constant_ms: Annotated[float, NonNegative()] = 5.0
     """Overhead, once per micro-batch."""
-    backward_over_forward: Annotated[float, Positive()]
+    backward_over_forward: Annotated[float, Positive()] = 2.0
     """Time of a backward pass over that of its forward pass."""
-    bytes_per_element: Literal[2, 4, 8]
+    bytes_per_element: Literal[2, 4, 8] = 4
     """Bytes of one activation, in memory and in an all-to-all."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
     """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3]
+    zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
     3 also the parameters."""
     sharding: ShardingTraffic | None = None
@@ -188,9 +188,9 @@ class ProfiledCostSettings:
     """Where the coefficients come from: a measured layer."""
     profile: Annotated[str, NotEmpty()]
     """Name of a profile of the experiment, of the model of this plan."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
     """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3]
+    zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
     3 also the parameters."""
     fit: ProfileFit | None = None

@@ -335,8 +335,8 @@ def write_groups(results: Path, plan: str, groups: Groups, exchanged: float = 0.
 
 
 def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
-    write_groups(tmp_path, "static_wikipedia", SLOW)
-    write_groups(tmp_path, "flexsp_wikipedia", FAST)
+    write_groups(tmp_path, "static_7b_192k_wikipedia", SLOW)
+    write_groups(tmp_path, "flexsp_7b_192k_wikipedia", FAST)
     found = verdicts(tmp_path, "flexsp_")
     speedup = found["flexsp_speedup_wikipedia"]
     assert speedup["ours"] == pytest.approx(1.72)
@@ -418,9 +418,15 @@ def test_speed_ups_over_batch_ada_follow_from_the_printed_ones() -> None:
 
 
 def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
-    for plan in ("static_7b_384k_commoncrawl", "flexsp_7b_384k_commoncrawl", "static_wikipedia"):
+    for plan in (
+        "static_7b_384k_commoncrawl",
+        "flexsp_7b_384k_commoncrawl",
+        "static_7b_192k_wikipedia",
+    ):
         write_groups(tmp_path, plan, [(0, 8, 10.0), (0, 64, 4.0)], 0.5)
-    write_groups(tmp_path, "flexsp_wikipedia", [(0, 8, 10.0), (0, 8, 30.0), (0, 16, 4.0)], 0.06)
+    write_groups(
+        tmp_path, "flexsp_7b_192k_wikipedia", [(0, 8, 10.0), (0, 8, 30.0), (0, 16, 4.0)], 0.06
+    )
     found = verdicts(tmp_path, "flexsp_all")
     assert found["flexsp_all_to_all_share_in_a_node_least"]["ours"] == pytest.approx(0.06)
     for name in ("across_nodes_most", "of_plan", "of_static"):
@@ -446,7 +452,7 @@ def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
 def test_groups_of_a_device_are_counted_once(tmp_path: Path) -> None:
     # Device 0 is in groups of 2, 4 and 8, twice in that of 4, and alone once.
     groups = [(0, 2, 1.0), (0, 2, 1.0), (1, 4, 1.0), (2, 8, 1.0), (3, 4, 1.0), (4, 1, 1.0)]
-    write_groups(tmp_path, "flexsp_wikipedia", groups)
+    write_groups(tmp_path, "flexsp_7b_192k_wikipedia", groups)
     found = verdicts(tmp_path, "flexsp_groups_of_a_device")["flexsp_groups_of_a_device"]
     assert (found["ours"], found["verdict"]) == (3.0, "reproduced")
 
@@ -606,7 +612,7 @@ def test_bucketing_errors_are_the_worst_batch_of_each_method(tmp_path: Path) -> 
         )
         for iteration, rounded in parts
     ]
-    write_result(tmp_path, "buckets.errors", rows, "flexsp_wikipedia", fidelity="analytic")
+    write_result(tmp_path, "buckets.errors", rows, "flexsp_7b_192k_wikipedia", fidelity="analytic")
     found = verdicts(tmp_path)
     least, naive = (found[f"flexsp_{name}bucketing_error_wikipedia"] for name in ("", "naive_"))
     assert least["ours"] == pytest.approx(0.04)

@@ -4,7 +4,6 @@ mistake named before a job starts.
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,30 +27,6 @@ from workflow.experiment import checked_experiment, overrides_from
 
 ROOT = CONF.parent
 EXPERIMENTS = choices("experiment")
-
-
-@pytest.fixture
-def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of conf/ that is composed instead, with nothing kept from earlier."""
-    copy = tmp_path / "conf"
-    shutil.copytree(CONF, copy)
-    for module in (config, mounts):
-        monkeypatch.setattr(module, "CONF", copy)
-    monkeypatch.setattr(config, "KEPT", tmp_path / "kept")
-    return copy
-
-
-@pytest.fixture
-def mine(conf: Path) -> Callable[..., Experiment]:
-    """``mine("seed: 2", "override")``: conf/experiment/mine.yaml with that content,
-    composed.
-    """
-
-    def compose(content: str, *overrides: str) -> Experiment:
-        (conf / "experiment" / "mine.yaml").write_text(content)
-        return compose_experiment(["experiment=mine", *overrides])
-
-    return compose
 
 
 def with_quick(*overrides: str) -> Experiment:
@@ -149,7 +124,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ),
         (
             "runs.flexsp_stdlib.plan=none",
-            "runs.flexsp_stdlib.plan: got 'none'; allowed: static_wikipedia",
+            "runs.flexsp_stdlib.plan: got 'none'; allowed: static_7b_192k_wikipedia",
         ),
         (
             "runs.flexsp_stdlib.training.precision=float8",

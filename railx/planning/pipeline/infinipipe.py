@@ -122,19 +122,19 @@ class PipelineSettings(PlannerBase):
     planner: Literal["pipeline"]
     """Which planner it is."""
 
-    stages: Annotated[int, AtLeast(1)]
+    stages: Annotated[int, AtLeast(1)] = 2
     """Stages of a replica."""
 
-    replicas: Annotated[int, AtLeast(1)]
+    replicas: Annotated[int, AtLeast(1)] = 2
     """Replicas that share a batch."""
 
-    sequence_parallel_degree: Annotated[int, PowerOfTwo()]
+    sequence_parallel_degree: Annotated[int, PowerOfTwo()] = 1
     """Ranks of each stage, which share the tokens of a chunk."""
 
-    most_slices: Annotated[int, AtLeast(1)]
+    most_slices: Annotated[int, AtLeast(1)] = 8
     """Most slices of equal time into which the longest sequence is cut."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 32
     """Tokens of which every cut is a multiple."""
 
     chunking: Chunking | Literal["best"] = "balanced"

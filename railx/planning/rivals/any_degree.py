@@ -43,12 +43,16 @@ _HALVINGS = 14
 
 @dataclass(frozen=True)
 class AnyDegreeSettings(PlannerBase):
-    """Groups of any number of ranks, filled greedily within a least time."""
+    """Groups of any number of ranks, filled greedily within a least time.
+
+    In the spirit of FCP. By default as many numbers of micro-batches are tried as
+    FlexSP tries.
+    """
 
     planner: Literal["any_degree"]
     """Which planner it is."""
 
-    trials: Annotated[int, AtLeast(1)]
+    trials: Annotated[int, AtLeast(1)] = 5
     """Numbers of micro-batches that are tried, from the fewest that memory allows."""
 
 

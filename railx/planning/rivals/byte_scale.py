@@ -52,19 +52,22 @@ __all__ = ["BYTE_SCALE", "ByteScaleSettings", "Unit", "plan_byte_scale_batch", "
 
 @dataclass(frozen=True)
 class ByteScaleSettings(PlannerBase):
-    """ByteScale's balanced hybrid data parallelism, without offloading."""
+    """ByteScale's balanced hybrid data parallelism, without offloading.
+
+    Buckets and slack are not published; the defaults are ours.
+    """
 
     planner: Literal["byte_scale"]
     """Which planner it is."""
 
-    balance: Literal["dp", "pp"]
+    balance: Literal["dp", "pp"] = "dp"
     """Which bucket ranks take from: "dp" the first that is not empty, "pp" all in
     turn."""
 
-    buckets: Annotated[int, AtLeast(1)]
+    buckets: Annotated[int, AtLeast(1)] = 8
     """Buckets of equal computation (ours)."""
 
-    slack: Annotated[float, NonNegative()]
+    slack: Annotated[float, NonNegative()] = 0.05
     """Share of the most loaded rank's time by which a rank may lag behind it and take
     nothing (ours)."""
 

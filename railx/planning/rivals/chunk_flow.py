@@ -41,18 +41,18 @@ class ChunkFlowSettings(FixedChunkSettings):
     planner: Literal["chunk_flow"]
     """Which planner it is."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens of a chunk; null takes the best by predicted time."""
 
-    kept_chunks: Annotated[int, AtLeast(1)] | None
+    kept_chunks: Annotated[int, AtLeast(1)] | None = None
     """K: the last chunks of a sequence that keep their activations; null takes the best
     by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 32
     """Most chunks of the longest context that are tried where ``chunk_tokens`` is
     null."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
     """Tokens of which the sizes that are tried are a multiple."""
 
 

@@ -43,11 +43,11 @@ class DappleSettings(FixedChunkSettings):
     planner: Literal["dapple"]
     """Which planner it is."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens up to which sequences are packed into a chunk; null takes the best of the
     longest context and its parts by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 16
     """Smallest part of the longest context that is tried where ``chunk_tokens`` is
     null: one over this number."""
 

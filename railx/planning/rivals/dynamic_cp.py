@@ -69,11 +69,11 @@ class DynamicCPSettings(PlannerBase):
     planner: Literal["dynamic_cp"]
     """Which planner it is."""
 
-    tokens_per_rank: Annotated[int, AtLeast(1)] | None
+    tokens_per_rank: Annotated[int, AtLeast(1)] | None = None
     """Most tokens of a sequence on one rank (max-seqlen-per-cp-rank); null takes what a
     device holds."""
 
-    passes: Literal["packed", "alone"]
+    passes: Literal["packed", "alone"] = "packed"
     """What a group does with its sequences: "packed" runs as many together as memory
     holds (ours), "alone" one after another (as published)."""
 

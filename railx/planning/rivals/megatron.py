@@ -77,23 +77,23 @@ class MegatronSettings(PlannerBase):
     planner: Literal["megatron"]
     """Which planner it is."""
 
-    tensor: Annotated[int, PowerOfTwo()] | None
+    tensor: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of tensor parallelism; null takes the best by predicted time."""
 
-    context: Annotated[int, PowerOfTwo()] | None
+    context: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of context parallelism; null takes the best by predicted time."""
 
-    exchange: Exchange | None
+    exchange: Exchange | None = None
     """How ranks of context parallelism exchange keys and values; null takes the better
     one by predicted time."""
 
-    devices_per_node: Annotated[int, AtLeast(1)]
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Devices that a node's uplink serves."""
 
-    fill: Annotated[float, Fraction()]
+    fill: Annotated[float, Fraction()] = 0.9
     """Share of what the memory of a group holds to which its bin is filled."""
 
-    levelling: Levelling
+    levelling: Levelling = "full"
     """How the last micro-batch is levelled, as of static groups."""
 
 

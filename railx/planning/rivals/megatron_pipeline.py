@@ -54,29 +54,29 @@ class MegatronPipelineSettings(PlannerBase):
     planner: Literal["megatron_pipeline"]
     """Which planner it is."""
 
-    tensor: Annotated[int, PowerOfTwo()] | None
+    tensor: Annotated[int, PowerOfTwo()] | None = 8
     """Ranks of tensor parallelism; null takes the best by predicted time."""
 
-    context: Annotated[int, PowerOfTwo()] | None
+    context: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of context parallelism; null takes the best by predicted time."""
 
-    exchange: Exchange | None
+    exchange: Exchange | None = None
     """How ranks of context parallelism exchange keys and values; null takes the better
     one by predicted time."""
 
-    stages: Annotated[int, AtLeast(1)] | None
+    stages: Annotated[int, AtLeast(1)] | None = None
     """Pipeline stages; null takes the best power of two by predicted time. The replicas
     are as many as the devices leave."""
 
-    checkpointed_layers: Annotated[int, NonNegative()] | None
+    checkpointed_layers: Annotated[int, NonNegative()] | None = None
     """Layers of the model that are recomputed in every pack; null takes the fewest with
     which all batches fit memory."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens up to which sequences are packed; null takes the best of the longest
     context, its halves and its multiples by predicted time."""
 
-    devices_per_node: Annotated[int, AtLeast(1)]
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Devices that a node's uplink serves."""
 
 

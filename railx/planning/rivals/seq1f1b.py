@@ -60,21 +60,21 @@ class Seq1F1BSettings(FixedChunkSettings):
     planner: Literal["seq1f1b"]
     """Which planner it is."""
 
-    splitting: Splitting
+    splitting: Splitting = "fixed"
     """How sequences are cut: "fixed" into slices of ``chunk_tokens`` (as InfiniPipe's
     paper sets it), "even" and "equal_work" each into the same number of slices, of
     equal tokens or equal work (the original)."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens of a chunk with "fixed", of a pack of short sequences with the others; the
     longest context divided by the number of slices is then the number. null takes the
     best by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 32
     """Most slices of the longest context that are tried where ``chunk_tokens`` is
     null."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
     """Tokens of which the sizes that are tried, and cuts of equal work, are a
     multiple."""
 

@@ -50,17 +50,17 @@ class SlimPipeSettings(FixedChunkSettings):
     planner: Literal["slim_pipe"]
     """Which planner it is."""
 
-    slice_tokens: Annotated[int, AtLeast(1)] | None
+    slice_tokens: Annotated[int, AtLeast(1)] | None = None
     """Most tokens of a slice; null takes the best by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 32
     """Most slices of the longest context that are tried where ``slice_tokens`` is
     null."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
     """Tokens of which the sizes that are tried are a multiple."""
 
-    context_exchange: bool
+    context_exchange: bool = True
     """Whether stages balance the attention of a sequence's slices."""
 
 

@@ -50,7 +50,7 @@ class WLBSettings(PlannerBase):
     planner: Literal["wlb"]
     """Which planner it is."""
 
-    degree: Annotated[int, PowerOfTwo()] | None
+    degree: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of each group; null takes the fewest that hold the longest context."""
 
 

@@ -62,38 +62,38 @@ class FlexSPMilpSettings(PlannerBase):
     planner: Literal["flexsp_milp"]
     """Which planner it is."""
 
-    smallest_degree: Literal[1, 2]
+    smallest_degree: Literal[1, 2] = 1
     """The least ranks of a group. The public code leaves out 1; the paper's case study
     uses it."""
 
-    devices: Literal["all", "at_most"]
+    devices: Literal["all", "at_most"] = "at_most"
     """Whether the groups of a micro-batch take all devices (public code) or at most all
     (paper)."""
 
-    order: Literal["sorted", "given"]
+    order: Literal["sorted", "given"] = "sorted"
     """Whether a batch is cut into micro-batches after sorting by length, or as it
     comes."""
 
-    micro_batch_trials: Annotated[int, AtLeast(1)]
+    micro_batch_trials: Annotated[int, AtLeast(1)] = 5
     """Numbers of micro-batches to try, from the least that memory allows."""
 
-    bucketing: Literal["least_error", "equal_width", "none"]
+    bucketing: Literal["least_error", "equal_width", "none"] = "least_error"
     """How lengths are rounded up: to buckets with the least rounding error, to buckets
     of equal width, or not at all."""
 
-    buckets: Annotated[int, AtLeast(1)]
+    buckets: Annotated[int, AtLeast(1)] = 16
     """Buckets of lengths at first; those of least error become more until memory holds
     the rounded-up tokens."""
 
-    work_limit: Annotated[int, AtLeast(1)] | None
+    work_limit: Annotated[int, AtLeast(1)] | None = 30000
     """Simplex iterations after which the solver ends a programme with what it has; null
     is no limit."""
 
-    time_limit_s: Annotated[float, Positive()] | None
+    time_limit_s: Annotated[float, Positive()] | None = None
     """Processor seconds after which the solver ends a programme with what it has, which
     the plan records; null is no limit."""
 
-    processes: Annotated[int, AtLeast(1)]
+    processes: Annotated[int, AtLeast(1)] = 1
     """Programmes that are solved side by side. The plan is the same with any number."""
 
 

@@ -65,17 +65,17 @@ class StaticSettings(PlannerBase):
     planner: Literal["static"]
     """Which planner it is."""
 
-    choice: Literal["longest_context", "published", "per_batch", "fixed"]
+    choice: Literal["longest_context", "published", "per_batch", "fixed"] = "longest_context"
     """How the degree is chosen. "longest_context" takes the smallest degree that holds
     the longest context of the batches (DeepSpeed's way). "published" takes 64 for a
     longest context over 192,000 tokens and 32 up to it, or all devices where there are
     fewer (FlexSP's public training code). "per_batch" takes the best degree of each
     batch by predicted time (FlexSP-BatchAda). "fixed" takes ``degree``."""
 
-    degree: Annotated[int, PowerOfTwo()] | None
+    degree: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of each group with the choice "fixed"; null with the others."""
 
-    fill: Annotated[float, Fraction()]
+    fill: Annotated[float, Fraction()] = 0.9
     """Share of what the memory of a group holds to which its bin is filled."""
 
     levelling: Levelling = "full"
