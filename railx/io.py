@@ -107,12 +107,12 @@ class _KeyTwice(ValueError):
 
 
 def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for key, value in pairs:
-        if key in made:
+        if key in unique:
             raise _KeyTwice(key)
-        made[key] = value
-    return made
+        unique[key] = value
+    return unique
 
 
 def read_json(path: str | Path, *, keys_once: bool = False) -> Any:

@@ -50,7 +50,8 @@ def in_repository(path: str | Path) -> Path:
     """
     given = Path(path)
     return next(
-        (place for place in (given, SHIPPED / given, CODE / given) if place.exists()), given
+        (candidate for candidate in (given, SHIPPED / given, CODE / given) if candidate.exists()),
+        given,
     )
 
 

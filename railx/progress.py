@@ -69,9 +69,9 @@ def counted(items: Iterable[T], what: str, weights: Sequence[float] | None = Non
     listed at once.
     """
     listed = list(items)
-    own = [1.0] * len(listed) if weights is None else [float(weight) for weight in weights]
-    with counting(what, len(listed), sum(own)) as count:
-        for item, weight in zip(listed, own, strict=True):
+    work = [1.0] * len(listed) if weights is None else [float(weight) for weight in weights]
+    with counting(what, len(listed), sum(work)) as count:
+        for item, weight in zip(listed, work, strict=True):
             yield item
             count.step(weight)
 
@@ -152,10 +152,10 @@ def _published(path: Path) -> list[Count]:
 
 def duration(seconds: float) -> str:
     """Seconds as a person reads them: 12 s, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    minutes, rest = divmod(rounded, 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"

@@ -31,8 +31,8 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, 
 from railx.errors import UserError
 
 __all__ = [
-    "MOST_REAL",
-    "MOST_WHOLE",
+    "MAX_INTEGER",
+    "MAX_NUMBER",
     "AtLeast",
     "Between",
     "Fraction",
@@ -52,9 +52,9 @@ __all__ = [
 T = TypeVar("T")
 
 #: Largest whole number that every table, JSON file and double holds exactly.
-MOST_WHOLE = 2**53
+MAX_INTEGER = 2**53
 #: Largest magnitude of any other number; products of larger ones overflow.
-MOST_REAL = 1e18
+MAX_NUMBER = 1e18
 
 
 class SettingsError(UserError):
@@ -237,7 +237,7 @@ class Registered:
 
     key: str
     members: Callable[[], Mapping[str, type]]
-    most: int = MOST_WHOLE
+    most: int = MAX_INTEGER
 
 
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
@@ -296,12 +296,12 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         return value
     if origin is Annotated:
         base, *metadata = get_args(hint)
-        for one in metadata:
-            if isinstance(one, Registered):
-                members = one.members()
-                if isinstance(value, Mapping) and isinstance(value.get(one.key), str):
-                    _check_most(one.most, members.get(value[one.key]), value, path)
-                return _load_member(one.key, members, value, path)
+        for registered in metadata:
+            if isinstance(registered, Registered):
+                members = registered.members()
+                if isinstance(value, Mapping) and isinstance(value.get(registered.key), str):
+                    _check_most(registered.most, members.get(value[registered.key]), value, path)
+                return _load_member(registered.key, members, value, path)
         loaded = _load(base, value, path)
         constraints: list[Constraint] = metadata
         for constraint in constraints:
@@ -334,13 +334,13 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingsError(path, f"got {value!r}; allowed: a finite number")
-        if abs(value) > MOST_REAL:
-            raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MOST_REAL:g}")
+        if abs(value) > MAX_NUMBER:
+            raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MAX_NUMBER:g}")
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         value = int(value)
-    if hint is int and isinstance(value, int) and abs(value) > MOST_WHOLE:
-        raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MOST_WHOLE} (2^53)")
+    if hint is int and isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MAX_INTEGER} (2^53)")
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     names = {
@@ -402,7 +402,7 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
 def _joined_literals(options: tuple[Any, ...]) -> list[Any]:
     """The options of a union, all choices of literals as one of them."""
     choices = [
-        one for option in options if get_origin(option) is Literal for one in get_args(option)
+        choice for option in options if get_origin(option) is Literal for choice in get_args(option)
     ]
     rest = [option for option in options if get_origin(option) is not Literal]
     return [*([Literal[tuple(choices)]] if choices else []), *rest]

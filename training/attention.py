@@ -71,7 +71,7 @@ class Packing:
             )
 
     @classmethod
-    def whole(cls, lengths: Sequence[int]) -> Packing:
+    def without_context(cls, lengths: Sequence[int]) -> Packing:
         """Whole sequences of these lengths, without context."""
         return cls(tuple(lengths), tuple(lengths))
 
@@ -199,7 +199,7 @@ def _runs(attend: Callable[[], Tensor]) -> bool:
         warnings.catch_warnings(),
         sdpa_kernel(_FUSED),
         torch.enable_grad(),
-        torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept),
+        torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved),
     ):
         warnings.simplefilter("ignore")
         try:
@@ -297,19 +297,19 @@ class _Blocks(torch.autograd.Function):
         exact = torch.promote_types(queries.dtype, torch.float32)
         groups, scale = keys.shape[1], queries.shape[2] ** -0.5
         by_group = _by_group(queries, groups).to(exact) * scale
-        own_keys, own_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
+        exact_keys, exact_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
         mixed, sums = torch.empty_like(by_group), by_group.new_empty(by_group.shape[:3])
         for rows, tiles in _tiles(len(queries), len(keys)):
             asked = by_group[:, :, rows].flatten(1, 2)
             top = asked.new_full(asked.shape[:2], -torch.inf)
             total, gathered = torch.zeros_like(top), torch.zeros_like(asked)
             for columns, diagonal in tiles:
-                scores = _scores(asked, own_keys[:, columns], diagonal, rows)
+                scores = _scores(asked, exact_keys[:, columns], diagonal, rows)
                 higher = torch.maximum(top, scores.amax(-1))
                 weights = scores.sub_(higher[..., None]).exp_()
                 shrink = (top - higher).exp_()
                 total = total * shrink + weights.sum(-1)
-                gathered = gathered * shrink[..., None] + weights @ own_values[:, columns]
+                gathered = gathered * shrink[..., None] + weights @ exact_values[:, columns]
                 top = higher
             shape = mixed[:, :, rows].shape
             mixed[:, :, rows] = (gathered / total[..., None]).view(shape)
@@ -324,21 +324,21 @@ class _Blocks(torch.autograd.Function):
         queries, keys, values, mixed, sums = ctx.saved_tensors
         exact, groups, scale = sums.dtype, keys.shape[1], queries.shape[2] ** -0.5
         by_group = _by_group(queries, groups).to(exact) * scale
-        own_keys, own_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
+        exact_keys, exact_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
         slopes = _by_group(gradients[0], groups).to(exact)
         # What the softmax takes from each score's slope: the same for all its keys.
         taken = (slopes * _by_group(mixed, groups).to(exact)).sum(-1)
         query_slopes = torch.zeros_like(by_group)
-        key_slopes, value_slopes = torch.zeros_like(own_keys), torch.zeros_like(own_values)
+        key_slopes, value_slopes = torch.zeros_like(exact_keys), torch.zeros_like(exact_values)
         for rows, tiles in _tiles(len(queries), len(keys)):
             asked, slope = (part[:, :, rows].flatten(1, 2) for part in (by_group, slopes))
             sum_, less = (part[:, :, rows].flatten(1, 2)[..., None] for part in (sums, taken))
             gathered = torch.zeros_like(asked)
             for columns, diagonal in tiles:
-                tile_keys = own_keys[:, columns]
+                tile_keys = exact_keys[:, columns]
                 weights = _scores(asked, tile_keys, diagonal, rows).sub_(sum_).exp_()
                 value_slopes[:, columns] += weights.mT @ slope
-                weights *= (slope @ own_values[:, columns].mT).sub_(less)
+                weights *= (slope @ exact_values[:, columns].mT).sub_(less)
                 gathered += weights @ tile_keys
                 key_slopes[:, columns] += weights.mT @ asked
             query_slopes[:, :, rows] = gathered.view(query_slopes[:, :, rows].shape)

@@ -63,7 +63,7 @@ __all__ = [
 
 _session: Session | None = None
 #: What the environment said, where the session is by it.
-_place: _environment.Environment | None = None
+_session_environment: _environment.Environment | None = None
 
 
 def configure(options: BackendOptions, recorder: Recorder) -> None:
@@ -133,7 +133,7 @@ def create_group(options: Any) -> RailxProcessGroup:
     open.
     """
     global _session
-    if _session is None or (_place is not None and not _session.open_groups):
+    if _session is None or (_session_environment is not None and not _session.open_groups):
         ranks = options.global_ranks_in_group or range(options.group_size)
         _follow_environment(list(ranks)[options.group_rank])
     assert _session is not None
@@ -141,22 +141,28 @@ def create_group(options: Any) -> RailxProcessGroup:
 
 
 def _follow_environment(rank: int) -> None:
-    global _session, _place
-    place = _environment.read(os.environ)
-    if _session is not None and (place, rank) == (_place, _session.recorder.rank):
+    global _session, _session_environment
+    environment = _environment.read(os.environ)
+    if _session is not None and (environment, rank) == (
+        _session_environment,
+        _session.recorder.rank,
+    ):
         return
     _leave()
-    _session, _place = Session(place.options, place.recorder(rank)), place
+    _session, _session_environment = (
+        Session(environment.options, environment.recorder(rank)),
+        environment,
+    )
 
 
 def _leave() -> None:
     """End the session, if any, and write what the environment asked for."""
-    global _session, _place
-    session, place = _session, _place
-    _session = _place = None
+    global _session, _session_environment
+    session, environment = _session, _session_environment
+    _session = _session_environment = None
     if session is not None:
-        if place is not None:
-            place.close(session)
+        if environment is not None:
+            environment.close(session)
         session.disconnect()
 
 

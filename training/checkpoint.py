@@ -74,15 +74,15 @@ def trained(settings: RunSettings, plan: Plan, sequences: Sequences) -> dict[str
     sequences, and of the tokens.
     """
     model = {key: value for key, value in to_dict(settings.model).items() if key != "name"}
-    held = [sorted(sequence_lengths(batch)) for batch in plan.batches]
+    sequences_by_batch = [sorted(sequence_lengths(batch)) for batch in plan.batches]
     return {
         "model": model,
         "seed": settings.seed,
         "precision": str(_master(settings)).removeprefix("torch."),
-        "batches": [_digest([repr(pairs).encode()]) for pairs in held],
+        "batches": [_digest([repr(pairs).encode()]) for pairs in sequences_by_batch],
         "tokens": [
             _digest(sequences[sequence][:length].tobytes() for sequence, length in pairs)
-            for pairs in held
+            for pairs in sequences_by_batch
         ],
     }
 
@@ -144,23 +144,23 @@ def load_checkpoint(
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
     """The whole checkpoint of the last block and step below ``folder``, if any."""
-    found = [
+    candidates = [
         (int(match[1]), int(match[2]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (match := _NAME.fullmatch(path.name)) and (path / _DESCRIPTION).is_file()
     ]
-    return _read(max(found)[2]) if found else None
+    return _read(max(candidates)[2]) if candidates else None
 
 
-def find_checkpoint(path: Path, places: Iterable[str]) -> Checkpoint:
+def find_checkpoint(path: Path, subfolders: Iterable[str]) -> Checkpoint:
     """The checkpoint that ``path`` is, or the newest one of the run's folder ``path``.
 
-    ``places`` are the folders of a run that may hold some, the latest first.
+    ``subfolders`` are the folders of a run that may hold some, the latest first.
     ValueError, one line, where there is none.
     """
     if (path / _DESCRIPTION).is_file():
         return _read(path)
-    for folder in (path, *(path / place for place in places)):
+    for folder in (path, *(path / subfolder for subfolder in subfolders)):
         if (newest := newest_checkpoint(folder)) is not None:
             return newest
     raise UserError(
@@ -177,22 +177,26 @@ def check_checkpoint(
     ValueError, one line, names what differs: model, seed, precision, sequences or
     tokens of a step, the name or the shape of a parameter.
     """
-    where, wanted, found = checkpoint.folder, trained(settings, plan, sequences), checkpoint.trained
-    for key, value in wanted["model"].items():
-        if found["model"].get(key, value) != value:
+    where, expected, stored = (
+        checkpoint.folder,
+        trained(settings, plan, sequences),
+        checkpoint.trained,
+    )
+    for key, value in expected["model"].items():
+        if stored["model"].get(key, value) != value:
             raise UserError(
                 f"{where}: a checkpoint of another model: model.{key}: got"
-                f" {found['model'][key]}; allowed: {value}, that of the run"
+                f" {stored['model'][key]}; allowed: {value}, that of the run"
             )
     _check_tensors(where, settings)
     for key in ("seed", "precision"):
-        if found[key] != wanted[key]:
+        if stored[key] != expected[key]:
             raise UserError(
-                f"{where}: {key}: got {found[key]}; allowed: {wanted[key]}, that of the run"
+                f"{where}: {key}: got {stored[key]}; allowed: {expected[key]}, that of the run"
             )
     for step in range(checkpoint.step):
         for key, what in (("batches", "sequences"), ("tokens", "tokens of them")):
-            theirs, ours = found[key], wanted[key]
+            theirs, ours = stored[key], expected[key]
             if theirs[step % len(theirs)] != ours[step % len(ours)]:
                 raise UserError(
                     f"{where}: step {step} took other {what} than this run's; allowed: a plan of"
@@ -209,17 +213,17 @@ def _check_tensors(where: Path, settings: RunSettings) -> None:
             " checkpoint"
         ) from None
     decoder = Decoder(settings.model, seed=0, compute=_master(settings), device="meta")
-    wanted = {name: tuple(one.shape) for name, one in decoder.named_parameters()}
+    expected = {name: tuple(tensor.shape) for name, tensor in decoder.named_parameters()}
     model = {
-        name.removeprefix("model."): tuple(getattr(one, "size", ()))
-        for name, one in stored.items()
+        name.removeprefix("model."): tuple(getattr(tensor, "size", ()))
+        for name, tensor in stored.items()
         if name.startswith("model.")
     }
-    for name in sorted(wanted.keys() | model.keys()):
-        if wanted.get(name) != model.get(name):
+    for name in sorted(expected.keys() | model.keys()):
+        if expected.get(name) != model.get(name):
             raise UserError(
                 f"{where}: a checkpoint of another model: {name}: got"
-                f" {_shape(model.get(name))}; allowed: {_shape(wanted.get(name))}"
+                f" {_shape(model.get(name))}; allowed: {_shape(expected.get(name))}"
             )
 
 

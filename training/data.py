@@ -26,7 +26,7 @@ from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
 from training.loss import IGNORED_LABEL
 
-__all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "valid_tokens", "whole_slices"]
+__all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "uncut_slices", "valid_tokens"]
 
 _TOKEN_BYTES = (1, 2, 4)
 
@@ -77,7 +77,7 @@ def valid_tokens(batch: SequenceParallelBatch | PipelineBatch) -> int:
     return sum(length - 1 for _, length in sequence_lengths(batch))
 
 
-def whole_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice]:
+def uncut_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice]:
     """Whole (truncated) sequences as slices."""
     return [
         Slice(sequence, 0, length, length)
@@ -120,13 +120,14 @@ def read_sequences(
         tokens = np.frombuffer(text, dtype=f"<u{width}").astype(np.int64)
         if first is not None:
             tokens = np.concatenate(([int(first)], tokens))
-        wanted = needed[sequence]
-        if len(tokens) != row["length_tokens"] or len(tokens) < wanted:
+        needed_tokens = needed[sequence]
+        if len(tokens) != row["length_tokens"] or len(tokens) < needed_tokens:
             raise UserError(
                 f"{path}: sequence {sequence} has {len(tokens)} tokens, {row['length_tokens']} by"
-                f" its length, and the plan wants {wanted}; allowed: a plan made for this corpus"
+                f" its length, and the plan wants {needed_tokens}; allowed: a plan made for this"
+                " corpus"
             )
-        sequences[sequence] = tokens[:wanted]
+        sequences[sequence] = tokens[:needed_tokens]
     missing = sorted(set(needed) - set(sequences))
     if missing:
         raise UserError(

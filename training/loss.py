@@ -56,15 +56,17 @@ class _ChunkedTokenLoss(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
         weight_gradient = torch.zeros_like(weight, dtype=exact) if wants_weight else None
         for start in range(0, len(hidden), chunk_tokens):
-            part, own_labels = (tensor[start : start + chunk_tokens] for tensor in (hidden, labels))
-            ignored = (own_labels == IGNORED_LABEL)[:, None]
+            part, chunk_labels = (
+                tensor[start : start + chunk_tokens] for tensor in (hidden, labels)
+            )
+            ignored = (chunk_labels == IGNORED_LABEL)[:, None]
             logarithms = torch.log_softmax(part @ cast.T, -1, dtype=exact)
-            index = own_labels.clamp_min(0)[:, None]
-            minus_one = logarithms.new_full(index.shape, -1)
+            index = chunk_labels.clamp_min(0)[:, None]
+            negative_ones = logarithms.new_full(index.shape, -1)
             loss -= logarithms.gather(1, index).masked_fill_(ignored, 0).sum()
             # The derivative by the scores: the probabilities, less one at the label.
             # What is ignored is taken out of the narrow tensors that it meets.
-            slope = logarithms.exp_().scatter_add_(1, index, minus_one)
+            slope = logarithms.exp_().scatter_add_(1, index, negative_ones)
             slope = slope.to(hidden.dtype)
             if hidden_gradient is not None:
                 hidden_gradient[start : start + chunk_tokens] = (slope @ cast).masked_fill_(
@@ -85,7 +87,7 @@ class _ChunkedTokenLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         hidden, weight = (
-            None if kept is None else kept * gradients[0].to(kept.dtype)
-            for kept in ctx.saved_tensors
+            None if saved is None else saved * gradients[0].to(saved.dtype)
+            for saved in ctx.saved_tensors
         )
         return hidden, weight, None, None

@@ -251,8 +251,8 @@ class Decoder(nn.Module):
         loss_chunk_tokens: int = 2048,
     ) -> None:
         super().__init__()
-        self.held = layers if layers is not None else range(model.layers)
-        self.first, self.last = self.held.start == 0, self.held.stop == model.layers
+        self.layer_range = layers if layers is not None else range(model.layers)
+        self.first, self.last = self.layer_range.start == 0, self.layer_range.stop == model.layers
         self.model_layers, self.hidden, self.head_size = (
             model.layers,
             model.hidden,
@@ -267,7 +267,7 @@ class Decoder(nn.Module):
                 self.embedding = Ends(
                     model, compute, embeds=self.first, scores=self.last and self.tied_head
                 )
-            self.layers = nn.ModuleDict({str(layer): Layer(model) for layer in self.held})
+            self.layers = nn.ModuleDict({str(layer): Layer(model) for layer in self.layer_range})
             if self.last and not self.tied_head:
                 self.head = Ends(model, compute, embeds=False, scores=True)
         self.to(self.master)
@@ -294,7 +294,7 @@ class Decoder(nn.Module):
         parameters' names.
         """
         units: list[tuple[str, nn.Module]] = [("embedding", self.embedding)] if self.first else []
-        units += [(f"layers.{layer}", self.layers[str(layer)]) for layer in self.held]
+        units += [(f"layers.{layer}", self.layers[str(layer)]) for layer in self.layer_range]
         if self.last:
             units.append(("embedding" if self.tied_head else "head", self._top()))
         return units
@@ -335,9 +335,9 @@ class Decoder(nn.Module):
             if self.rotary
             else None
         )
-        for place, layer in enumerate(self.held):
+        for index, layer in enumerate(self.layer_range):
             module = self.layers[str(layer)]
-            if place < checkpoint_layers:
+            if index < checkpoint_layers:
                 hidden = checkpoint(
                     module,
                     layer,
@@ -396,7 +396,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = [kept.detach().requires_grad_() for kept in ctx.saved_tensors]
+        inputs = [saved.detach().requires_grad_() for saved in ctx.saved_tensors]
         with torch.enable_grad():
             normed = functional.rms_norm(inputs[0], inputs[0].shape[-1:], inputs[1], ctx.epsilon)
         return *torch.autograd.grad(normed, inputs, gradients[0]), None

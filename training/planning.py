@@ -40,7 +40,7 @@ __all__ = ["Planned", "PlannerFailed", "Planning", "check_planning", "planning_a
 _STOP_S = 10.0
 #: Of a batch of a plan: how it was found and what it is expected to take. Another
 #: machine may find other last bits of these; what is trained has none.
-_SAID = ("solver", "lower_bound_ms", "solved_by", "effort")
+_SOLVER_KEYS = ("solver", "lower_bound_ms", "solved_by", "effort")
 
 _Batch = SequenceParallelBatch | PipelineBatch
 
@@ -92,14 +92,14 @@ class Planning:
 
     def ask(self, iteration: int) -> None:
         """Have the batch of a step planned from now on; rank 0 alone does something."""
-        place = iteration % len(self.plan.batches)
-        if self.process is None or self._asked == place:
+        index = iteration % len(self.plan.batches)
+        if self.process is None or self._asked == index:
             return
         assert self.process.stdin is not None
-        self._asked = place
+        self._asked = index
         # A process that has ended is noticed when its answer is wanted.
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(b"%d\n" % place)
+            self.process.stdin.write(b"%d\n" % index)
             self.process.stdin.flush()
 
     def take(self, iteration: int, following: int | None, control: dist.ProcessGroup) -> Planned:
@@ -110,28 +110,28 @@ class Planning:
         self.ask(iteration)
         dist.barrier(control)
         begin = time.perf_counter()
-        told: list[Any] = [None]
+        message: list[Any] = [None]
         if self.process is not None:
             try:
-                told = [self._answer(self.process)]
+                message = [self._answer(self.process)]
             except (PlannerFailed, SettingsError) as error:
-                told = [error]
+                message = [error]
             else:
                 if following is not None:
                     self.ask(following)
-        dist.broadcast_object_list(told, src=0, group=control)
-        if isinstance(told[0], Exception):
-            raise told[0]
-        answer: Answer = told[0]
+        dist.broadcast_object_list(message, src=0, group=control)
+        if isinstance(message[0], Exception):
+            raise message[0]
+        answer: Answer = message[0]
         assert answer.batch is not None
         return Planned(answer.batch, answer.planning_ms, (time.perf_counter() - begin) * 1e3)
 
     def _answer(self, process: subprocess.Popen[bytes]) -> Answer:
         """What the process made of the batch that it was asked for."""
-        place, self._asked = self._asked, None
-        assert place is not None
+        index, self._asked = self._asked, None
+        assert index is not None
         assert process.stdout is not None
-        batch = self.plan.batches[place]
+        batch = self.plan.batches[index]
         # Before the other ranks give up, so that one line says why.
         ready, _, _ = select.select([process.stdout], [], [], 0.8 * self.timeout_s)
         if not ready:
@@ -216,7 +216,7 @@ def _without(value: Any) -> Any:
         return {
             key: _without(item)
             for key, item in value.items()
-            if key not in _SAID and not key.startswith("predicted")
+            if key not in _SOLVER_KEYS and not key.startswith("predicted")
         }
     if isinstance(value, list | tuple):
         return [_without(item) for item in value]

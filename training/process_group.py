@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work as TorchWork
 
 from railx.fabric import Configuration, FabricClient
-from training.lanes import Lanes, Pair, ToHost, Work, in_place
+from training.lanes import Lanes, Pair, ToHost, Work, identity
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
@@ -71,7 +71,7 @@ else:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _GroupOptions:
     """Where a group stands: the same fields as torch's options for a new group."""
 
     store: Any
@@ -225,7 +225,7 @@ class RailxProcessGroup(_ProcessGroup):
             name = group_name or f"{self._id}:split:{self._splits}"
         if self._member not in new_ranks:
             return None
-        place = _Place(
+        options = _GroupOptions(
             store=_distributed.PrefixStore(f"{name}/", self._store),
             group_rank=new_ranks.index(self._member),
             group_size=len(new_ranks),
@@ -233,7 +233,7 @@ class RailxProcessGroup(_ProcessGroup):
             global_ranks_in_group=tuple(self._ranks[member] for member in new_ranks),
             timeout=timeout or self._timeout,
         )
-        group = RailxProcessGroup(place, self._session)
+        group = RailxProcessGroup(options, self._session)
         group._set_group_name(name)
         group._set_group_desc(group_desc or f"{self.group_desc}:split")
         return group
@@ -261,16 +261,16 @@ class RailxProcessGroup(_ProcessGroup):
     def _messages_along(self, source: int | None, destination: int, tag: int) -> _Channel:
         """The channel of messages (global ranks; source None: any)."""
         path = (source, destination, tag)
-        found = self._messages.get(path)
-        if found is None:
+        channel = self._messages.get(path)
+        if channel is None:
             name = f"{self._id}:{source}>{destination}:{tag}"
             if source is None:
                 # No known circuit, and the caller made sure of needing none.
-                found = _Channel(name, self._ranks, None)
+                channel = _Channel(name, self._ranks, None)
             else:
-                found = self._channel(name, "pair", tuple(sorted((source, destination))))
-            self._messages[path] = found
-        return found
+                channel = self._channel(name, "pair", tuple(sorted((source, destination))))
+            self._messages[path] = channel
+        return channel
 
     def _issue(self, *arguments: Any, **keywords: Any) -> Work:
         """Begin one operation or put it on its lane; see ``_try_issue``."""
@@ -357,13 +357,13 @@ class RailxProcessGroup(_ProcessGroup):
         Then the same of its part for the host, which takes torch's options alone, or
         None.
         """
-        found = self._methods.get(names)
-        if found is None:
+        methods = self._methods.get(names)
+        if methods is None:
             inner, host = self._inner, self._inner_on_host
             of_group = next(getattr(inner, name) for name in names if hasattr(inner, name))
             of_host = next((getattr(host, name) for name in names if hasattr(host, name)), None)
-            found = self._methods[names] = of_group, of_host
-        return found
+            methods = self._methods[names] = of_group, of_host
+        return methods
 
     def _collective(
         self,
@@ -384,16 +384,16 @@ class RailxProcessGroup(_ProcessGroup):
         """
         of_group, of_host = self._method(names)
         sent, received = _flat(inputs), _flat(outputs)
-        whole = len(further) == 1 and not keywords
-        on_host = of_host is not None and whole and self._host_alone
+        options_alone = len(further) == 1 and not keywords
+        on_host = of_host is not None and options_alone and self._host_alone
         method = of_host if on_host else of_group
         if self._is_the_inner_groups(self._collectives, [*sent, *received]):
             of_inner: TorchWork = method(*arguments, *further, **keywords)
             return of_inner
 
-        def call(place: ToHost) -> Any:
-            placed = arguments if place is in_place else _placed(arguments, place)
-            return method(*placed, *further, **keywords)
+        def call(to_host: ToHost) -> Any:
+            moved = arguments if to_host is identity else _map_tensors(arguments, to_host)
+            return method(*moved, *further, **keywords)
 
         return self._issue(
             kind,
@@ -408,21 +408,23 @@ class RailxProcessGroup(_ProcessGroup):
 
     def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce over all members, in place."""
-        return self._in_place("all_reduce", "allreduce", tensors, further, keywords)
+        return self._inplace_collective("all_reduce", "allreduce", tensors, further, keywords)
 
     def allreduce_coalesced(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce several tensors as one operation."""
-        return self._in_place("all_reduce", "allreduce_coalesced", tensors, further, keywords)
+        return self._inplace_collective(
+            "all_reduce", "allreduce_coalesced", tensors, further, keywords
+        )
 
     def broadcast(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Copy from the root, in place."""
-        return self._in_place("broadcast", "broadcast", tensors, further, keywords)
+        return self._inplace_collective("broadcast", "broadcast", tensors, further, keywords)
 
     def reduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce to the root, in place."""
-        return self._in_place("reduce", "reduce", tensors, further, keywords)
+        return self._inplace_collective("reduce", "reduce", tensors, further, keywords)
 
-    def _in_place(
+    def _inplace_collective(
         self, kind: str, name: str, tensors: Any, further: tuple[Any, ...], keywords: dict[str, Any]
     ) -> TorchWork:
         return self._collective(
@@ -559,8 +561,8 @@ class RailxProcessGroup(_ProcessGroup):
         if not _EXCHANGES_LISTS and (on_host or not self._nccl):
             base = self._inner.alltoall_base
 
-            def exchange(place: ToHost) -> Any:
-                sent, received = _placed(inputs, place), _placed(outputs, place)
+            def exchange(to_host: ToHost) -> Any:
+                sent, received = _map_tensors(inputs, to_host), _map_tensors(outputs, to_host)
                 joined = torch.cat([tensor.reshape(-1) for tensor in sent])
                 sizes = [tensor.numel() for tensor in received]
                 into = joined.new_empty(sum(sizes))
@@ -648,7 +650,7 @@ class RailxProcessGroup(_ProcessGroup):
             inner = self._inner
             return self._issue(
                 "recv",
-                lambda place: inner.recv_anysource(_placed(tensors, place), tag),
+                lambda to_host: inner.recv_anysource(_map_tensors(tensors, to_host), tag),
                 channel,
                 inputs=[],
                 outputs=outputs,
@@ -737,7 +739,7 @@ class RailxProcessGroup(_ProcessGroup):
         channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
         return self._try_issue(
             kind,
-            lambda place: method(_placed(tensors, place), *arguments),
+            lambda to_host: method(_map_tensors(tensors, to_host), *arguments),
             channel,
             inputs=moved if kind == "send" else [],
             outputs=moved if kind == "recv" else [],
@@ -825,8 +827,10 @@ def _bytes(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(value))
 
 
-def _placed(value: Any, place: ToHost) -> Any:
-    """The same nest of lists with every tensor in its place."""
+def _map_tensors(value: Any, to_host: ToHost) -> Any:
+    """The same nest of lists with ``to_host`` applied to every tensor."""
     if isinstance(value, torch.Tensor):
-        return place(value)
-    return [_placed(item, place) for item in value] if isinstance(value, (list, tuple)) else value
+        return to_host(value)
+    if isinstance(value, (list, tuple)):
+        return [_map_tensors(item, to_host) for item in value]
+    return value

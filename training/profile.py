@@ -86,7 +86,7 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     except UserError as error:
         raise SettingsError("profile.attention", str(error)) from None
     torch.set_num_threads(settings.threads)
-    said = {
+    setup = {
         "model": settings.model.name,
         "device": torch.cuda.get_device_name(device)
         if device.type == "cuda"
@@ -96,7 +96,7 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
         "attention": kernel,
         "compiled": settings.compile,
     }
-    found = {
+    measurement = {
         "clock": _clock_name(settings, device),
         "repeats": settings.repeats,
         "fidelity": "measured_gpu" if device.type == "cuda" else "measured_cpu",
@@ -104,13 +104,15 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     points, rows = layer_points(settings), []
     for part in ("layer", "ends"):
         decoder = _decoder(settings, part, device, compute)
-        own = [point for point in points if point.part == part]
-        for point in own:
-            rows.append(said | vars(point) | _measured(settings, decoder, point, kernel) | found)
+        selected = [point for point in points if point.part == part]
+        for point in selected:
+            rows.append(
+                setup | vars(point) | _measured(settings, decoder, point, kernel) | measurement
+            )
             _tell(len(rows), len(points))
         del decoder
     for point, times in _exchanged(settings, points, device):
-        rows.append(said | vars(point) | times | found | {"clock": "wall_time"})
+        rows.append(setup | vars(point) | times | measurement | {"clock": "wall_time"})
         _tell(len(rows), len(points))
     return rows
 
@@ -138,9 +140,9 @@ def _decoder(
     Its weights have the precision of the activations.
     """
     count = settings.layers if part == "layer" else 0
-    held = range(1, count + 1) if count else range(0)
+    layer_range = range(1, count + 1) if count else range(0)
     model = replace(settings.model, layers=count + 2 if count else 0)
-    decoder = Decoder(model, seed=1, compute=compute, layers=held, device=device).to(compute)
+    decoder = Decoder(model, seed=1, compute=compute, layers=layer_range, device=device).to(compute)
     if settings.compile and count:
         decoder.compile_layers()
     return decoder
@@ -155,19 +157,19 @@ class _Passes:
         model, self.decoder, self.point = settings.model, decoder, point
         compute = PRECISIONS[settings.precision]
         device = next(decoder.parameters()).device
-        own = point.tokens // point.degree
-        self.positions = torch.arange(point.context, point.context + own, device=device)
+        rank_tokens = point.tokens // point.degree
+        self.positions = torch.arange(point.context, point.context + rank_tokens, device=device)
         options: dict[str, Any] = {"dtype": compute, "device": device}
         generator = torch.Generator(device).manual_seed(1)
         self.checkpointed = settings.layers if point.checkpointed else 0
         self.inputs: list[Tensor] = []
         if point.part == "ends":
             self.tokens = torch.randint(
-                model.vocabulary, (own,), generator=generator, device=device
+                model.vocabulary, (rank_tokens,), generator=generator, device=device
             )
             return
-        self.hidden = torch.randn(own, model.hidden, generator=generator, **options)
-        self.slopes = torch.randn(own, model.hidden, generator=generator, **options)
+        self.hidden = torch.randn(rank_tokens, model.hidden, generator=generator, **options)
+        self.slopes = torch.randn(rank_tokens, model.hidden, generator=generator, **options)
         heads = model.kv_heads * _copies(model.kv_heads, point.degree) // point.degree
         shape = (point.context, heads, model.head_width)
         self.context = [
@@ -202,11 +204,13 @@ def _group_attention(
     """Attention of one rank of a group: its share of the heads of all tokens."""
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        own, heads, size = queries.shape
+        rank_tokens, heads, size = queries.shape
         if degree > 1:
             copies = _copies(keys.shape[1], degree)
             keys, values = (part.repeat_interleave(copies, dim=1) for part in (keys, values))
-            parts = [part.reshape(own, degree, -1, size) for part in (queries, keys, values)]
+            parts = [
+                part.reshape(rank_tokens, degree, -1, size) for part in (queries, keys, values)
+            ]
             widths = [part.shape[2] for part in parts]
             # What the exchange gives: the rank's own heads of every rank's tokens.
             mine = torch.cat(parts, dim=2).transpose(0, 1).flatten(0, 1)
@@ -218,7 +222,11 @@ def _group_attention(
         mixed = variable_length_attention(queries, keys, values, packing, kernel)
         if degree == 1:
             return mixed
-        return mixed.view(degree, own, -1, size).transpose(0, 1).reshape(own, heads, size)
+        return (
+            mixed.view(degree, rank_tokens, -1, size)
+            .transpose(0, 1)
+            .reshape(rank_tokens, heads, size)
+        )
 
     return attend
 
@@ -252,13 +260,13 @@ def _measured(
         # Gradients of the input go on to the layer below.
         if passes.inputs:
             passes.inputs[0].grad = None
-    kept = forward.left_bytes
+    saved_bytes = forward.left_bytes
     return {
         "forward_ms": median(forward_ms for forward_ms, _ in times) / layers,
         "backward_ms": median(backward_ms for _, backward_ms in times) / layers,
-        "kept_bytes": max(kept, 0) // layers,
-        "left_bytes": max(kept + backward.left_bytes, 0) // layers,
-        "peak_bytes": max(forward.peak_bytes, kept + backward.peak_bytes),
+        "kept_bytes": max(saved_bytes, 0) // layers,
+        "left_bytes": max(saved_bytes + backward.left_bytes, 0) // layers,
+        "peak_bytes": max(forward.peak_bytes, saved_bytes + backward.peak_bytes),
         "exchanged_bytes": 0,
     }
 
@@ -279,13 +287,14 @@ def _exchanged(
 ) -> Iterator[tuple[Point, dict[str, Any]]]:
     """Times of the exchanges, in the order of their points."""
     for degree in settings.exchange_degrees:
-        own = [p for p in points if p.part == "all_to_all" and p.degree == degree]
+        selected = [p for p in points if p.part == "all_to_all" and p.degree == degree]
         with tempfile.TemporaryDirectory(prefix="railx-") as folder:
-            arguments = (degree, to_dict(settings), [p.tokens for p in own], device.type, folder)
+            lengths = [point.tokens for point in selected]
+            arguments = (degree, to_dict(settings), lengths, device.type, folder)
             processes: Any = mp
             processes.start_processes(_exchange, arguments, nprocs=degree, start_method="spawn")
             times = read_json(Path(folder, "times.json"))
-        yield from zip(own, times, strict=True)
+        yield from zip(selected, times, strict=True)
 
 
 def _exchange(
@@ -310,13 +319,15 @@ def _exchange(
         dist.destroy_process_group()
 
 
-def _exchange_times(settings: ProfileSettings, own: int, ranks: int, kind: str) -> dict[str, Any]:
+def _exchange_times(
+    settings: ProfileSettings, rank_tokens: int, ranks: int, kind: str
+) -> dict[str, Any]:
     """Queries, keys and values there and the output back; the same again backward."""
     model, compute = settings.model, PRECISIONS[settings.precision]
     narrow = model.kv_heads * model.head_width
     widths = (model.hidden + 2 * narrow, model.hidden)
     sent = [
-        torch.zeros(ranks, max(own * width // ranks, 1), dtype=compute, device=kind)
+        torch.zeros(ranks, max(rank_tokens * width // ranks, 1), dtype=compute, device=kind)
         for width in widths
     ]
     received = [torch.empty_like(part) for part in sent]
@@ -338,7 +349,7 @@ def _exchange_times(settings: ProfileSettings, own: int, ranks: int, kind: str) 
     dist.all_reduce(passes, dist.ReduceOp.MAX)
     forward_ms, backward_ms = passes.median(dim=1).values.tolist()
     # All queries and outputs, keys and values, forward and backward, as planners count.
-    moved = 4 * compute.itemsize * own * (model.hidden + narrow)
+    moved = 4 * compute.itemsize * rank_tokens * (model.hidden + narrow)
     return {
         "forward_ms": forward_ms,
         "backward_ms": backward_ms,

@@ -325,7 +325,7 @@ def pipeline_shape(plan: Plan) -> tuple[int, int]:
     in every batch.
     """
     pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
-    found = []
+    shape = []
     for what, counts in (
         ("stages", {pipeline.stages for pipeline in pipelines}),
         ("ranks a stage", {pipeline.degree for pipeline in pipelines}),
@@ -335,8 +335,8 @@ def pipeline_shape(plan: Plan) -> tuple[int, int]:
                 "plan",
                 f"pipelines with {sorted(counts)} {what}; allowed: the same number in every batch",
             )
-        found.append(counts.pop())
-    stages, degree = found
+        shape.append(counts.pop())
+    stages, degree = shape
     return stages, degree
 
 
@@ -371,15 +371,15 @@ def _check_heads(model: ModelSettings, degree: int) -> None:
 
 def _check_recomputed(plan: Plan, model: ModelSettings, stages: int) -> None:
     """A stage recomputes no more layers than it has."""
-    held = [len(layers) for layers in stage_layers(model.layers, stages)]
+    stage_sizes = [len(layers) for layers in stage_layers(model.layers, stages)]
     for batch in plan.pipeline_batches():
         for index, pipeline in enumerate(batch.pipelines):
             for number, chunk in enumerate(pipeline.chunks):
                 for stage, layers in enumerate(chunk.checkpoint_layers):
-                    if layers > held[stage]:
+                    if layers > stage_sizes[stage]:
                         raise SettingsError(
                             "plan",
                             f"batch {batch.iteration}, pipeline {index}, chunk {number}:"
                             f" checkpoint_layers {layers} on stage {stage}; allowed: at most"
-                            f" {held[stage]}, the layers of the stage",
+                            f" {stage_sizes[stage]}, the layers of the stage",
                         )

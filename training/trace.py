@@ -105,13 +105,13 @@ class Issued:
     waited: _Mark = None
     resumed: _Mark = None
     times: _Times | None = None
-    in_place: bool = False
+    inline: bool = False
 
     def ran(self, start_ns: int, end_ns: int, busy_ns: int) -> None:
         """The operation was carried out at these times, by the calling thread."""
         self.times = (start_ns, end_ns, busy_ns)
         if threading.get_ident() == self.thread and self.waited is None:
-            self.in_place = True
+            self.inline = True
             self.waited, self.resumed = self.issued, self.recorder.mark()
 
     @contextlib.contextmanager
@@ -123,8 +123,8 @@ class Issued:
         try:
             yield
         finally:
-            if first or self.in_place:
-                self.resumed, self.in_place = self.recorder.mark(), False
+            if first or self.inline:
+                self.resumed, self.inline = self.recorder.mark(), False
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from railx.settings import to_dict
 from training.checkpoint import Checkpoint, newest_checkpoint
 from training.settings import RunSettings
 
-__all__ = ["PLACES", "Unfinished", "read_part", "run_identity", "write_part"]
+__all__ = ["CHECKPOINT_FOLDERS", "Unfinished", "read_part", "run_identity", "write_part"]
 
 _FOLDER, _CHECKPOINT = "unfinished", "checkpoint"
 #: The folders of a run's folder that may hold a checkpoint, the latest first.
-PLACES = (_FOLDER, _CHECKPOINT)
+CHECKPOINT_FOLDERS = (_FOLDER, _CHECKPOINT)
 
 
 class Unfinished:
@@ -73,23 +73,23 @@ class Unfinished:
         """The last whole checkpoint of this run, if any."""
         return newest_checkpoint(self.folder) if self.difference() is None else None
 
-    def told(self) -> str:
+    def description(self) -> str:
         """What is kept, in words; "" where nothing is."""
         blocks, last = sum(1 for _ in self.blocks()), self.checkpoint()
         if not blocks and last is None:
             return ""
-        found = [f"{blocks} finished block{'s' * (blocks != 1)}"]
+        parts = [f"{blocks} finished block{'s' * (blocks != 1)}"]
         if last is not None:
-            found.append(f"a checkpoint of block {last.block + 1} after {last.step} steps")
-        return f"{self.folder} keeps {' and '.join(found)}; the same command goes on from there"
+            parts.append(f"a checkpoint of block {last.block + 1} after {last.step} steps")
+        return f"{self.folder} keeps {' and '.join(parts)}; the same command goes on from there"
 
     def end(self) -> None:
         """The results are written: leave the last checkpoint alone."""
-        last, place = newest_checkpoint(self.folder), self.out / _CHECKPOINT
+        last, target = newest_checkpoint(self.folder), self.out / _CHECKPOINT
         if last is not None:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True)
-            last.folder.replace(place / last.folder.name)
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            last.folder.replace(target / last.folder.name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _block(self, number: int) -> Path:

@@ -55,8 +55,8 @@ def peak_tflop_s(device_name: str, precision: str) -> float | None:
     """The published peak of a device; None where it is not in the table."""
     if precision != "bfloat16":
         return None
-    known = [name for name in PEAK_TFLOP_S if device_name.startswith(name)]
-    return PEAK_TFLOP_S[max(known, key=len)] if known else None
+    names = [name for name in PEAK_TFLOP_S if device_name.startswith(name)]
+    return PEAK_TFLOP_S[max(names, key=len)] if names else None
 
 
 def flop_utilisation(

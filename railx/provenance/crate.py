@@ -70,14 +70,14 @@ def run_crate(
     commits = sorted({record["commit"] for record in records.values() if record["commit"]})
     if commits:
         main["version"] = ", ".join(commits)
-    made = _Files(crate, folder)
+    files = _Files(crate, folder)
     for path, record in sorted(records.items()):
-        _add_job(crate, made, folder, path, record, stages)
+        _add_job(crate, files, folder, path, record, stages)
     crate.add_action(
         main,
         identifier="#run",
-        object=[made.file(f"{folder}/{config}")],
-        result=[made.file(f"{folder}/{report}")],
+        object=[files.file(f"{folder}/{config}")],
+        result=[files.file(f"{folder}/{report}")],
         properties={
             "name": f"Run of experiment {experiment}",
             "startTime": min(record["started_utc"] for record in records.values()),
@@ -95,21 +95,21 @@ class _Files:
     def __init__(self, crate: Any, folder: str) -> None:
         self._crate = crate
         self._folder = f"{folder}/"
-        self._known: dict[str, Any] = {}
+        self._entities: dict[str, Any] = {}
 
     def file(self, path: str, digest: str = "") -> Any:
         """A file of the crate, or the mention of one outside of it."""
         inside = path.startswith(self._folder)
         identifier = path.removeprefix(self._folder) if inside else f"#file-{path}"
-        if identifier not in self._known:
-            self._known[identifier] = (
+        if identifier not in self._entities:
+            self._entities[identifier] = (
                 self._crate.add_file(dest_path=identifier)
                 if inside
                 else self._crate.add(
                     _entity(self._crate, identifier, {"@type": "CreativeWork", "name": path})
                 )
             )
-        entity = self._known[identifier]
+        entity = self._entities[identifier]
         if digest:
             entity["sha256"] = digest
         kind = _FORMATS.get(PurePosixPath(path).suffix)
@@ -124,7 +124,7 @@ class _Files:
 
 def _add_job(
     crate: Any,
-    made: _Files,
+    files: _Files,
     folder: str,
     path: str,
     record: Mapping[str, Any],
@@ -152,8 +152,8 @@ def _add_job(
     action = crate.add_action(
         stage,
         identifier=f"#job-{name}",
-        object=made.files(record["inputs"]),
-        result=made.files(record["outputs"]),
+        object=files.files(record["inputs"]),
+        result=files.files(record["outputs"]),
         properties={
             "name": f"Job {name}",
             "startTime": record["started_utc"],
@@ -161,7 +161,7 @@ def _add_job(
             "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
         },
     )
-    action["subjectOf"] = made.file(f"{folder}/{path}")
+    action["subjectOf"] = files.file(f"{folder}/{path}")
     action["resourceUsage"] = _usage(crate, name, record)
 
 
@@ -191,8 +191,8 @@ def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:
 
 
 def _once(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:
-    known = crate.dereference(identifier)
-    return known if known is not None else crate.add(_entity(crate, identifier, properties))
+    entity = crate.dereference(identifier)
+    return entity if entity is not None else crate.add(_entity(crate, identifier, properties))
 
 
 def _entity(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:

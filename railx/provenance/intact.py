@@ -26,12 +26,12 @@ def check_intact(files: Iterable[str | Path], results: Path) -> None:
         recorded = _recorded(path, results)
         if recorded is None or not path.is_file():
             continue
-        found = digest_of(path)
-        if found != recorded:
+        digest = digest_of(path)
+        if digest != recorded:
             aside = path.with_name(path.name + DAMAGED)
             path.replace(aside)
             raise UserError(
-                f"{path}: is damaged: {aside.stat().st_size} bytes with sha256 {found[:12]}, its"
+                f"{path}: is damaged: {aside.stat().st_size} bytes with sha256 {digest[:12]}, its"
                 f" job made {recorded[:12]}; it is set aside as {aside.name}, and the next run"
                 " makes it anew"
             )

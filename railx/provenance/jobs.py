@@ -75,12 +75,12 @@ def job_record(
 
 def digest_of(path: str | Path) -> str:
     """SHA-256 (hexadecimal) of a file, or of the files of a folder with their names."""
-    place, digest = Path(path), hashlib.sha256()
-    if place.is_dir():
-        for inner in sorted(path for path in place.rglob("*") if path.is_file()):
-            digest.update(f"{inner.relative_to(place)}\0{digest_of(inner)}\0".encode())
+    source, digest = Path(path), hashlib.sha256()
+    if source.is_dir():
+        for inner in sorted(path for path in source.rglob("*") if path.is_file()):
+            digest.update(f"{inner.relative_to(source)}\0{digest_of(inner)}\0".encode())
         return digest.hexdigest()
-    with place.open("rb") as file:
+    with source.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
@@ -102,6 +102,6 @@ def now_utc() -> str:
 def _digests(paths: Iterable[str | Path]) -> dict[str, str]:
     digests = {}
     for path in paths:
-        place = Path(path)
-        digests[shipped_name(place)] = digest_of(place)
+        source = Path(path)
+        digests[shipped_name(source)] = digest_of(source)
     return dict(sorted(digests.items()))

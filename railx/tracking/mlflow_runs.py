@@ -38,7 +38,7 @@ from railx.tracking.store import (
     store_address,
 )
 
-__all__ = ["found_in_mlflow", "log_to_mlflow"]
+__all__ = ["first_mlflow_runs", "log_to_mlflow"]
 
 #: MLflow's own limits on keys and values, and on a digest of a data set.
 _KEY_CHARACTERS = 250
@@ -52,7 +52,7 @@ _STEPS = 1000
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def found_in_mlflow(
+def first_mlflow_runs(
     results: Sequence[StageResult],
     settings: TrackingSettings,
     folder: Path,

@@ -117,9 +117,9 @@ class TrackedRun:
     name: str
     digest: str
     mlflow_run: str | None
-    mlflow_found: bool
+    mlflow_logged_before: bool
     wandb_run: str | None
-    wandb_found: bool
+    wandb_logged_before: bool
 
 
 def result_digest(config: Any, inputs: Iterable[str | Path] = (), code: str = "") -> str:

@@ -24,7 +24,7 @@ from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import INVOCATION_STAGE
 from railx.tracking.views import logged_names, write_views
 
-__all__ = ["found_in_wandb", "log_to_wandb", "wandb_session"]
+__all__ = ["first_wandb_runs", "log_to_wandb", "wandb_session"]
 
 #: W&B's own limit on a tag.
 _TAG_CHARACTERS = 64
@@ -32,7 +32,7 @@ _TAG_CHARACTERS = 64
 _PLACES = ("CACHE", "CONFIG", "DATA")
 
 
-def found_in_wandb(
+def first_wandb_runs(
     results: Sequence[StageResult], folder: Path, experiment: str, but: str = ""
 ) -> dict[str, str]:
     """The first run of each result in the ledger by the result's key.
@@ -61,7 +61,7 @@ def log_to_wandb(
     """
     ledger = Ledger(folder)
     done = {str(line["run"]) for line in ledger.runs()}
-    first = found_in_wandb(results, folder, invocation.experiment, invocation.name)
+    first = first_wandb_runs(results, folder, invocation.experiment, invocation.name)
     runs = {result.key: _run_id(invocation, result.key) for result in results}
     missing = [result for result in results if runs[result.key] not in done]
     above = _run_id(invocation, "")

@@ -141,7 +141,7 @@ class Rank:
         self.whole.zero_grad()
         total = torch.zeros((), dtype=torch.float64)
         for part in whole_sequences(batch):
-            packed, packing = pack([part], self.sequences), Packing.whole([part.length])
+            packed, packing = pack([part], self.sequences), Packing.without_context([part.length])
 
             def attend(
                 layer: int,
