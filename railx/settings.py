@@ -4,17 +4,17 @@ The mapping is a resolved Hydra config or a JSON file. Every room declares its s
 as frozen dataclasses; the type hints are the schema:
 
 * ``Annotated[int, AtLeast(1)]`` carries a range, ``Literal["a", "b"]`` a choice;
-* a union of dataclasses is told apart by the one field that is a ``Literal`` in all of
-  them (the discriminator, e.g. ``family``);
+* a union of dataclasses has a discriminator: the field that is a ``Literal`` in all of
+  them (e.g. ``family``);
 * a rule over several fields goes into ``__post_init__`` and raises
-  :class:`SettingsError` with the field's own name.
+  :class:`SettingsError` with the name of the field.
 
-A string literal below a field says what the field is; ``workflow/schemas.py`` makes the
-JSON Schemas of ``conf/`` and docs/reference.md from that and from the type hints.
+A string literal below a field describes it; ``workflow/schemas.py`` makes the JSON
+Schemas of ``conf/`` and docs/reference.md from these and from the type hints.
 
-``load`` checks every key, type and range and names the full path of what is wrong. It
-needs the standard library alone, so that the same check guards a Snakemake run and a
-bare GPU node.
+``load`` checks every key, type and range; errors name the full path of the key. It
+needs the standard library only, so that Snakemake and a bare GPU node run the same
+check.
 """
 
 from __future__ import annotations
@@ -51,17 +51,14 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Largest whole number that every table, JSON file and double holds exactly.
+#: Largest integer that tables, JSON files and doubles represent exactly.
 MAX_INTEGER = 2**53
 #: Largest magnitude of any other number; products of larger ones overflow.
 MAX_NUMBER = 1e18
 
 
 class SettingsError(UserError):
-    """A setting that cannot be used.
-
-    One line names the key and says what is allowed.
-    """
+    """An invalid setting; the message has the key and the allowed values."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}" if key else message)
@@ -69,15 +66,12 @@ class SettingsError(UserError):
         self.message = message
 
     def under(self, prefix: str) -> SettingsError:
-        """The same error seen from a level further up."""
+        """The same error with a prefix before its key."""
         return SettingsError(_join(prefix, self.key), self.message)
 
 
 class Constraint(Protocol):
-    """What an ``Annotated`` hint may carry: a test and the words for what it allows.
-
-    The keywords of JSON Schema say the same.
-    """
+    """A constraint in an ``Annotated`` hint: test, description and JSON Schema."""
 
     @property
     def allowed(self) -> str: ...
@@ -183,7 +177,7 @@ class PowerOfTwo:
 
 @dataclass(frozen=True)
 class NotEmpty:
-    """Text, a list or a mapping that holds something."""
+    """Text, a list or a mapping that is not empty."""
 
     allowed: str = "not empty"
 
@@ -197,10 +191,9 @@ class NotEmpty:
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """A choice among values known only when the module is imported.
+    """A choice among values that are computed at import.
 
-    Given a function, the values are known when settings are read. ``Literal`` is better
-    where it can be written.
+    A function computes them when settings are read. Prefer ``Literal`` for constants.
     """
 
     given: tuple[Any, ...] | Callable[[], tuple[Any, ...]]
@@ -227,12 +220,11 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Registered:
-    """A union whose members stand in a list elsewhere.
+    """A union whose members are registered elsewhere.
 
-    It is looked up when settings are read. ``key`` is the field that tells the members
-    apart. ``members`` gives the settings class behind each of its values. ``most`` is
-    the largest whole number in any of them: what members compute from their settings
-    must end.
+    It is looked up when settings are read. ``key`` is the discriminator, ``members``
+    returns the settings class of each of its values. ``most`` is the largest integer
+    allowed in a member's settings, because computations must end.
     """
 
     key: str
@@ -241,7 +233,7 @@ class Registered:
 
 
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
-    """Build ``hint`` from plain data; what is built already stays.
+    """Build ``hint`` from plain data; instances are returned unchanged.
 
     ``hint`` is a dataclass, a union of dataclasses or a container of them. Raises
     :class:`SettingsError` that names the key below ``path`` and what is allowed.
@@ -257,10 +249,7 @@ def field_hints(cls: type) -> dict[str, Any]:
 
 @functools.cache
 def told_apart(options: tuple[Any, ...]) -> tuple[str, dict[Any, type]]:
-    """The field that tells the options apart, and the option behind each of its values.
-
-    It is a Literal in every option.
-    """
+    """The discriminator, a Literal in every option, and the option by its value."""
     for name in field_hints(options[0]):
         literals = [field_hints(option).get(name) for option in options]
         if all(get_origin(literal) is Literal for literal in literals):
@@ -310,7 +299,7 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         return loaded
     if origin is Literal:
         for choice in get_args(hint):
-            # True equals 1, and 2.0 stands for 2 as in any whole number.
+            # True equals 1 and is refused; 2.0 is accepted as 2.
             if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                 return choice
         raise SettingsError(path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}")
@@ -356,7 +345,7 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
 
 
 def _digits(value: float) -> str:
-    """A number, or how long it is where it would fill lines."""
+    """A number, or its number of digits if it is long."""
     shown = f"{value:,}" if isinstance(value, int) else f"{value:g}"
     return shown if len(shown) <= 40 else f"a number of {math.ceil(math.log10(abs(value)))} digits"
 
@@ -400,7 +389,7 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
 
 
 def _joined_literals(options: tuple[Any, ...]) -> list[Any]:
-    """The options of a union, all choices of literals as one of them."""
+    """The options of a union, with all literals joined into one."""
     choices = [
         choice for option in options if get_origin(option) is Literal for choice in get_args(option)
     ]
@@ -420,7 +409,7 @@ def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -
     if not isinstance(value, Mapping):
         raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")
     chosen = value.get(key)
-    # A list or mapping is no key of another.
+    # Lists and mappings cannot be keys.
     if not isinstance(chosen, (str, int)) or chosen not in members:
         raise SettingsError(
             _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, members))}"

@@ -1,16 +1,16 @@
-"""Checkpoints: parameters and optimizer of a run between two steps, cut for no plan.
+"""Checkpoints: parameters and optimizer between two steps, independent of the plan.
 
 Notable:
 
-* ``torch.distributed.checkpoint`` writes what every rank keeps under the parameter's
-  name in the whole model. Whoever reads takes its own rows and layers out of that: any
-  other number of ranks, sharded or not, as a pipeline or not;
-* a checkpoint is written beside its place and renamed when it is whole, and only then
-  the one before it goes. A process killed in between leaves the last whole one;
-* ``checkpoint.json`` in it says what was trained: the model, the seed, and which tokens
-  every step so far took. A run that would not go on from just that is refused;
-* all ranks see the folder. Reading one unpickles its index, as torch wrote it: take
-  none from a stranger.
+* ``torch.distributed.checkpoint`` writes the tensors of all ranks under parameter
+  names. A reader loads its rows and layers: with any number of ranks, sharded or not,
+  as a pipeline or not;
+* a checkpoint is written to a temporary folder, then renamed, and then the previous one
+  is removed. A process killed in between leaves a complete checkpoint;
+* ``checkpoint.json`` in it describes the training: the model, the seed, and a digest of
+  the tokens of every step. A run that differs from it is refused;
+* all ranks see the folder. Reading a checkpoint unpickles its index: load trusted
+  checkpoints only.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ _DESCRIPTION = "checkpoint.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: where it is, and what it says of itself.
+    """A complete checkpoint.
 
-    ``step`` counts the steps that are in it, ``block`` is the block of its run.
+    ``step`` is the number of finished steps, ``block`` the block of its run,
+    ``trained`` the description of the training.
     """
 
     folder: Path
@@ -68,10 +69,10 @@ class Checkpoint:
 
 
 def trained(settings: RunSettings, plan: Plan, sequences: Sequences) -> dict[str, Any]:
-    """What decides about the weights, as plain data, whatever plan shares it out.
+    """The inputs that determine the weights, as plain data, independent of the plan.
 
-    The digests are those of the plan's batches in turn: of the ids and lengths of their
-    sequences, and of the tokens.
+    Per batch of the plan a digest of the ids and lengths of its sequences and a digest
+    of its tokens.
     """
     model = {key: value for key, value in to_dict(settings.model).items() if key != "name"}
     sequences_by_batch = [sorted(sequence_lengths(batch)) for batch in plan.batches]
@@ -97,10 +98,10 @@ def save_checkpoint(
     control: dist.ProcessGroup,
     also: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write a checkpoint into ``folder`` in place of those that are there.
+    """Write a checkpoint into ``folder`` and remove the others.
 
-    Every rank calls it at the same point; ``control`` holds all of them. ``also``
-    writes more files into it, on rank 0.
+    Every rank of ``control`` calls it at the same point. ``also`` writes more files
+    into the checkpoint, on rank 0.
     """
     distributed = _torch_checkpoint()
     name = f"block_{block:03d}_step_{step:06d}"
@@ -131,7 +132,7 @@ def save_checkpoint(
 def load_checkpoint(
     checkpoint: Checkpoint, engine: Engine, control: dist.ProcessGroup | None = None
 ) -> None:
-    """Put a checkpoint into an engine; every rank calls it at the same point."""
+    """Load a checkpoint into an engine; every rank calls it at the same point."""
     distributed = _torch_checkpoint()
     state = engine.state_dict()
     distributed.load(
@@ -143,7 +144,7 @@ def load_checkpoint(
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The whole checkpoint of the last block and step below ``folder``, if any."""
+    """The complete checkpoint of the last block and step in ``folder``, if any."""
     candidates = [
         (int(match[1]), int(match[2]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())
@@ -153,9 +154,9 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def find_checkpoint(path: Path, subfolders: Iterable[str]) -> Checkpoint:
-    """The checkpoint that ``path`` is, or the newest one of the run's folder ``path``.
+    """The checkpoint ``path``, or the newest one of the run's folder ``path``.
 
-    ``subfolders`` are the folders of a run that may hold some, the latest first.
+    ``subfolders`` are the folders of a run with checkpoints, the latest first.
     ValueError, one line, where there is none.
     """
     if (path / _DESCRIPTION).is_file():
@@ -172,9 +173,9 @@ def find_checkpoint(path: Path, subfolders: Iterable[str]) -> Checkpoint:
 def check_checkpoint(
     checkpoint: Checkpoint, settings: RunSettings, plan: Plan, sequences: Sequences
 ) -> None:
-    """Refuse a checkpoint that this run would not go on from as if never stopped.
+    """Refuse a checkpoint of a run with other weights or data.
 
-    ValueError, one line, names what differs: model, seed, precision, sequences or
+    ValueError, one line, names the difference: model, seed, precision, sequences or
     tokens of a step, the name or the shape of a parameter.
     """
     where, expected, stored = (
@@ -252,12 +253,12 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def _torch_checkpoint() -> Any:
-    """Torch's module, which is slow to import; most runs never need it."""
+    """Torch's module, imported at its first use because the import is slow."""
     return importlib.import_module("torch.distributed.checkpoint")
 
 
 def _sync(folder: Path) -> None:
-    """A rename is safe once its folder is."""
+    """Flush a folder, so that a rename in it survives a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,14 +2,13 @@
 --config resolved.json --out DIR``.
 
 The program is plain PyTorch: FSDP2 over the replicas of a stage, tensor parallelism by
-DTensor inside a server, torch's ``Schedule1F1B`` between stages. Nothing of it knows
-the network; every rank runs it over electrical rails and in both optical modes at each
-reconfiguration latency. A block more may kill the controller in its middle and start it
-again.
+DTensor inside a server, torch's ``Schedule1F1B`` between stages, independent of the
+network. Every rank runs it over electrical rails and in both optical modes at each
+reconfiguration latency. A further block may kill and restart the controller.
 
-Every block starts anew from the same seed, so that losses must agree. Iterations begin
-together, held by a gloo group that the fabric does not see. The schedule that
-provisioned blocks announce by is that of the electrical one, which runs first.
+Every block starts from the same seed, so that losses must agree. A barrier on a gloo
+group that the fabric does not see starts each iteration. Provisioned blocks announce
+circuits by the schedule of the electrical block, which runs first.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from training.trace import Recorder
 
 __all__ = ["main"]
 
-#: A block of a few iterations writes less than one.
+#: A block of a few iterations writes less than 1 MiB.
 _JOURNAL_MIB = 64
 
 
@@ -92,7 +91,7 @@ def _say(message: object) -> None:
 def _rank(plain: dict[str, Any], out: str) -> None:
     settings: LiveSettings = load(LiveSettings, plain)
     torch.set_num_threads(1)
-    # FSDP2 warns of outputs that are views; nothing here works in place.
+    # FSDP2 warns of outputs that are views; this program has no in-place operations.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.fabric.timeout_s))
@@ -133,7 +132,7 @@ def _rank(plain: dict[str, Any], out: str) -> None:
 def _fabric(block: LiveBlock, scratch: Path, journal: Path) -> FabricSettings:
     """The fabric of a block, with a journal.
 
-    A switch whose controller is killed keeps its light.
+    A switch keeps its light paths while its controller restarts.
     """
     fabric = block.fabric
     if fabric.journal is None:
@@ -151,7 +150,7 @@ def _block(
     schedule: CircuitSchedule | None,
     controller: Controller | None,
 ) -> tuple[list[dict[str, Any]], Reading]:
-    """A row for each timed iteration on this rank, and the processor time of all."""
+    """A row per timed iteration of this rank, and the processor time of them all."""
     if block.fabric.mode == "provisioned":
         backend.use_schedule(schedule)
     program = Program(settings)
@@ -170,7 +169,7 @@ def _block(
         backend.begin_iteration(iteration)
         killer = None
         if block.controller_restarted and controller is not None and iteration == restart:
-            # In the middle of the iteration, by what the last one took.
+            # In the middle of the iteration, by the time of the last one.
             killer = threading.Timer(rows[-1]["iteration_ms"] / 2000, controller.restart)
             killer.start()
         loss = program.step(iteration)
@@ -201,7 +200,7 @@ def _block(
 
 
 def _block_columns(block: LiveBlock) -> dict[str, Any]:
-    """What tells the block apart in tables, and what its times are."""
+    """The columns that identify the block in tables, and the fidelity of its times."""
     mode = block.fabric.mode
     return {
         "mode": mode,

@@ -20,7 +20,7 @@ __all__ = ["LiveBlock", "LiveSettings", "journal_path", "live_blocks"]
 class LiveSettings:
     """A program of torch's own parallelisms: FSDP2, DTensor tensor parallelism, 1F1B.
 
-    Rank = (stage * replicas + replica) * tensor_parallel + its place in the tensor
+    Rank = (stage * replicas + replica) * tensor_parallel + the rank in the tensor
     parallel group, which is a server. So tensor parallelism stays within servers, data
     and pipeline parallelism take the rails.
     """
@@ -116,8 +116,5 @@ def live_blocks(settings: LiveSettings) -> list[LiveBlock]:
 
 
 def journal_path(out: Path, number: int) -> Path:
-    """Where the controller of a block writes down what happens to it.
-
-    Unless the settings say where. ``number`` is the block's place.
-    """
+    """The controller's journal of block ``number``, unless the settings have a path."""
     return out / f"journal.{number}.jsonl"

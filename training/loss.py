@@ -1,8 +1,7 @@
 """The loss of next-token prediction: sums of cross entropies over the tokens.
 
-A vocabulary is wide: the scores of all tokens at once would be the largest tensor of a
-step. ``chunked_token_loss`` makes the scores of a few tokens at a time, takes from them
-what the loss and its gradients need, and drops them.
+The scores of all tokens over the vocabulary would be the largest tensor of a step.
+``chunked_token_loss`` computes scores, loss and gradients for a few tokens at a time.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ def chunked_token_loss(hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tok
     """``token_loss_sum(hidden @ weight.T, labels)``, ``chunk_tokens`` tokens at a time.
 
     ``hidden`` [T, width] in the precision of the product, ``weight`` [vocabulary,
-    width] in that or a finer one. The gradients of both are made in the forward pass,
-    while a chunk's scores are at hand: nothing is computed twice, and from there to the
-    backward pass they are kept instead of the scores.
+    width] in that or a finer one. The forward pass computes the gradients of both from
+    a chunk's scores and saves them for the backward pass instead of the scores.
     """
     loss: Tensor = _ChunkedTokenLoss.apply(hidden, weight, labels, chunk_tokens)  # type: ignore[no-untyped-call]
     return loss
@@ -65,7 +63,7 @@ class _ChunkedTokenLoss(torch.autograd.Function):
             negative_ones = logarithms.new_full(index.shape, -1)
             loss -= logarithms.gather(1, index).masked_fill_(ignored, 0).sum()
             # The derivative by the scores: the probabilities, less one at the label.
-            # What is ignored is taken out of the narrow tensors that it meets.
+            # Ignored tokens are masked in the narrower tensors below.
             slope = logarithms.exp_().scatter_add_(1, index, negative_ones)
             slope = slope.to(hidden.dtype)
             if hidden_gradient is not None:

@@ -3,19 +3,19 @@ resolved.json --out points.json``.
 
 Notable:
 
-* one process computes what a rank of a Ulysses group computes: its share of the tokens
-  outside attention, all tokens and its share of the heads inside. What the group would
-  exchange is rearranged as for the exchange, and not sent;
+* one process computes the work of a rank of a Ulysses group: its share of the tokens
+  outside attention, all tokens and its share of the heads inside. Tensors are
+  rearranged as for the exchange, but not sent;
 * a slice attends to the keys and values of its context, whose gradients the backward
-  pass leaves, as between the chunks of a pipeline;
+  pass computes, as between the chunks of a pipeline;
 * times are the device's (CUDA events), CPU time of one thread, or wall time of several;
-  memory is counted in passes of their own, beyond what was there before: the layers,
-  their gradients and the inputs;
-* what the layers keep is per layer; the peak is that of the layers together;
-* exchanges are measured by processes of their own, one for each rank of the group:
-  what a layer exchanges forward and backward, in wall time, of the slowest rank.
+  memory is counted in separate passes, beyond the layers, their gradients and the
+  inputs;
+* saved bytes are per layer; the peak is that of all layers together;
+* exchanges of a layer, forward and backward, are measured by separate processes, one
+  per rank of the group, in wall time of the slowest rank.
 
-Needs torch and numpy. What cannot be measured ends it with one line and exit code 2.
+Needs torch and numpy. Invalid settings end it with one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     """A row for each point of the profile.
 
-    SettingsError where the device or the kernel is not there.
+    SettingsError where the device or the kernel is missing.
     """
     device = _device(settings)
     _check_exchanges(settings, device)
@@ -135,9 +135,9 @@ def _device(settings: ProfileSettings) -> torch.device:
 def _decoder(
     settings: ProfileSettings, part: str, device: torch.device, compute: torch.dtype
 ) -> Decoder:
-    """Layers from the middle of the model, or a model without layers.
+    """Middle layers of the model, or a model without layers.
 
-    Its weights have the precision of the activations.
+    Weights have the precision of the activations.
     """
     count = settings.layers if part == "layer" else 0
     layer_range = range(1, count + 1) if count else range(0)
@@ -149,7 +149,7 @@ def _decoder(
 
 
 class _Passes:
-    """A forward and a backward pass of a point, again and again on the same inputs."""
+    """Repeated forward and backward passes of a point on the same inputs."""
 
     def __init__(
         self, settings: ProfileSettings, decoder: Decoder, point: Point, kernel: Kernel
@@ -212,9 +212,9 @@ def _group_attention(
                 part.reshape(rank_tokens, degree, -1, size) for part in (queries, keys, values)
             ]
             widths = [part.shape[2] for part in parts]
-            # What the exchange gives: the rank's own heads of every rank's tokens.
-            mine = torch.cat(parts, dim=2).transpose(0, 1).flatten(0, 1)
-            queries, keys, values = torch.split(mine, widths, dim=1)
+            # The result of the exchange: this rank's heads of all tokens.
+            gathered = torch.cat(parts, dim=2).transpose(0, 1).flatten(0, 1)
+            queries, keys, values = torch.split(gathered, widths, dim=1)
         if context:
             earlier = context[layer - 1]
             keys = torch.cat((earlier[0], keys))
@@ -232,7 +232,7 @@ def _group_attention(
 
 
 def _copies(kv_heads: int, degree: int) -> int:
-    """Copies of each key-value head, so that every rank has whole ones."""
+    """Copies of each key-value head, so that every rank has an integer number."""
     return degree // gcd(degree, kv_heads)
 
 
@@ -257,7 +257,7 @@ def _measured(
     with allocations(device) as backward:
         passes.backward(output)
         del output
-        # Gradients of the input go on to the layer below.
+        # The gradient of the input belongs to the layer below.
         if passes.inputs:
             passes.inputs[0].grad = None
     saved_bytes = forward.left_bytes
@@ -272,7 +272,7 @@ def _measured(
 
 
 def _check_exchanges(settings: ProfileSettings, device: torch.device) -> None:
-    """NCCL wants a GPU for each rank."""
+    """Refuse more ranks than GPUs with NCCL."""
     if device.type == "cuda" and settings.exchange_degrees:
         most, there = max(settings.exchange_degrees), torch.cuda.device_count()
         if most > there:
@@ -300,7 +300,7 @@ def _exchanged(
 def _exchange(
     rank: int, ranks: int, plain: Mapping[str, Any], lengths: list[int], kind: str, folder: str
 ) -> None:
-    """One rank of a group: medians of what a layer exchanges, of the slowest rank."""
+    """Run one rank of a group; rank 0 writes the exchange times of a layer."""
     settings: ProfileSettings = load(ProfileSettings, plain, "profile")
     torch.set_num_threads(1)
     if kind == "cuda":
@@ -322,7 +322,7 @@ def _exchange(
 def _exchange_times(
     settings: ProfileSettings, rank_tokens: int, ranks: int, kind: str
 ) -> dict[str, Any]:
-    """Queries, keys and values there and the output back; the same again backward."""
+    """Exchange times of queries, keys and values and of the output, in both passes."""
     model, compute = settings.model, PRECISIONS[settings.precision]
     narrow = model.kv_heads * model.head_width
     widths = (model.hidden + 2 * narrow, model.hidden)
@@ -348,7 +348,7 @@ def _exchange_times(
     )
     dist.all_reduce(passes, dist.ReduceOp.MAX)
     forward_ms, backward_ms = passes.median(dim=1).values.tolist()
-    # All queries and outputs, keys and values, forward and backward, as planners count.
+    # Queries, outputs, keys and values, forward and backward, as planners count.
     moved = 4 * compute.itemsize * rank_tokens * (model.hidden + narrow)
     return {
         "forward_ms": forward_ms,

@@ -1,6 +1,6 @@
-"""The files of a training run: the table of iterations, the traces and the summary.
+"""The files of a training run, written by rank 0 at its end.
 
-Rank 0 writes them when all is done.
+The table of iterations, the traces and the summary.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ _PASSES = pa.schema(
 
 @dataclass(frozen=True)
 class _Step:
-    """One iteration of a block, over all ranks.
-
-    The slowest rank's times and the mean rank's counts.
-    """
+    """One iteration of a block: maximum times and mean counts over all ranks."""
 
     iteration_ms: float
     stall_ms: float
@@ -63,7 +60,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _BlockTimes:
-    """A block in numbers: medians of times over its iterations, means of counts."""
+    """Statistics of a block: medians of times and means of counts over iterations."""
 
     block: Block
     iteration_ms: float
@@ -85,14 +82,14 @@ def write_results(
 ) -> dict[str, Any]:
     """Write the results of a run into ``folder``; returns the summary.
 
-    iterations.parquet, passes.parquet, trace.parquet, trace.json and result.json, the
-    last one last. Traces are of the first repeat; the Chrome trace shows the timed
-    iterations, the table of the trace the warm-up too.
+    iterations.parquet, passes.parquet, trace.parquet, trace.json, and at the end
+    result.json. Traces cover the first repeat; the Chrome trace has the timed
+    iterations, the trace table the warm-up too.
     """
     summed = summary(settings, plan, context, blocks, load_average, begun)
     timed = begun + settings.training.warmup_iterations
     iterations = pa.Table.from_pylist(iteration_rows(settings, plan, context, blocks))
-    # Where all values of a column are missing, nothing says of which type it is.
+    # Arrow cannot infer the type of a column without values.
     for name, kind in (
         ("load_share", pa.float64()),
         ("peak_memory_bytes", pa.int64()),
@@ -120,7 +117,7 @@ def iteration_rows(
 ) -> list[dict[str, Any]]:
     """One row for each block, timed iteration and rank; times in ms.
 
-    A block that was run again has rows of its own under the same repeat.
+    A block that was run again has further rows under the same repeat.
     """
     run = {
         "run": settings.name,
@@ -146,7 +143,7 @@ def iteration_rows(
 def pass_rows(
     settings: RunSettings, plan: Plan, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
-    """One row for each pass that was watched; none where the plan is no pipeline.
+    """One row for each recorded pass; none where the plan is no pipeline.
 
     Times are in ms since the first pass of any rank began.
     """
@@ -174,13 +171,12 @@ def summary(
     load_average: Sequence[float] | None,
     begun: int = 0,
 ) -> dict[str, Any]:
-    """The run in one object.
+    """The summary of the run as a JSON object.
 
-    What ran where, every block, the medians of each setting over its undisturbed
-    repeats, and whether the losses of all blocks agree. Times are those of the slowest
-    rank; requests, operations on circuits still held, and reconfigurations those of the
-    mean rank; all per iteration. ``begun`` counts the steps of the checkpoint that
-    every block began with.
+    Provenance, all blocks, medians of each fabric setting over its undisturbed repeats,
+    and whether the losses of all blocks agree. Times are maxima over ranks; requests,
+    operations on held circuits and reconfigurations are means over ranks; all per
+    iteration. ``begun`` is the step of the checkpoint that blocks began with.
     """
     first, training = blocks[0], settings.training
     difference = _loss_difference(blocks)
@@ -249,7 +245,7 @@ def _block(times: _BlockTimes, context: RankContext) -> dict[str, Any]:
 def _setting(
     fabric: FabricSettings, block_times: Sequence[_BlockTimes], context: RankContext
 ) -> dict[str, Any]:
-    """Medians over the undisturbed repeats; over all where every one was disturbed."""
+    """Medians over the undisturbed repeats; over all where none is undisturbed."""
     repeats = [times for times in block_times if times.block.fabric == fabric]
     undisturbed = _undisturbed(repeats)
     steps = _steps(repeats[0].block)
@@ -277,10 +273,10 @@ def _setting(
 
 
 def _planning(blocks: Sequence[Block]) -> dict[str, float | None]:
-    """What planning beside training took and hid; None where the file was read.
+    """Times of planning during training; None with planning "file".
 
-    Means over the steps: of planning, and of the slowest rank's wait for it. What is
-    hidden is the share of all planning for which nobody waited.
+    Means over the steps of the planning time and of the slowest rank's wait for it, and
+    the share of the planning time that overlaps with training.
     """
     steps: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for number, block in enumerate(blocks):
@@ -315,7 +311,7 @@ def _used(
         [row for times in repeats for row in times.block.rows],
         median(times.iteration_ms for times in _undisturbed(repeats)),
         context.device,
-        # NCCL has a GPU for each rank; with gloo ranks share those of the machine.
+        # NCCL: one GPU per rank; gloo: ranks share the GPUs of the machine.
         context.ranks if context.inner == "nccl" else min(context.ranks, torch.cuda.device_count()),
         settings.training.precision,
     )
@@ -340,7 +336,7 @@ def _over_electrical(
 
 
 def _undisturbed(block_times: Sequence[_BlockTimes]) -> list[_BlockTimes]:
-    """Those that were not disturbed; all where every one was."""
+    """The undisturbed blocks; all where none is undisturbed."""
     return [times for times in block_times if not times.block.disturbed] or list(block_times)
 
 
@@ -378,13 +374,13 @@ def _steps(block: Block) -> list[_Step]:
 
 
 def _peak(peaks: Iterable[list[int] | None]) -> list[int] | None:
-    """The most of every rank over all blocks; None where nothing was counted."""
+    """The maximum of every rank over all blocks; None without counts."""
     counted = [peak for peak in peaks if peak is not None]
     return [max(rank) for rank in zip(*counted, strict=True)] if counted else None
 
 
 def _peak_bytes(blocks: Sequence[Block], column: str, ranks: int) -> list[int] | None:
-    """The most that each rank held after a pass; None where none was watched.
+    """The maximum of ``column`` of each rank; None without recorded passes.
 
     0 for a rank without a chunk.
     """
@@ -398,10 +394,7 @@ def _peak_bytes(blocks: Sequence[Block], column: str, ranks: int) -> list[int] |
 
 
 def _loss_difference(blocks: Sequence[Block]) -> float:
-    """The largest difference of any iteration's loss from the first block's.
-
-    Relative to that.
-    """
+    """The largest relative difference of an iteration's loss from the first block's."""
     losses = [[step.loss for step in _steps(block)] for block in blocks]
     return max(
         abs(other - first) / max(abs(first), 1e-30)
@@ -411,9 +404,9 @@ def _loss_difference(blocks: Sequence[Block]) -> float:
 
 
 def _trace(blocks: Sequence[Block], context: RankContext) -> pa.Table:
-    """The events of the first repeat, with the columns that tell the settings apart.
+    """The events of the first repeat, with columns for the fabric setting.
 
-    Of a block that was run again, those of the last time.
+    The last run of a repeated block counts.
     """
     traced = {block.fabric: block.trace for block in blocks if block.trace is not None}
     tables = []
@@ -432,7 +425,7 @@ def _trace(blocks: Sequence[Block], context: RankContext) -> pa.Table:
 
 
 def _fidelity(mode: str, context: RankContext) -> Fidelity:
-    """Electrical switching is the machine as it is; light paths are emulated."""
+    """Electrical switching is measured; light paths are emulated."""
     if mode != "electrical":
         return "emulated"
     return "measured_gpu" if context.device.type == "cuda" else "measured_cpu"

@@ -1,8 +1,8 @@
-"""A finished run as a Workflow Run RO-Crate: what was made, by which job, from what.
+"""A finished run as a Workflow Run RO-Crate: outputs, jobs and inputs.
 
-The crate is the results folder of an experiment. Its metadata name every file that a
-job wrote with its digest, and for each job an action: the stage with the digest of its
-code and its packages, what it read, what it wrote, when, and the job's own record.
+The crate is the results folder of an experiment. Its metadata list every output file
+with its digest, and for each job an action: the stage with the digest of its code and
+its packages, inputs, outputs, times, and the record of the job.
 Profiles: Process Run Crate and Workflow Run Crate 0.5, Workflow RO-Crate 1.0.
 """
 
@@ -46,7 +46,7 @@ def run_crate(
     ``folder`` is the results folder as the records write it (``results/quick``);
     ``workflow``, ``config``, ``report`` and the keys of ``records`` are paths below it.
     ``records`` holds the records of the jobs (:func:`railx.provenance.job_record`),
-    ``stages`` says in words what each stage does. Raises ValueError without a record.
+    ``stages`` has a description of each stage. Raises ValueError without a record.
     """
     from rocrate.rocrate import ROCrate
 
@@ -90,7 +90,7 @@ def run_crate(
 
 
 class _Files:
-    """The files that jobs read and wrote, each one entity."""
+    """The input and output files of jobs, an entity per file."""
 
     def __init__(self, crate: Any, folder: str) -> None:
         self._crate = crate
@@ -98,7 +98,7 @@ class _Files:
         self._entities: dict[str, Any] = {}
 
     def file(self, path: str, digest: str = "") -> Any:
-        """A file of the crate, or the mention of one outside of it."""
+        """A file of the crate, or a reference to a file outside of it."""
         inside = path.startswith(self._folder)
         identifier = path.removeprefix(self._folder) if inside else f"#file-{path}"
         if identifier not in self._entities:
@@ -166,7 +166,7 @@ def _add_job(
 
 
 def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:
-    """Machine, lock, config and load of a job, as values with a name."""
+    """Machine, lock, config and load of a job as property values."""
     values = {
         "config": record["config"],
         "lock": record["lock"],
