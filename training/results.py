@@ -52,7 +52,7 @@ class _Step:
     stall_ms: float
     wait_ms: float
     requests: float
-    on_held_circuits: float
+    without_request: float
     reconfigurations: float
     loss: float
     gradient_norm: float
@@ -67,7 +67,7 @@ class _BlockTimes:
     stall_ms: float
     wait_ms: float
     requests: float
-    on_held_circuits: float
+    without_request: float
     reconfigurations: float
 
 
@@ -259,7 +259,7 @@ def _setting(
         "stall_ms": median(times.stall_ms for times in undisturbed),
         "wait_ms": median(times.wait_ms for times in undisturbed),
         "requests": median(times.requests for times in undisturbed),
-        "held": median(times.on_held_circuits for times in undisturbed),
+        "held": median(times.without_request for times in undisturbed),
         "reconfigurations": median(times.reconfigurations for times in undisturbed),
         "iteration_over_electrical": median(_over_electrical(undisturbed, block_times)),
         "repeats": sum(not times.block.disturbed for times in repeats),
@@ -348,7 +348,7 @@ def _times(block: Block) -> _BlockTimes:
         stall_ms=median(step.stall_ms for step in steps),
         wait_ms=median(step.wait_ms for step in steps),
         requests=fmean(step.requests for step in steps),
-        on_held_circuits=fmean(step.on_held_circuits for step in steps),
+        without_request=fmean(step.without_request for step in steps),
         reconfigurations=fmean(step.reconfigurations for step in steps),
     )
 
@@ -364,7 +364,7 @@ def _steps(block: Block) -> list[_Step]:
             stall_ms=max(row["stall_ms"] for row in rows),
             wait_ms=max(row["wait_ms"] for row in rows),
             requests=fmean(row["requests"] for row in rows),
-            on_held_circuits=fmean(row["held"] for row in rows),
+            without_request=fmean(row["held"] for row in rows),
             reconfigurations=fmean(row["reconfigurations"] for row in rows),
             loss=rows[0]["loss"],
             gradient_norm=rows[0]["gradient_norm"],
