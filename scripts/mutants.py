@@ -172,11 +172,9 @@ ROOMS = {
     ),
     "input": Room(
         (
+            "railx/effort.py",
             "railx/settings.py",
-            *(
-                f"workflow/{name}.py"
-                for name in ("effort", "fit", "mounts", "places", "trees", "yaml_files")
-            ),
+            *(f"workflow/{name}.py" for name in ("mounts", "places", "trees", "yaml_files")),
         ),
         (
             "tests/ground/test_settings.py",

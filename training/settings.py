@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal
 
+from railx.effort import Cost, Costs
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.planning.plan import Plan, check_ranks
 from railx.planning.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
+    MOST_TIMEOUT_S,
     AtLeast,
     Between,
     Fraction,
@@ -139,13 +141,29 @@ class TrainingSettings:
     """Steps from one checkpoint of parameters and optimizer to the next; 0 writes none.
     A run that was killed goes on from the last one.
     """
-    timeout_s: Annotated[float, Positive()]
+    timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)]
     """A rank that waits longer than this for another one gives up."""
     planning: Literal["file", "while_training"]
     """Where batches come from: ``file``, the finished plan; ``while_training`` plans
     each of them once more, with the plan's own planner and inputs and in a process of
     its own, while the ranks train the one before. It must come out as in the file.
     """
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        latencies = (*self.on_demand_latencies_ms, *self.provisioned_latencies_ms)
+        # A step switches its circuits some four times, and there are some 48 steps.
+        longest = Cost(4e-3 * 48)
+        blocks_s = 0.02 * (1 + len(latencies)) + 4e-3 * sum(latencies)
+        steps = (self.warmup_iterations + self.iterations) * self.repeats
+        return {
+            "most_extra_repeats": Cost(1) * self.most_extra_repeats,
+            "threads_per_rank": Cost(bytes=2**23) * self.threads_per_rank,
+            "loss_chunk_tokens": Cost(bytes=1e3) * self.loss_chunk_tokens,
+            "on_demand_latencies_ms": longest * max(self.on_demand_latencies_ms, default=0),
+            "provisioned_latencies_ms": longest * max(self.provisioned_latencies_ms, default=0),
+            "iterations": Cost(blocks_s, 100.0) * steps,
+        }
 
 
 @dataclass(frozen=True)

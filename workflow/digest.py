@@ -100,6 +100,8 @@ def _graph() -> grimp.ImportGraph:
     return grimp.build_graph(
         *_PACKAGES,
         include_external_packages=True,
+        # They never run.
+        exclude_type_checking_imports=True,
         cache_dir=str(places.cache("imports")),
     )
 

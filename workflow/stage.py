@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from workflow.config import Experiment
+
 __all__ = [
     "ByHand",
     "Columns",
@@ -298,6 +300,10 @@ def _one_process(settings: Settings, item: str) -> Needs:
     return Needs()
 
 
+def _no_check(settings: Any) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage: the word for its rule, its module, its results and its command.
@@ -306,8 +312,10 @@ class Stage:
     item in braces. ``settings`` picks its plain part of an experiment for an item (a
     change in it, and only in it, reruns the job), ``inputs`` the files that the job
     reads, ``modules`` further modules that its code digest covers, ``needs`` the
-    processes that it runs. ``in_folder`` is false for a stage whose files stand at the
-    top of the results.
+    processes that it runs. ``check`` refuses a checked experiment whose settings do not
+    fit together for this stage, ``check_choices`` the same of the checked groups of a
+    stage run by hand, of those that are there: SettingsError, before any job.
+    ``in_folder`` is false for a stage whose files lie at the top of the results.
     """
 
     name: str
@@ -320,6 +328,8 @@ class Stage:
     inputs: Callable[[Settings, str], Inputs] = _no_files
     modules: Callable[[Settings, str], tuple[str, ...]] = _no_modules
     needs: Callable[[Settings, str], Needs] = _one_process
+    check: Callable[[Experiment], None] = _no_check
+    check_choices: Callable[[Mapping[str, Any]], None] = _no_check
     by_hand: ByHand | None = None
     tracked: Tracked | None = None
     in_folder: bool = True

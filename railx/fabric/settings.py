@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from railx.fabric.switches.settings import DAY_MS, EmulatedSwitchSettings, SwitchSettings
-from railx.settings import AtLeast, Between, NotEmpty, Positive, SettingsError
+from railx.settings import MOST_TIMEOUT_S, AtLeast, Between, NotEmpty, Positive, SettingsError
 
 __all__ = ["FabricSettings", "JournalSettings", "Mode", "Priority", "RailSettings"]
 
@@ -45,12 +45,14 @@ class RailSettings:
     port: Annotated[int, Between(0, 65535)]
     """Port that the controller listens on. 0: any free one."""
 
-    timeout_s: Annotated[float, Positive()]
+    timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)]
     """Seconds that a rank waits for circuits or for the controller before the run ends
     in an error. A rank that gives no sign of life for so long is dead.
     """
 
-    heartbeat_s: Annotated[float, Positive()] = field(default=5.0, kw_only=True)
+    heartbeat_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)] = field(
+        default=5.0, kw_only=True
+    )
     """Seconds between two questions of the controller for a rank's sign of life."""
 
     switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)

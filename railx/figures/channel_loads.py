@@ -20,7 +20,7 @@ from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, panel_title, quantity, share_legend
 from railx.figures.words import sentence, spoken
-from railx.settings import AtLeast
+from railx.settings import Between
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class ChannelLoadsSettings(CanvasSettings):
     only: tuple[str, ...]
     """Topologies to show, in that order; empty: all that there are."""
 
-    columns: Annotated[int, AtLeast(1)]
+    columns: Annotated[int, Between(1, 64)]
     """Panels side by side."""
 
     scale: AxisScale

@@ -25,7 +25,7 @@ from railx.figures.theme import (
     share_legend,
 )
 from railx.figures.words import listed, sentence, spoken
-from railx.settings import AtLeast, NotEmpty
+from railx.settings import Between, NotEmpty
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ class CollectiveTimeSettings(CanvasSettings):
     scope: Annotated[str, NotEmpty()]
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
 
-    columns: Annotated[int, AtLeast(1)]
+    columns: Annotated[int, Between(1, 64)]
     """Panels side by side."""
 
 

@@ -20,7 +20,7 @@ from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import FAINT, PALETTE, canvas, lighter, panel_title, quantity, share_legend
 from railx.io import read_json
-from railx.settings import AtLeast, NotEmpty
+from railx.settings import Between, NotEmpty
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ class IterationPartsSettings(CanvasSettings):
     that the experiment has is what the others are compared with; plans that it lacks
     are left out."""
 
-    columns: Annotated[int, AtLeast(1)]
+    columns: Annotated[int, Between(1, 64)]
     """Panels side by side."""
 
 

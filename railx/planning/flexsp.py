@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
+from railx.effort import Cost, Costs
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
@@ -83,6 +84,13 @@ class FlexSPSettings(PlannerBase):
     time_guard_s: Annotated[float, Positive()]
     """Seconds of processor time after which no further round begins. The plan records
     where it struck."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        # A round takes up to a second, and searches end early.
+        return {
+            "effort": Cost(0.1) * self.effort,
+        }
 
 
 @dataclass

@@ -37,6 +37,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.effort import Cost, Costs
 from railx.planning import checkpoints
 from railx.planning.best_schedule import (
     TRAINED,
@@ -162,6 +163,12 @@ class PipelineSettings(PlannerBase):
     """Longest over mean chunk time of the plans that come first, unless that costs more
     than 5 % of the time; null, and with ``chunking: best``: the least time decides.
     """
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "exact_nodes": Cost(1e-3) * self.exact_nodes,
+        }
 
 
 @dataclass(frozen=True)

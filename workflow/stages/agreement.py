@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import Job, Json, Made, Stage, Summary, Table, Tracked, real, text, whole
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -48,6 +52,34 @@ _COLUMNS = (
     | text("flow_fidelity", "packet_fidelity", "fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse topologies without explicit traffic, and studies that would never end."""
+    from railx.families.sizes import vertex_count
+    from railx.network.packets.effort import check_latencies, check_packets
+    from railx.network.patterns import check_pattern, is_large
+    from railx.network.traffic import MOST_EXPLICIT_CHIPS
+    from railx.settings import SettingsError
+
+    agreement, limits = experiment.agreement, experiment.limits
+    loads, repeats = agreement.loads_over_bound, agreement.repeats
+    runs = len(agreement.routings) * len(agreement.traffics) * len(loads)
+    for name in agreement.topologies:
+        topology = experiment.topologies[name]
+        if is_large(topology):
+            raise SettingsError(
+                "agreement.topologies",
+                f"got {name!r}, which is too large; allowed: topologies of at most"
+                f" {MOST_EXPLICIT_CHIPS:,} chips",
+            )
+        for pattern, traffic in agreement.traffics.items():
+            key = f"agreement.traffics.{pattern}"
+            check_pattern(topology, name, traffic, experiment.seed, key)
+        chips = vertex_count(topology)
+        check_packets("agreement", agreement.network, chips, loads, runs, limits, repeats)
+        check_latencies(f"topologies.{name}", topology, agreement.network, limits)
+
+
 STAGE = Stage(
     name="agreement",
     help="the flow model against the packet simulator on the same traffic",
@@ -65,4 +97,5 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("summary", ("comparison",), name="flow_and_packet"),
+    check=check,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from workflow.stage import (
     ByHand,
     Item,
@@ -16,6 +18,10 @@ from workflow.stage import (
     text,
     whole,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -55,6 +61,22 @@ _GROUPS = (
     | text("fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse more ranks than a topology has chips."""
+    from railx.families.sizes import vertex_count
+    from railx.settings import SettingsError
+
+    for name in experiment.bandwidth.topologies:
+        vertices = vertex_count(experiment.topologies[name])
+        if experiment.bandwidth.ranks > vertices:
+            raise SettingsError(
+                "bandwidth.ranks",
+                f"got {experiment.bandwidth.ranks:,}; allowed: fewer than the {vertices:,} chips"
+                f" and switches of {name}",
+            )
+
+
 STAGE = Stage(
     name="bandwidth",
     help="bandwidth and latency of collectives on a topology, by group size and placement",
@@ -76,4 +98,5 @@ STAGE = Stage(
         before={"topology": "topology.graph"},
     ),
     tracked=Tracked("summary", ("groups",)),
+    check=check,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
@@ -18,6 +20,10 @@ from workflow.stage import (
     typed,
     whole,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -52,6 +58,25 @@ def _own_files(experiment: Settings, corpus: str) -> Inputs:
     return {"source": Path(path)} if path is not None else {}
 
 
+def check(experiment: Experiment) -> None:
+    """Refuse lengths and text that are not there; jobs run in the folder of work."""
+    from railx.places import WORK
+    from railx.workload.corpus_check import check_corpus
+
+    for name, corpus in experiment.corpora.items():
+        check_corpus(corpus, f"corpora.{name}", WORK)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen corpus, and of the batches drawn from it."""
+    from railx.workload.corpus_check import check_corpus, check_drawn_batch
+
+    if "corpus" in chosen:
+        check_corpus(chosen["corpus"], "corpus")
+        if {"batch", "seed"} <= chosen.keys():
+            check_drawn_batch(chosen["corpus"], chosen["batch"], chosen["seed"], "")
+
+
 STAGE = Stage(
     name="corpus",
     help="gather or draw the sequences of a corpus",
@@ -79,4 +104,6 @@ STAGE = Stage(
         settings=lambda chosen: {"corpus": chosen["corpus"], "seed": chosen["seed"]},
     ),
     tracked=Tracked("summary", ("summary",)),
+    check=check,
+    check_choices=check_choices,
 )

@@ -5,9 +5,15 @@ Also over scale, and for which prices the cost claims hold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, flag, real, text, whole
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -128,6 +134,22 @@ _RAIL_MAP = (
     | text("fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse prices that are not there."""
+    from railx.economics.price_sets import check_prices
+
+    check_prices(experiment.economics)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen settings."""
+    from railx.economics.price_sets import check_prices
+
+    if "economics" in chosen:
+        check_prices(chosen["economics"])
+
+
 STAGE = Stage(
     name="economics",
     help="bill of materials, cost and power of networks",
@@ -154,4 +176,6 @@ STAGE = Stage(
         settings=lambda chosen: chosen["economics"],
     ),
     tracked=Tracked("summary", ("summary", "bill"), name="costs", fidelity="analytic"),
+    check=check,
+    check_choices=check_choices,
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from railx.places import in_repository
 from workflow.stage import (
@@ -20,6 +21,10 @@ from workflow.stage import (
     Table,
     Tracked,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "check_columns", "run"]
 
@@ -117,6 +122,71 @@ def _modules(experiment: Settings, figure: str) -> tuple[str, ...]:
     return (figure_module(experiment["figures"][figure]["figure"]),)
 
 
+def check(experiment: Experiment) -> None:
+    """Refuse figures that would show nothing of the experiment."""
+    from railx.figures import figure_of
+    from railx.settings import SettingsError, to_dict
+    from workflow.stages import inputs_of, stage_of
+
+    plain = to_dict(experiment)
+    networks = tuple(plain["economics"]["networks"])
+    for name, settings in plain["figures"].items():
+        only = tuple(settings.get("only", ()))
+        read = figure_of(settings["figure"]).inputs
+        for wanted in (one for one in read if one.table):
+            stage = stage_of(wanted.table)
+            known = (
+                stage.items(plain)
+                if stage.item
+                else {"economics": networks, "metrics": tuple(plain["topologies"])}.get(stage.name)
+            )
+            if known is not None and wanted.required:
+                _check_names(f"figures.{name}.only", only, known)
+            needed = stage.item is not None and wanted.required
+            if needed and not inputs_of(STAGE, plain, name)[wanted.key]:
+                raise SettingsError(
+                    f"figures.{name}",
+                    f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
+                    f" at least one (or leave the figure out: ~figures.{name})",
+                )
+        _check_shown(experiment, name, settings)
+        of_economics = any(one.table.startswith("economics.") for one in read if one.table)
+        if of_economics and "reference" in settings:
+            _check_names(f"figures.{name}.reference", (settings["reference"],), networks)
+
+
+def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse words by which a figure would find no row."""
+    known = {
+        ("all_to_all_bandwidth", "traffic"): (experiment.traffic.pattern,),
+        ("ring_all_reduce", "scope"): ("row", "column", "pillar", "nodes", "chips"),
+        ("price_sensitivity", "all_to_all"): ("ideal", "published_routing"),
+        ("utilisation", "policy"): experiment.tenancy.stream.policies,
+        ("cost_scale", "price_set"): experiment.economics.scale.price_sets,
+    }
+    for (figure, field), allowed in known.items():
+        if settings["figure"] == figure and settings[field] is not None:
+            _check_names(f"figures.{name}.{field}", (settings[field],), allowed)
+    if "iteration" in settings:
+        from railx.settings import SettingsError
+
+        batches = max((plan.batch.batches for plan in experiment.plans.values()), default=0)
+        if settings["iteration"] >= batches:
+            raise SettingsError(
+                f"figures.{name}.iteration",
+                f"got {settings['iteration']}; allowed: 0 to {batches - 1}, the batches of plans",
+            )
+
+
+def _check_names(key: str, wanted: Iterable[str], known: Iterable[str]) -> None:
+    from railx.settings import SettingsError
+
+    names = tuple(known)
+    for name in wanted:
+        if name not in names:
+            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(names)}")
+
+
 STAGE = Stage(
     name="figure",
     help="one figure from the tables behind it",
@@ -136,4 +206,5 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("", ("png", "data")),
+    check=check,
 )

@@ -5,8 +5,9 @@ At equal bandwidth and at equal cost.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
@@ -25,7 +26,10 @@ from workflow.stage import (
 
 if TYPE_CHECKING:
     from railx.mapping import Basis, MappingSettings
-    from railx.vocabulary.topology import Topology
+    from railx.vocabulary.placement import Sizes
+    from railx.vocabulary.topology import FamilySettings, Topology
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run", "run_any_topology"]
 
@@ -103,6 +107,69 @@ _COLUMNS = (
     | text("reason", "fidelity")
 )
 
+
+#: Chips and switches of all topologies up to which jobs are placed for a try.
+_MOST_PLACED = 4_000
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse routings that a topology lacks, jobs without room, prices not there."""
+    from railx.economics.price_sets import check_price_set
+    from railx.families import family_of
+    from railx.families.sizes import vertex_count
+    from railx.settings import SettingsError
+
+    mapping, topologies = experiment.mapping, experiment.topologies
+    for name, mapped in mapping.topologies.items():
+        offered = family_of(topologies[name]).routings
+        for routing in mapped.routings:
+            if routing not in offered:
+                raise SettingsError(
+                    f"mapping.topologies.{name}.routings",
+                    f"got {routing!r}; allowed on {name}: {', '.join(offered)}",
+                )
+    vertices = {name: vertex_count(topologies[name]) for name in mapping.topologies}
+    for name, job in mapping.jobs.items():
+        chips, names = job.layout.chips, ", ".join(vertices)
+        if chips > max(vertices.values()):
+            raise SettingsError(
+                f"mapping.jobs.{name}.layout",
+                f"got {chips:,} chips; allowed: what fits at least one of {names}, the"
+                f" largest of {max(vertices.values()):,}",
+            )
+        if sum(vertices.values()) <= _MOST_PLACED and not any(
+            _has_room(topologies[topology], job.layout.sizes) for topology in vertices
+        ):
+            raise SettingsError(
+                f"mapping.jobs.{name}.layout",
+                f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}; allowed: what"
+                f" fits at least one of {names}",
+            )
+    check_price_set(mapping, "mapping")
+
+
+def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
+    from railx.families import build_topology
+    from railx.mapping.layout import place_ranks
+    from railx.settings import SettingsError
+
+    try:
+        place_ranks(build_topology(settings), sizes)
+    except SettingsError as error:
+        if error.key != "layout":
+            raise
+        return False
+    return True
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen settings."""
+    from railx.economics.price_sets import check_price_set
+
+    if "mapping" in chosen:
+        check_price_set(chosen["mapping"], "mapping")
+
+
 STAGE = Stage(
     name="mapping",
     help="time of a training step of each job on a topology (laid out as the mapping's reference)",
@@ -129,4 +196,6 @@ STAGE = Stage(
         run=run_any_topology,
     ),
     tracked=Tracked("summary", ("steps",)),
+    check=check,
+    check_choices=check_choices,
 )

@@ -27,6 +27,9 @@ from workflow.stage import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from workflow.config import Experiment
+
+
 __all__ = ["STAGE", "run"]
 
 
@@ -154,6 +157,25 @@ _COLLECTIVES = (
     | text("fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse positions of a collective that a topology lacks."""
+    from railx.families.sizes import small_graph
+    from railx.network.sub_grid import sub_grid
+    from railx.settings import SettingsError
+
+    if experiment.collective.rows is None and experiment.collective.columns is None:
+        return
+    for name, settings in experiment.topologies.items():
+        graph = small_graph(settings)
+        if graph is None:
+            continue
+        try:
+            sub_grid(graph, experiment.collective)
+        except SettingsError as error:
+            raise SettingsError(f"collective.{error.key}", f"on {name}: {error.message}") from None
+
+
 STAGE = Stage(
     name="network",
     help="traffic on a topology: exact channel loads, throughput bounds and collective times",
@@ -182,4 +204,5 @@ STAGE = Stage(
         before={"topology": "topology.graph"},
     ),
     tracked=Tracked("summary", ("bounds",)),
+    check=check,
 )

@@ -5,10 +5,11 @@ For one routing and traffic pattern, against the offered load.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from railx.network.settings import SweepSettings, TrafficSettings
     from railx.vocabulary.routing.table import RoutingTable
     from railx.vocabulary.topology import Topology
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "WINDOW", "run", "run_one_load", "sweep_seeds"]
 
@@ -191,6 +194,66 @@ _POINTS = (
     | real("ideal_flits_per_chip_cycle")
 )
 
+
+#: Finest share to which a search for a saturation point can be asked for.
+_FINEST_PRECISION = 1e-4
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse sweeps that their topology cannot run, or that would never end."""
+    from railx.families import family_of
+    from railx.families.sizes import vertex_count
+    from railx.network.packets.effort import check_latencies, check_packets, check_table
+    from railx.network.patterns import check_pattern, is_large
+    from railx.network.traffic import MOST_EXPLICIT_CHIPS
+    from railx.settings import SettingsError
+
+    for name, sweep in experiment.sweeps.items():
+        key, network, limits = f"sweeps.{name}", sweep.network, experiment.limits
+        topology = experiment.topologies[sweep.topology]
+        offered = family_of(topology).routings
+        if network.routing not in offered:
+            raise SettingsError(
+                f"{key}.network.routing",
+                f"got {network.routing!r}; allowed on {sweep.topology}: {', '.join(offered)}",
+            )
+        check_pattern(topology, sweep.topology, sweep.traffic, experiment.seed, f"{key}.traffic")
+        if sweep.traffic.pattern != "uniform" and is_large(topology):
+            raise SettingsError(
+                f"{key}.traffic.pattern",
+                f"got {sweep.traffic.pattern!r} on {sweep.topology}; allowed: uniform, or a"
+                f" topology of at most {MOST_EXPLICIT_CHIPS:,} chips",
+            )
+        if sweep.precision < _FINEST_PRECISION:
+            raise SettingsError(
+                f"{key}.precision",
+                f"got {sweep.precision:g}; allowed: at least {_FINEST_PRECISION:g}, as windows are"
+                " so noisy",
+            )
+        check_table(f"{key}.topology", sweep.topology, topology, network.routing, limits)
+        # The search halves what is left: about so many runs beside the loads.
+        runs = 8 + math.ceil(math.log2(1 / sweep.precision))
+        chips = vertex_count(topology)
+        check_packets(key, network, chips, sweep.loads, runs, limits, sweep.repeats)
+        check_latencies(f"topologies.{sweep.topology}", topology, network, limits)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """Refuse one load on the chosen topology that would never end."""
+    from railx.families import check_topology
+    from railx.families.sizes import vertex_count
+    from railx.network.packets.effort import check_latencies, check_packets, check_table
+
+    network = chosen.get("network")
+    if not {"topology", "traffic"} <= chosen.keys() or getattr(network, "model", "") != "packet":
+        return
+    topology, limits = chosen["topology"], chosen["limits"]
+    check_topology(topology)
+    check_table("topology", topology.family, topology, network.routing, limits)
+    check_packets("", network, vertex_count(topology), (chosen["traffic"].load,), 1, limits)
+    check_latencies("topology", topology, network, limits)
+
+
 STAGE = Stage(
     name="packets",
     help="traffic on a topology packet by packet: latency, throughput and hops at one load",
@@ -237,4 +300,6 @@ STAGE = Stage(
             ),
         ),
     ),
+    check=check,
+    check_choices=check_choices,
 )

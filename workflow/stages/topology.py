@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from workflow.stage import (
     ByHand,
     Inputs,
@@ -17,6 +20,10 @@ from workflow.stage import (
     real,
     typed,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -61,6 +68,23 @@ _CIRCUITS = (
     | typed("int32", "line", "node_a", "node_b")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse topologies that no memory holds."""
+    from railx.families.sizes import check_size
+
+    for name, settings in experiment.topologies.items():
+        check_size(settings, experiment.limits, f"topologies.{name}")
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen topology."""
+    from railx.families.sizes import check_size
+
+    if "topology" in chosen:
+        check_size(chosen["topology"], chosen["limits"], "topology")
+
+
 STAGE = Stage(
     name="topology",
     help="build a topology: chips, links, optical circuits, metrics",
@@ -81,4 +105,6 @@ STAGE = Stage(
         settings=lambda chosen: chosen["topology"],
     ),
     tracked=Tracked("metrics", ("metrics",), fidelity="analytic"),
+    check=check,
+    check_choices=check_choices,
 )

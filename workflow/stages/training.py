@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workflow.cluster import nodes_here, ranks_command, reachable
 from workflow.stage import (
@@ -32,6 +32,10 @@ from workflow.stage import (
     whole,
 )
 from workflow.watch import run_program
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -195,6 +199,40 @@ _SETTINGS = (
     | text("fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse runs of plans that cannot be trained."""
+    from railx.planning.best_schedule import TRAINED
+    from railx.settings import SettingsError
+    from training.settings import check_model, check_planner
+
+    for name, run in experiment.runs.items():
+        plan = experiment.plans[run.plan]
+        try:
+            check_planner(plan.planner.planner, "planner")
+            check_model(plan.model)
+        except SettingsError as error:
+            raise SettingsError(
+                f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
+            ) from None
+        # What "best" takes is known when the plan is.
+        schedule = getattr(plan.planner, "schedule", "best")
+        if schedule not in (*TRAINED, "best", "best_trained"):
+            raise SettingsError(
+                f"plans.{run.plan}.planner.schedule",
+                f"got {schedule}, which is simulated only; allowed: {', '.join(TRAINED)},"
+                f" best_trained (run {name})",
+            )
+        # Corpora that are lengths alone have no tokens.
+        tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)
+        if tokens is not None and plan.model.vocabulary < tokens:
+            raise SettingsError(
+                f"plans.{run.plan}.model.vocabulary",
+                f"got {plan.model.vocabulary}; allowed: at least {tokens}, the token ids of"
+                f" corpora.{plan.corpus} (run {name})",
+            )
+
+
 STAGE = Stage(
     name="training",
     help="train a plan under emulated optical switching",
@@ -249,4 +287,5 @@ STAGE = Stage(
             ),
         ),
     ),
+    check=check,
 )

@@ -8,7 +8,9 @@ from workflow.stage import File, Item, Job, Made, Stage, Summary, Table, real, t
 
 if TYPE_CHECKING:
     from railx.vocabulary.reconfiguration import ReconfigurationPlan
-    from railx.vocabulary.topology import Topology
+    from railx.vocabulary.topology import FamilySettings, Topology
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -85,6 +87,56 @@ _COLUMNS = (
     | text("fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse two topologies that are not settings of the same switches."""
+    from railx.families import family_of
+    from railx.families.sizes import small_graph
+    from railx.settings import SettingsError
+    from railx.vocabulary.reconfiguration import check_same_hardware
+
+    for name, transition in experiment.transitions.items():
+        names = (transition.before, transition.after)
+        before, after = (experiment.topologies[topology] for topology in names)
+        try:
+            for topology, settings in zip(names, (before, after), strict=True):
+                if not family_of(settings).switched:
+                    raise ValueError(
+                        f"{topology} has no optical switches; allowed: topologies that have some"
+                    )
+            graphs = small_graph(before), small_graph(after)
+            if graphs[0] is not None and graphs[1] is not None:
+                check_same_hardware(graphs[0], graphs[1])
+            else:
+                _check_same_nodes(before, after)
+        except ValueError as error:
+            raise SettingsError(
+                f"transitions.{name}",
+                f"topologies.{names[0]} and topologies.{names[1]}: {error} (or"
+                f" leave it out: ~transitions.{name})",
+            ) from None
+
+
+def _check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
+    """The part of the check that needs no graph, for large networks."""
+    from railx.families.sizes import vertex_count
+    from railx.settings import to_dict
+
+    for key in ("m", "n"):
+        first, second = (to_dict(settings).get(key) for settings in (before, after))
+        if first != second:
+            raise ValueError(
+                f"{key}: {first} before and {second} after; allowed: two settings of the same"
+                " hardware"
+            )
+    sizes = vertex_count(before), vertex_count(after)
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"{sizes[0]:,} chips and switches before and {sizes[1]:,} after; allowed: two settings"
+            " of the same hardware"
+        )
+
+
 STAGE = Stage(
     name="transition",
     help="the steps that take optical switches from one topology to another",
@@ -101,4 +153,5 @@ STAGE = Stage(
         "summary": Table("{transition}/summary.parquet", _COLUMNS, claims=True),
     },
     run=run,
+    check=check,
 )

@@ -6,7 +6,7 @@ No paper has this comparison: it is ours.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     Inputs,
@@ -23,6 +23,10 @@ from workflow.stage import (
     text,
     whole,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -148,6 +152,22 @@ _BANDWIDTHS = (
     | text("fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse other ranks than the plans have devices, and prices that are not there."""
+    from railx.economics.price_sets import check_price_set
+    from railx.settings import SettingsError
+
+    for name in experiment.underlay.plans:
+        devices = experiment.plans[name].cluster.devices
+        if experiment.underlay.ranks != devices:
+            raise SettingsError(
+                "underlay.ranks",
+                f"got {experiment.underlay.ranks}; allowed: {devices}, the devices of plans.{name}",
+            )
+    check_price_set(experiment.underlay, "underlay")
+
+
 STAGE = Stage(
     name="underlay",
     help="plans of sequence parallelism on a network: as made, and made anew for it",
@@ -163,4 +183,5 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("summary", ("mix", "bandwidths")),
+    check=check,
 )
