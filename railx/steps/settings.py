@@ -340,7 +340,7 @@ class StepSettings:
     def costs(self) -> Costs:
         """Estimated work by field."""
         job, sweep = self.job, self.sweep
-        shapes = {"job.degrees": job.degrees}
+        shapes: dict[str, DegreeSettings | VariantSettings] = {"job.degrees": job.degrees}
         shapes |= {f"variants.{name}": variant for name, variant in self.variants.items()}
         ranks = {
             f"{key}.{degree}": getattr(shape, degree)

@@ -244,10 +244,11 @@ def check_choices(chosen: Mapping[str, Any]) -> None:
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets, check_table
 
-    network = chosen.get("network")
-    if not {"topology", "traffic"} <= chosen.keys() or getattr(network, "model", "") != "packet":
+    if not {"topology", "network", "traffic"} <= chosen.keys():
         return
-    topology, limits = chosen["topology"], chosen["limits"]
+    topology, network, limits = chosen["topology"], chosen["network"], chosen["limits"]
+    if network.model != "packet":
+        return
     check_topology(topology)
     check_table("topology", topology.family, topology, network.routing, limits)
     check_packets("", network, vertex_count(topology), (chosen["traffic"].load,), 1, limits)
