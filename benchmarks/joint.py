@@ -36,9 +36,9 @@ from rows import record
 from railx.families import TopologySettings, build_topology
 from railx.network.group_bandwidth import group_bandwidth
 from railx.network.settings import BandwidthSettings
-from railx.planning.flexsp import FLEXSP
 from railx.planning.joint import JOINT, JointSettings
 from railx.planning.planner import PlanningTask
+from railx.planning.sequence.flexsp import FLEXSP
 from railx.settings import SettingsError, load
 from railx.workload.batches import FilledBatchSettings, sample_batches
 from railx.workload.cluster import ClusterSettings, with_topology

@@ -26,9 +26,14 @@ import yaml
 from batches import SEED, lengths_of
 from rows import record
 
-from railx.planning import checkpoints
-from railx.planning.pipeline import PipelineSettings, checkpoint_problem, plan_pipeline_batch
-from railx.planning.plan import PipelineBatch, PlanError
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.pipeline import checkpoints
+from railx.planning.pipeline.infinipipe import (
+    PipelineSettings,
+    checkpoint_problem,
+    plan_pipeline_batch,
+)
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
 from railx.settings import load

@@ -44,12 +44,12 @@ from batches import CONF, CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_o
 from machine import describe
 from rows import record
 
-from railx.planning.flexsp import plan_flexsp_batch
-from railx.planning.flexsp_milp import plan_milp_batch
-from railx.planning.plan import SequenceParallelBatch
+from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planners import PlannerSettings
-from railx.planning.solver import SolverPool
-from railx.planning.static import plan_static_batch, static_degree
+from railx.planning.sequence.flexsp import plan_flexsp_batch
+from railx.planning.sequence.flexsp_milp import plan_milp_batch
+from railx.planning.sequence.solver import SolverPool
+from railx.planning.sequence.static import plan_static_batch, static_degree
 from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, sample_batches
 
@@ -215,7 +215,7 @@ class Line:
 
 def measured() -> Iterator[Line]:
     """Our planner and the bound on every batch, now."""
-    from railx.planning.bound import batch_lower_bound_ms
+    from railx.planning.sequence.bound import batch_lower_bound_ms
 
     table = stored()
     first = next(cases(draws=1, sequences=64))
@@ -319,7 +319,7 @@ def size(sizes: list[int]) -> None:
     heads of the model: larger groups are not used. Rows of the table that stand for
     other sizes stay.
     """
-    from railx.planning.bound import batch_lower_bound_ms
+    from railx.planning.sequence.bound import batch_lower_bound_ms
 
     print(describe(), end="\n\n")
     print("| sequences | devices | micro-batches | ours, s | gap | bound alone, s |")

@@ -20,8 +20,8 @@ from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.planning.plan import Chunk, Pipeline, Slice
-from railx.planning.schedule import one_f_one_b
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.schedule import operations_1f1b
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.run import prepare, replay_programs
 
@@ -60,7 +60,7 @@ def template(stage: int) -> list[Row]:
 
     chunks = tuple(Chunk((Slice(n, 0, 1, 1),), 1.0, 2.0) for n in range(MICRO_BATCHES))
     pipeline = Pipeline(STAGES, 0, chunks)
-    for op in one_f_one_b(pipeline, stage):
+    for op in operations_1f1b(pipeline, stage):
         forward = op.kind == "forward"
         first, last = (0, STAGES - 1) if forward else (STAGES - 1, 0)
         if stage != first:
@@ -162,11 +162,11 @@ def measure(repeats: int) -> list[dict[str, Any]]:
         prepared_s = time.process_time() - made
         for mode, held in SETTINGS:
             latency_ns = 0 if mode == "electrical" else LATENCY_NS
-            replay_programs(prepared, None, mode, latency_ns, held=held)
+            replay_programs(prepared, None, mode, latency_ns, keep_leases=held)
             seconds = []
             for _ in range(repeats):
                 start = time.process_time()
-                found = replay_programs(prepared, None, mode, latency_ns, held=held)
+                found = replay_programs(prepared, None, mode, latency_ns, keep_leases=held)
                 seconds.append(time.process_time() - start)
             rows.append(
                 {

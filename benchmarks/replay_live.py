@@ -206,7 +206,7 @@ class Replays:
             [
                 row
                 for row in replay(
-                    programs, Layout(1), mode, latency_ns, held=True, message_ns=message_ns
+                    programs, Layout(1), mode, latency_ns, keep_leases=True, message_ns=message_ns
                 )
                 if row.iteration == ITERATIONS - 1
             ]

@@ -19,10 +19,10 @@ import yaml
 from batches import CONTEXTS, CORPORA, cases
 from rows import record
 
-from railx.planning.plan import SequenceParallelBatch
+from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
-from railx.planning.wlb import delayed
+from railx.planning.rivals.wlb import delayed
 from railx.settings import load
 from railx.workload.batches import SampledBatch
 from railx.workload.cluster import ClusterSettings

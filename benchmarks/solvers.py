@@ -32,13 +32,12 @@ from batches import DEVICES, cases
 from machine import describe
 from rows import record
 
-from railx.planning.blaster import bucket_lengths, cut_batch
-from railx.planning.flexsp_milp import least_micro_batches
-from railx.planning.programme import (
+from railx.planning.sequence.blaster import bucket_lengths, cut_batch, fewest_micro_batches
+from railx.planning.sequence.programme import (
     Programme,
     build_programme,
     homogeneous_fills,
-    least_ms,
+    micro_batch_bound_ms,
 )
 
 #: Incumbent and bound in ms (None: no incumbent), and processor seconds.
@@ -53,7 +52,7 @@ def programmes(number: int) -> list[tuple[str, Programme, float]]:
     found = []
     for case in cases(draws=1):
         lengths, cap = case.batch.lengths, case.cost.tokens_per_device * DEVICES
-        count = least_micro_batches(lengths, cap, "sorted")
+        count = fewest_micro_batches(lengths, cap, "sorted")
         for index, run in enumerate(cut_batch(lengths, count, "sorted")):
             own = lengths[run]
             buckets = bucket_lengths(own, 16, (int(own.sum()) + cap) // 2, "least_error")
@@ -62,7 +61,7 @@ def programmes(number: int) -> list[tuple[str, Programme, float]]:
                 (
                     f"{case.name}/{index}",
                     build_programme(own, buckets, DEVICES, degrees, case.cost, "at_most"),
-                    least_ms(own, DEVICES, degrees, case.cost),
+                    micro_batch_bound_ms(own, DEVICES, degrees, case.cost),
                 )
             )
     chosen = np.random.default_rng(1).choice(len(found), min(number, len(found)), replace=False)

@@ -11,7 +11,7 @@ An entry of a room's file:
       breaks: the integer programme's solution is thrown away
       tests: [tests/planning/test_flexsp.py]
       changes:
-        - file: railx/planning/flexsp.py
+        - file: railx/planning/sequence/flexsp.py
           old: return solution
           new: return None
 
@@ -57,14 +57,9 @@ ROOMS = {
         tuple(
             f"railx/planning/{name}.py"
             for name in (
-                "blaster",
-                "chunks",
-                "flexsp",
-                "flexsp_milp",
-                "pipeline",
-                "programme",
-                "schedule",
-                "solver",
+                *("format/schedule", "pipeline/chunks", "pipeline/infinipipe"),
+                *("sequence/blaster", "sequence/flexsp", "sequence/flexsp_milp"),
+                *("sequence/programme", "sequence/solver"),
             )
         ),
         ("tests/planning",),

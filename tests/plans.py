@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from railx.planning.plan import (
+from railx.planning.format.parts import Chunk, Group, MicroBatch, Pipeline, Slice
+from railx.planning.format.plan import (
     SCHEMA,
-    Chunk,
-    Group,
-    MicroBatch,
-    Pipeline,
     PipelineBatch,
     Plan,
     SequenceParallelBatch,
-    Slice,
     sequence_lengths,
 )
 

@@ -21,7 +21,8 @@ import pytest
 
 from railx.exchange.chakra import write_chakra
 from railx.io import write_json, write_table
-from railx.planning.plan import Pipeline, write_plan
+from railx.planning.format.files import write_plan
+from railx.planning.format.parts import Pipeline
 from railx.replay.programs import write_programs
 from tests.builders import ROOT, write_result
 from tests.commands import environment, python

@@ -97,7 +97,7 @@ def test_no_module_outside_the_families_asks_for_a_family() -> None:
         "sizes[settings.family]",
         "isinstance(settings, FatTreeSettings | HyperXSettings)",
         "match topology.family:\n    case 'hyperx': pass",
-        "from railx.families.tpu_v4.graph import chip_places",
+        "from railx.families.tpu_v4 import chip_coordinates",
         "from railx.families import tpu_v4",
     ],
 )

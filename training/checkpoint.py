@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from railx.io import read_json, write_json
-from railx.planning.plan import Plan, sequence_lengths
+from railx.planning.format.plan import Plan, sequence_lengths
 from railx.settings import to_dict
 from training.data import Sequences
 from training.engine import PRECISIONS, Engine

@@ -21,13 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from railx.io import read_metadata, read_table
-from railx.planning.plan import (
-    PipelineBatch,
-    Plan,
-    SequenceParallelBatch,
-    Slice,
-    sequence_lengths,
-)
+from railx.planning.format.parts import Slice
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
 from training.loss import IGNORED_LABEL
 
 __all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "valid_tokens", "whole_slices"]

@@ -21,10 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch
-from railx.planning.schedule import stage_layers
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.schedule import stage_layers
 from railx.settings import SettingsError
-from railx.workload.memory import Held
+from railx.workload.memory import ModelShard
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences
 from training.model import Decoder, draw_parameter
@@ -201,7 +201,7 @@ class Engine:
         unseen = self._compiled and self.device.type == "cpu"
         if not isinstance(runner, PipelineParallel) or unseen:
             return None
-        held = Held(
+        held = ModelShard(
             len(decoder.held),
             decoder.first,
             decoder.last,

@@ -41,8 +41,9 @@ from railx.fabric import (
     Controller,
     FabricSettings,
 )
-from railx.planning.plan import Plan, read_plan
-from railx.planning.schedule import peak_live_chunks
+from railx.planning.format.files import read_plan
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import peak_live_chunks
 from training import backend
 from training.attention import Kernel
 from training.checkpoint import (

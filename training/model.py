@@ -33,7 +33,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from railx.planning.schedule import stage_layers
+from railx.planning.format.schedule import stage_layers
 from railx.workload.model import ModelSettings
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 

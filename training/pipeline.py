@@ -20,9 +20,9 @@ Notable:
   values as the slices that they are, not as the copy that joins them;
 * the head runs backward right after its loss. Its weights' gradient is as large as they
   are: so it is there once, and not once for each chunk that waits for its way back;
-* the order of operations is the plan's (``railx.planning.schedule``): 1F1B, GPipe or
-  one that it spells out. Receives are posted in the order in which the neighbour sends,
-  which may be another than that in which they are needed;
+* the order of operations is the plan's (``railx.planning.format.schedule``): 1F1B,
+  GPipe or an explicit one. Receives are posted in the order in which the neighbour
+  sends, which may differ from the order in which they are needed;
 * the most chunks alive at once are counted, and a log may watch every operation
   (``training.pipeline_memory``).
 """
@@ -40,8 +40,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
-from railx.planning.schedule import Op, operations
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import Op, operations
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import Sequences, pack, valid_tokens
 from training.model import Attend, Decoder

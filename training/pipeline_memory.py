@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch
-from railx.planning.schedule import Op, operations
-from railx.workload.memory import Held, Kept, Pass, pass_bytes, unit_sizes
+from railx.planning.format.parts import Chunk, Pipeline
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import Op, operations
+from railx.workload.memory import Kernels, ModelShard, Pass, pass_bytes, unit_sizes
 from railx.workload.model import ModelSettings
 from training.allocations import HeldStorages
 from training.pipeline import PipelineParallel
@@ -72,7 +73,7 @@ class PassLog:
         self,
         runner: PipelineParallel,
         model: ModelSettings,
-        held: Held,
+        held: ModelShard,
         *,
         fused_attention: bool,
     ) -> None:
@@ -144,7 +145,7 @@ class Stage:
     """A rank's place in its pipelines, and what it holds of the model."""
 
     model: ModelSettings
-    held: Held
+    held: ModelShard
     stage: int
     stages: int
     place: int = 0
@@ -167,7 +168,7 @@ class Stage:
     def chunk_bytes(self, chunk: Chunk) -> int:
         """What a chunk keeps between its forward and its backward pass."""
         recomputed = chunk.checkpoint_layers[self.stage] if chunk.checkpoint_layers else 0
-        kernels = Kept(self.fused_attention)
+        kernels = Kernels(self.fused_attention)
         own = Pass(self.tokens(chunk), self.degree, 0, recomputed, len(chunk.slices) > 1)
         kept = pass_bytes(self.model, self.held, own, kernels)
         if _read_later(chunk):

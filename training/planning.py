@@ -1,6 +1,6 @@
 """Planning of the next batch while the ranks train this one.
 
-A planner process beside rank 0 (``railx.planning.again``) plans the batches of a plan
+A planner process beside rank 0 (``railx.planning.replan``) plans the batches of a plan
 once more, from the plan's own inputs. Rank 0 asks for a batch one step ahead and hands
 it to all ranks. Notable:
 
@@ -28,8 +28,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from railx.planning.again import Answer, check_inputs
-from railx.planning.plan import PipelineBatch, Plan, PlanError, SequenceParallelBatch
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.replan import Answer, check_inputs
 from railx.settings import SettingsError, to_dict
 from training.settings import RunSettings
 
@@ -177,7 +178,7 @@ def _start(path: str) -> subprocess.Popen[bytes]:
     source = str(Path(__file__).resolve().parents[1])
     search = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [sys.executable, "-m", "railx.planning.again", path],
+        [sys.executable, "-m", "railx.planning.replan", path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": search},

@@ -17,7 +17,7 @@ import torch
 
 from railx.fabric import FabricSettings
 from railx.io import Fidelity, write_json, write_table
-from railx.planning.plan import Plan
+from railx.planning.format.plan import Plan
 from training.loop import Block
 from training.rails import Place
 from training.settings import RunSettings, fabric_sweep

@@ -36,7 +36,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from railx.fabric import FabricError
 from railx.io import read_json
-from railx.planning.plan import PlanError, read_plan
+from railx.planning.format.files import read_plan
+from railx.planning.format.parts import PlanError
 from railx.progress import publish
 from railx.settings import SettingsError, to_dict
 from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint

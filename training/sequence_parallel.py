@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from railx.planning.plan import Group, Plan, SequenceParallelBatch
+from railx.planning.format.parts import Group
+from railx.planning.format.plan import Plan, SequenceParallelBatch
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import Sequences, pack, valid_tokens, whole_slices
 from training.model import Attend, Decoder

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from railx.effort import Cost, Costs
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
-from railx.planning.plan import Plan, check_ranks
-from railx.planning.schedule import RUNNABLE, operations, stage_layers
+from railx.planning.format.plan import Plan, check_ranks
+from railx.planning.format.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
     MOST_TIMEOUT_S,
     AtLeast,

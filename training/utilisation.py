@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
 from railx.workload.model import ModelSettings, forward_flops
 
 __all__ = [

@@ -105,10 +105,12 @@ def _price_of(
     It is from the network's own price set, or the experiment's.
     """
     key = "copper_price_set" if component == "copper_cable" else "price_set"
-    own: str | None = getattr(network, key)
-    where = f"networks.{name}.{key}" if own is not None else "price_set"
+    network_price_set: str | None = getattr(network, key)
+    where = f"networks.{name}.{key}" if network_price_set is not None else "price_set"
     try:
-        price = catalogue.price(own if own is not None else price_set, component)
+        price = catalogue.price(
+            network_price_set if network_price_set is not None else price_set, component
+        )
     except SettingsError as error:
         raise SettingsError(where, error.message) from None
     if price.role != "default":

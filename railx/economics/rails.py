@@ -83,7 +83,7 @@ def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
     ends = _OCS_PORTS_PER_CHIP * servers
     if ends <= radix:
         return [OpticalRail("one", 1, ends, 1)]
-    found = [OpticalRail("parallel", 2, ends, 1)] if servers <= radix else []
+    rails = [OpticalRail("parallel", 2, ends, 1)] if servers <= radix else []
     for name, down, up in (
         ("clos", radix // 2, radix // 2),
         ("clos_strict", (radix + 1) // 3, 2 * ((radix + 1) // 3) - 1),
@@ -91,8 +91,8 @@ def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
         leaves = math.ceil(ends / down) if down else radix + 1
         if leaves <= radix:
             # Each leaf has one link to each spine, so there are as many spines.
-            found.append(OpticalRail(name, leaves + up, ends + 2 * leaves * up, 3))
-    return found
+            rails.append(OpticalRail(name, leaves + up, ends + 2 * leaves * up, 3))
+    return rails
 
 
 def rail_economics(

@@ -60,14 +60,14 @@ def cost_by_scale(
 
 
 def _check_equal_injection(settings: EconomicsSettings) -> None:
-    wanted = settings.scale.injection_gb_s_per_chip
+    injection_gb_s = settings.scale.injection_gb_s_per_chip
     for name in dict.fromkeys((*settings.scale.networks, settings.scale.reference)):
         given = settings.networks[name].counts.injection_gb_s_per_chip
-        if given != wanted:
+        if given != injection_gb_s:
             raise SettingsError(
                 "scale.networks",
-                f"{name} has {given:g} GB/s of injection a chip; allowed: networks with {wanted:g}"
-                " GB/s per chip",
+                f"{name} has {given:g} GB/s of injection a chip; allowed: networks with"
+                f" {injection_gb_s:g} GB/s per chip",
             )
 
 

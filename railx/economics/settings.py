@@ -67,10 +67,10 @@ class PricedNetwork:
     def __post_init__(self) -> None:
         bill = family_of(self.topology).bill
         if bill is None:
-            known = ", ".join(family.name for family in FAMILIES if family.bill is not None)
+            families = ", ".join(family.name for family in FAMILIES if family.bill is not None)
             raise SettingsError(
                 "topology.family",
-                f"got {self.topology.family!r}; allowed: {known}, which have a bill",
+                f"got {self.topology.family!r}; allowed: {families}, which have a bill",
             )
         for kind in self.copper_links:
             if kind not in bill.copper:

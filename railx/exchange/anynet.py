@@ -19,19 +19,19 @@ def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
     """The network; latencies are whole cycles, at least 1, rounded up."""
     joined = join(topology)
     near: list[list[tuple[int, int]]] = [[] for _ in range(topology.vertices)]
-    for one, other, latency_ns in zip(
-        joined.one.tolist(), joined.other.tolist(), joined.latency_ns.tolist(), strict=True
+    for low, high, latency_ns in zip(
+        joined.low.tolist(), joined.high.tolist(), joined.latency_ns.tolist(), strict=True
     ):
         # What is a whole number of cycles stays one whatever the last bit says.
         cycles = max(1, ceil(round(latency_ns / cycle_ns, 9)))
-        near[one].append((other, cycles))
-        near[other].append((one, cycles))
+        near[low].append((high, cycles))
+        near[high].append((low, cycles))
     lines = []
-    for vertex, own in enumerate(near):
+    for vertex, neighbours in enumerate(near):
         words = [f"router {vertex}"]
         if vertex < topology.chips:
             words.append(f"node {vertex}")
-        words += [f"router {other} {cycles}" for other, cycles in sorted(own)]
+        words += [f"router {neighbour} {cycles}" for neighbour, cycles in sorted(neighbours)]
         lines.append(" ".join(words))
     lost = (
         "bandwidths: every channel carries one flit a cycle",

@@ -46,14 +46,14 @@ class _Links:
     """Links between chips, and for each switch its chips and what leads there."""
 
     chips: int
-    one: IntArray
-    other: IntArray
+    low: IntArray
+    high: IntArray
     gbps: NDArray[np.float64]
     latency_ns: NDArray[np.float64]
     stars: tuple[tuple[IntArray, float, float], ...]
 
     def __bool__(self) -> bool:
-        return len(self.one) > 0 or len(self.stars) > 0
+        return len(self.low) > 0 or len(self.stars) > 0
 
 
 def analytical(topology: Topology, name: str) -> Exported:
@@ -61,24 +61,24 @@ def analytical(topology: Topology, name: str) -> Exported:
 
     ValueError where it is no product of rings, full meshes and switches.
     """
-    found = dimensions(topology)
-    if found is None:
+    product = dimensions(topology)
+    if product is None:
         raise ValueError(
             f"topology: got {name}, which is no product of rings, full meshes and switches with"
             " one bandwidth and latency a dimension; allowed for it: --format astra-ns3"
         )
     columns: dict[str, list[str]] = {
-        "topology": [each.block for each in found],
-        "npus_count": [str(each.length) for each in found],
-        "bandwidth": [decimal(each.gbps / 8 * 1e9 / _GIGABYTE) for each in found],
-        "latency": [decimal(each.latency_ns) for each in found],
+        "topology": [dimension.block for dimension in product],
+        "npus_count": [str(dimension.length) for dimension in product],
+        "bandwidth": [decimal(dimension.gbps / 8 * 1e9 / _GIGABYTE) for dimension in product],
+        "latency": [decimal(dimension.latency_ns) for dimension in product],
     }
     units = {"bandwidth": "  # 2^30 byte/s", "latency": "  # ns"}
     lines = [
         f"{key}: [ {', '.join(values)} ]{units.get(key, '')}" for key, values in columns.items()
     ]
     lost = [*join(topology).lost]
-    if any(each.switches > 1 for each in found):
+    if any(dimension.switches > 1 for dimension in product):
         lost.append("the switches of a line are one, with their bandwidth together")
     return Exported("\n".join([*lines, ""]), tuple(lost))
 
@@ -90,20 +90,23 @@ def dimensions(topology: Topology) -> list[Dimension] | None:
     network is no such product.
     """
     joined, chips = join(topology), topology.chips
-    between = joined.other < chips
-    if (joined.one >= chips).any():
+    between = joined.high < chips
+    if (joined.low >= chips).any():
         return None
     stars = []
     for switch in range(chips, topology.vertices):
-        own = joined.other == switch
-        rates, latencies = np.unique(joined.capacity_gbps[own]), np.unique(joined.latency_ns[own])
+        at_switch = joined.high == switch
+        rates, latencies = (
+            np.unique(joined.capacity_gbps[at_switch]),
+            np.unique(joined.latency_ns[at_switch]),
+        )
         if len(rates) != 1 or len(latencies) != 1:
             return None
-        stars.append((np.sort(joined.one[own]), float(rates[0]), float(latencies[0])))
+        stars.append((np.sort(joined.low[at_switch]), float(rates[0]), float(latencies[0])))
     links = _Links(
         chips,
-        joined.one[between],
-        joined.other[between],
+        joined.low[between],
+        joined.high[between],
         joined.capacity_gbps[between],
         joined.latency_ns[between],
         tuple(stars),
@@ -118,17 +121,17 @@ def _split(links: _Links, stride: int) -> list[Dimension] | None:
     left = links.chips // stride
     for length in range(left, 1, -1):
         if left % length == 0:
-            for found, rest in _dimension(links, stride, length):
+            for dimension, rest in _dimension(links, stride, length):
                 further = _split(rest, stride * length)
                 if further is not None:
-                    return [found, *further]
+                    return [dimension, *further]
     return None
 
 
 def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimension, _Links]]:
     """The dimension of this stride and length, if there is one, and what is left."""
-    place, line = _lines(np.arange(links.chips), stride, length)
-    inside = line[links.one] == line[links.other]
+    positions, line = _lines(np.arange(links.chips), stride, length)
+    inside = line[links.low] == line[links.high]
     stars = [star for star in links.stars if len(np.unique(line[star[0]])) == 1]
     if inside.any() == bool(stars):  # neither, or both
         return
@@ -141,19 +144,19 @@ def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimens
         count = int(per_line[0])
         if size == length and count:
             rest = [star for star in links.stars if len(np.unique(line[star[0]])) > 1]
-            found = Dimension("Switch", length, gbps * count, latency_ns, count)
-            yield found, _without(links, inside, tuple(rest))
+            dimension = Dimension("Switch", length, gbps * count, latency_ns, count)
+            yield dimension, _without(links, inside, tuple(rest))
         return
     if len(np.unique(links.gbps[inside])) > 1 or len(np.unique(links.latency_ns[inside])) > 1:
         return
-    one, other = place[links.one[inside]], place[links.other[inside]]
-    apart = np.minimum((one - other) % length, (other - one) % length)
+    low, high = positions[links.low[inside]], positions[links.high[inside]]
+    apart = np.minimum((low - high) % length, (high - low) % length)
     full = links.chips * (length - 1) // 2
     block: Literal["Ring", "FullyConnected"]
     # Every pair is there once at most, so their number says whether all are there.
-    if len(one) == full:
+    if len(low) == full:
         block = "FullyConnected"
-    elif len(one) == links.chips and (apart == 1).all():
+    elif len(low) == links.chips and (apart == 1).all():
         block = "Ring"
     else:
         return
@@ -169,13 +172,13 @@ def _lines(chips: IntArray, stride: int, length: int) -> tuple[IntArray, IntArra
 def _without(
     links: _Links, gone: NDArray[np.bool_], stars: tuple[tuple[IntArray, float, float], ...]
 ) -> _Links:
-    kept = ~gone
+    remaining = ~gone
     return _Links(
         links.chips,
-        links.one[kept],
-        links.other[kept],
-        links.gbps[kept],
-        links.latency_ns[kept],
+        links.low[remaining],
+        links.high[remaining],
+        links.gbps[remaining],
+        links.latency_ns[remaining],
         stars,
     )
 
@@ -189,8 +192,8 @@ def ns3(topology: Topology, name: str) -> Exported:
     joined, chips = join(topology), topology.chips
     rows = list(
         zip(
-            joined.one.tolist(),
-            joined.other.tolist(),
+            joined.low.tolist(),
+            joined.high.tolist(),
             joined.capacity_gbps.tolist(),
             joined.latency_ns.tolist(),
             strict=True,
@@ -198,18 +201,18 @@ def ns3(topology: Topology, name: str) -> Exported:
     )
     switches = list(range(chips, topology.vertices))
     lost = list(joined.lost)
-    if (joined.other < chips).any():
+    if (joined.high < chips).any():
         routers = topology.vertices
-        rate = np.bincount(joined.one, joined.capacity_gbps, minlength=routers)
-        rate += np.bincount(joined.other, joined.capacity_gbps, minlength=routers)
+        rate = np.bincount(joined.low, joined.capacity_gbps, minlength=routers)
+        rate += np.bincount(joined.high, joined.capacity_gbps, minlength=routers)
         rows = [
             (
-                one + routers if one < chips else one,
-                other + routers if other < chips else other,
+                low + routers if low < chips else low,
+                high + routers if high < chips else high,
                 gbps,
                 latency_ns,
             )
-            for one, other, gbps, latency_ns in rows
+            for low, high, gbps, latency_ns in rows
         ]
         rows = [(chip, routers + chip, float(rate[chip]), 0.0) for chip in range(chips)] + rows
         switches += range(routers, routers + chips)
@@ -221,12 +224,12 @@ def ns3(topology: Topology, name: str) -> Exported:
         f"{chips + len(switches)} {len(switches)} {len(rows)}",
         " ".join(map(str, switches)),
         *(
-            f"{one} {other} {decimal(gbps)}Gbps {decimal(latency_ns / 1e6)}ms 0"
-            for one, other, gbps, latency_ns in rows
+            f"{low} {high} {decimal(gbps)}Gbps {decimal(latency_ns / 1e6)}ms 0"
+            for low, high, gbps, latency_ns in rows
         ),
     ]
-    found = dimensions(topology)
-    lengths = [chips] if found is None else [each.length for each in found]
+    product = dimensions(topology)
+    lengths = [chips] if product is None else [dimension.length for dimension in product]
     assert prod(lengths) == chips
     logical = json.dumps({"logical-dims": [str(length) for length in lengths]}) + "\n"
     return Exported("\n".join([*lines, ""]), tuple(lost), ((".logical.json", logical),))

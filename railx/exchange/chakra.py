@@ -131,10 +131,10 @@ class _Graph:
     next: int = 0
     computed_ns: int = 0
 
-    def node(self, name: str, kind: int, said: dict[str, Any], **fields: Any) -> Any:
-        made = message(
+    def node(self, name: str, kind: int, attrs: dict[str, Any], **fields: Any) -> Any:
+        node = message(
             "Node",
-            said,
+            attrs,
             id=self.next,
             name=name,
             type=kind,
@@ -142,7 +142,7 @@ class _Graph:
             **fields,
         )
         self.next += 1
-        return made
+        return node
 
     def wait(self, operation: int) -> None:
         """What comes next depends on an operation, and so on what that depends on."""
@@ -159,7 +159,9 @@ def _nodes(
     programs: Programs, rank: int, rows: range, group_of: Mapping[int, tuple[int, int]]
 ) -> Iterator[Any]:
     yield message("GlobalMetadata", {"railx.rank": ("int64", rank)}, version=VERSION)
-    columns = {name: values[rows.start : rows.stop].tolist() for name, values in _own(programs)}
+    columns = {
+        name: values[rows.start : rows.stop].tolist() for name, values in programs.columns.items()
+    }
     graph = _Graph()
     for row in range(len(rows)):
         step = {name: values[row] for name, values in columns.items()}
@@ -179,24 +181,18 @@ def _nodes(
         graph.behind[graph.next - 1] = frozenset(graph.tail)
 
 
-def _own(programs: Programs) -> Iterator[tuple[str, Any]]:
-    for name, values in programs.columns.items():
-        if name != "rank":
-            yield name, values
-
-
 def _computation(graph: _Graph, name: str, lasts_ns: int, iteration: int | None = None) -> Any:
-    said: dict[str, Any] = {
+    attrs: dict[str, Any] = {
         "is_cpu_op": ("bool", False),
         "railx.does": ("string", name),
         "railx.duration_ns": ("uint64", lasts_ns),
     }
     if iteration is not None:
-        said["railx.iteration"] = ("int64", iteration)
+        attrs["railx.iteration"] = ("int64", iteration)
         name = f"{name} iteration {iteration}"
-    made = graph.node(name, COMP, said, duration_micros=graph.micros(lasts_ns))
-    graph.tail = [made.id]
-    return made
+    node = graph.node(name, COMP, attrs, duration_micros=graph.micros(lasts_ns))
+    graph.tail = [node.id]
+    return node
 
 
 def _operation(
@@ -208,11 +204,11 @@ def _operation(
 ) -> Any:
     kind, channel = KINDS[step["kind"]], step["channel"]
     members = programs.configurations[step["configuration"]].members
-    said: dict[str, Any] = {"is_cpu_op": ("bool", False)}
+    attrs: dict[str, Any] = {"is_cpu_op": ("bool", False)}
     if kind in _MESSAGES:
         (peer,) = (member for member in members if member != rank)
         ends = (rank, peer) if kind == "send" else (peer, rank)
-        said |= {
+        attrs |= {
             "comm_size": ("int64", step["bytes"]),
             "comm_src": ("int32", ends[0]),
             "comm_dst": ("int32", ends[1]),
@@ -222,12 +218,12 @@ def _operation(
         size = step["bytes"]
         if kind == "all_gather":
             size = -(-size // len(members))
-        said |= {
+        attrs |= {
             "comm_type": ("int64", COLLECTIVES[kind]),
             "comm_size": ("int64", size),
             "pg_name": ("string", str(group_of[channel][0])),
         }
-    said |= {
+    attrs |= {
         "railx.channel": ("string", programs.channels[channel]),
         "railx.sequence": ("int64", step["sequence"]),
         "railx.bytes": ("int64", step["bytes"]),
@@ -235,11 +231,11 @@ def _operation(
     }
     for name in ("pickup_ns", "alone"):
         if step[name]:
-            said[f"railx.{name}"] = ("int64", int(step[name]))
+            attrs[f"railx.{name}"] = ("int64", int(step[name]))
     return graph.node(
         f"{kind} {step['sequence']} of {programs.channels[channel]}",
         _MESSAGES.get(kind, COLL),
-        said,
+        attrs,
         ctrl_deps=[graph.last[channel]] if channel in graph.last else [],
         duration_micros=round(step["lasts_ns"] / 1000),
     )
@@ -262,23 +258,23 @@ class _Rank:
 
     rank: int
     steps: list[dict[str, Any]] = field(default_factory=list)
-    counted: Counter[str] = field(default_factory=Counter)
+    issued: Counter[str] = field(default_factory=Counter)
     iteration: int = 0
     gap_ns: int = 0
     #: Operations that nobody has waited for yet, by node.
     open: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, does: int, **said: Any) -> None:
+    def add(self, does: int, **attrs: Any) -> None:
         step = {"rank": self.rank, "iteration": self.iteration, "does": does}
         step |= {"gap_ns": self.gap_ns, "channel": -1, "sequence": -1, "configuration": -1}
         self.gap_ns = 0
-        self.steps.append(step | said)
+        self.steps.append(step | attrs)
 
     def wait(self, node: int) -> None:
         operation = self.open.pop(node, None)
         if operation is not None:
-            kept = ("channel", "sequence", "configuration")
-            self.add(_WAIT, **{name: operation[name] for name in kept})
+            fields = ("channel", "sequence", "configuration")
+            self.add(_WAIT, **{name: operation[name] for name in fields})
 
 
 class _Reader:
@@ -304,12 +300,12 @@ class _Reader:
         next(messages)
         nodes = {node.id: node for node in messages}
         state = _Rank(rank)
-        said = {number: attributes(node) for number, node in nodes.items()}
-        marked = any(each.get("railx.does") == "begin" for each in said.values())
+        attrs = {number: attributes(node) for number, node in nodes.items()}
+        marked = any(values.get("railx.does") == "begin" for values in attrs.values())
         if not marked:
             state.add(_BEGIN)
         for number in _in_order(path, nodes):
-            self._take(path, state, nodes[number], said[number], nodes)
+            self._take(path, state, nodes[number], attrs[number], nodes)
         if not marked:
             for number in list(state.open):
                 state.wait(number)
@@ -327,39 +323,44 @@ class _Reader:
         return Programs.from_columns(columns, list(self.channels), list(self.configurations))
 
     def _take(
-        self, path: Path, state: _Rank, node: Any, said: Mapping[str, Any], nodes: Mapping[int, Any]
+        self,
+        path: Path,
+        state: _Rank,
+        node: Any,
+        attrs: Mapping[str, Any],
+        nodes: Mapping[int, Any],
     ) -> None:
         """One node, once all that it depends on is done."""
         communicates = node.type in (SEND, RECV, COLL)
-        lane = self._lane(path, state.rank, node, said) if communicates else None
+        lane = self._lane(path, state.rank, node, attrs) if communicates else None
         for number in node.data_deps:
             state.wait(number)
         for number in node.ctrl_deps:
             # Operations of a channel follow each other without the program's help.
             if number in state.open and (lane is None or state.open[number]["channel"] != lane[0]):
                 state.wait(number)
-        if "railx.iteration" in said:
-            state.iteration = int(said["railx.iteration"])
-            state.gap_ns += self._computed_ns(path, node, said)
-            state.add(DOES.index(said["railx.does"]))
-        elif said.get("railx.does") == "resume" and state.steps:
-            state.steps[-1]["resume_ns"] = int(said["railx.duration_ns"])
+        if "railx.iteration" in attrs:
+            state.iteration = int(attrs["railx.iteration"])
+            state.gap_ns += self._computed_ns(path, node, attrs)
+            state.add(DOES.index(attrs["railx.does"]))
+        elif attrs.get("railx.does") == "resume" and state.steps:
+            state.steps[-1]["resume_ns"] = int(attrs["railx.duration_ns"])
         elif lane is not None:
-            self._operation(state, node, said, lane)
+            self._operation(state, node, attrs, lane)
         else:
-            state.gap_ns += self._computed_ns(path, node, said)
+            state.gap_ns += self._computed_ns(path, node, attrs)
 
-    def _computed_ns(self, path: Path, node: Any, said: Mapping[str, Any]) -> int:
-        if "railx.duration_ns" in said:
-            return int(said["railx.duration_ns"])
+    def _computed_ns(self, path: Path, node: Any, attrs: Mapping[str, Any]) -> int:
+        if "railx.duration_ns" in attrs:
+            return int(attrs["railx.duration_ns"])
         if node.duration_micros:
             return int(node.duration_micros) * 1000
         if node.type != COMP:
             self.memory += node.type in (MEM_LOAD, MEM_STORE)
             return 0
-        if said.get("num_ops") and self._tflops is not None:
-            return round(float(said["num_ops"]) / self._tflops / 1e3)
-        if said.get("num_ops"):
+        if attrs.get("num_ops") and self._tflops is not None:
+            return round(float(attrs["num_ops"]) / self._tflops / 1e3)
+        if attrs.get("num_ops"):
             raise ValueError(
                 f"got {path}, node {node.id} with num_ops and no duration; allowed: durations, or"
                 " --tflops to turn num_ops into time"
@@ -367,75 +368,81 @@ class _Reader:
         return 0
 
     def _lane(
-        self, path: Path, rank: int, node: Any, said: Mapping[str, Any]
+        self, path: Path, rank: int, node: Any, attrs: Mapping[str, Any]
     ) -> tuple[int, int, str] | None:
         """Channel, configuration and kind of an operation; None where one is alone."""
-        place = f"got {path}, node {node.id}"
+        where = f"got {path}, node {node.id}"
         if node.type == COLL:
-            kind = _NAMES.get(int(said.get("comm_type", -1)))
+            kind = _NAMES.get(int(attrs.get("comm_type", -1)))
             if kind is None:
-                raise ValueError(f"{place} with comm_type {said.get('comm_type')}; allowed: 0 to 9")
-            name = str(said.get("pg_name", ""))
+                raise ValueError(
+                    f"{where} with comm_type {attrs.get('comm_type')}; allowed: 0 to 9"
+                )
+            name = str(attrs.get("pg_name", ""))
             if name in self._groups:
                 members = tuple(sorted(self._groups[name]))
             elif name in ("", "0"):
                 members = tuple(range(self._ranks))
             else:
                 raise ValueError(
-                    f"{place} with pg_name {name!r}; allowed: a group of --groups"
+                    f"{where} with pg_name {name!r}; allowed: a group of --groups"
                     f" ({', '.join(self._groups) or 'it has none'})"
                 )
             if rank not in members:
-                raise ValueError(f"{place} in group {name} of other ranks; allowed: one of its own")
+                raise ValueError(f"{where} in group {name} of other ranks; allowed: one of its own")
             label = name or "all"
             shape = "ring"
         else:
             kind = "send" if node.type == SEND else "recv"
-            ends = int(said.get("comm_src", rank)), int(said.get("comm_dst", rank))
+            ends = int(attrs.get("comm_src", rank)), int(attrs.get("comm_dst", rank))
             if ends[node.type == RECV] != rank or ends[0] == ends[1]:
                 raise ValueError(
-                    f"{place}, a {kind} from {ends[0]} to {ends[1]}; allowed: of its own"
+                    f"{where}, a {kind} from {ends[0]} to {ends[1]}; allowed: of its own"
                 )
             if not all(0 <= end < self._ranks for end in ends):
                 raise ValueError(
-                    f"{place}, a {kind} from {ends[0]} to {ends[1]}; allowed: ranks below"
+                    f"{where}, a {kind} from {ends[0]} to {ends[1]}; allowed: ranks below"
                     f" {self._ranks}"
                 )
             members = tuple(sorted(ends))
-            label = f"{ends[0]}>{ends[1]}.{said.get('comm_tag', 0)}"
+            label = f"{ends[0]}>{ends[1]}.{attrs.get('comm_tag', 0)}"
             shape = "pair"
         if len(members) < 2:
             return None
-        name = str(said.get("railx.channel", f"{','.join(map(str, members))}:{label}"))
+        name = str(attrs.get("railx.channel", f"{','.join(map(str, members))}:{label}"))
         channel = self.channels.setdefault(name, len(self.channels))
-        wanted = Configuration("pair" if shape == "pair" else "ring", members)
-        return channel, self.configurations.setdefault(wanted, len(self.configurations)), kind
+        configuration = Configuration("pair" if shape == "pair" else "ring", members)
+        return (
+            channel,
+            self.configurations.setdefault(configuration, len(self.configurations)),
+            kind,
+        )
 
     def _operation(
-        self, state: _Rank, node: Any, said: Mapping[str, Any], lane: tuple[int, int, str]
+        self, state: _Rank, node: Any, attrs: Mapping[str, Any], lane: tuple[int, int, str]
     ) -> None:
         channel, configuration, kind = lane
         members = tuple(self.configurations)[configuration].members
-        size = int(said.get("comm_size", 0))
-        if node.type == COLL and said.get("comm_type") == ALL_GATHER:
+        size = int(attrs.get("comm_size", 0))
+        if node.type == COLL and attrs.get("comm_type") == ALL_GATHER:
             size *= len(members)
-        size = int(said.get("railx.bytes", size))
-        lasts_ns = int(said.get("railx.duration_ns", node.duration_micros * 1000))
+        size = int(attrs.get("railx.bytes", size))
+        lasts_ns = int(attrs.get("railx.duration_ns", node.duration_micros * 1000))
         if self._price is not None:
             lasts_ns = round(self._price(kind, size, members))
         self.untimed += not lasts_ns
-        counted = state.counted[str(channel)]
-        state.counted[str(channel)] += 1
+        issued = state.issued[str(channel)]
+        state.issued[str(channel)] += 1
         state.add(
             _ISSUE,
             channel=channel,
             configuration=configuration,
-            sequence=int(said.get("railx.sequence", counted)),
+            sequence=int(attrs.get("railx.sequence", issued)),
             kind=KINDS.index(kind),
             bytes=size,
             lasts_ns=lasts_ns,
-            alone=int(said.get("railx.alone", 0)),
-            pickup_ns=int(said.get("railx.pickup_ns", 0)),
+            alone=int(attrs.get("railx.alone", 0)),
+            pickup_ns=int(attrs.get("railx.pickup_ns", 0)),
         )
         state.open[node.id] = state.steps[-1]
 
@@ -462,9 +469,9 @@ def read_chakra(
         if number is not None:
             files[int(number.group(1))] = path
     if sorted(files) != list(range(len(files))) or len(files) < 2:
-        found = ", ".join(map(str, sorted(files))) or "none"
+        ranks = ", ".join(map(str, sorted(files))) or "none"
         raise ValueError(
-            f"got ranks {found} of {prefix}; allowed: at least two, in files {prefix.name}.0.et,"
+            f"got ranks {ranks} of {prefix}; allowed: at least two, in files {prefix.name}.0.et,"
             f" {prefix.name}.1.et and so on, one for each rank"
         )
     reader = _Reader(_read_groups(prefix, groups, len(files)), len(files), price, tflops)
@@ -511,8 +518,8 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
                 " nodes of the file"
             )
         left[number] = len(before)
-        for each in before:
-            after[each].append(number)
+        for neighbour in before:
+            after[neighbour].append(number)
     ready = [number for number, count in left.items() if not count]
     heapq.heapify(ready)
     done = 0
@@ -520,10 +527,10 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
         number = heapq.heappop(ready)
         done += 1
         yield number
-        for each in after[number]:
-            left[each] -= 1
-            if not left[each]:
-                heapq.heappush(ready, each)
+        for neighbour in after[number]:
+            left[neighbour] -= 1
+            if not left[neighbour]:
+                heapq.heappush(ready, neighbour)
     if done < len(nodes):
         raise ValueError(f"got {path} with nodes that depend on each other; allowed: no circle")
 
@@ -539,10 +546,10 @@ def _check_matched(
     for step in steps:
         if step["does"] == _ISSUE:
             met[step["channel"], step["sequence"]].append(step)
-    for (channel, sequence), own in met.items():
-        members = configurations[own[0]["configuration"]].members
-        ranks = sorted(step["rank"] for step in own)
-        kinds = {step["kind"] for step in own}
+    for (channel, sequence), issues in met.items():
+        members = configurations[issues[0]["configuration"]].members
+        ranks = sorted(step["rank"] for step in issues)
+        kinds = {step["kind"] for step in issues}
         message = {KINDS.index(name) for name in _MESSAGES}
         alike = kinds == message if kinds & message else len(kinds) == 1
         if ranks != list(members) or not alike:

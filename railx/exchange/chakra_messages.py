@@ -90,27 +90,27 @@ def _classes() -> dict[str, Any]:
         name="execution_trace.proto", package="execution_trace", syntax="proto3"
     )
     for name, fields in _MESSAGES.items():
-        made = file.message_type.add(name=name)
+        descriptor = file.message_type.add(name=name)
         for key, number, kind in fields:
-            own = made.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
+            entry = descriptor.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
             if kind.startswith("*"):
-                own.label = field.LABEL_REPEATED
+                entry.label = field.LABEL_REPEATED
             bare = kind.removeprefix("*")
             if bare in _MESSAGES:
-                own.type, own.type_name = field.TYPE_MESSAGE, f".execution_trace.{bare}"
+                entry.type, entry.type_name = field.TYPE_MESSAGE, f".execution_trace.{bare}"
             else:
-                own.type = getattr(field, f"TYPE_{bare.upper()}")
+                entry.type = getattr(field, f"TYPE_{bare.upper()}")
         if name == "AttributeProto":
-            made.oneof_decl.add(name="value")
+            descriptor.oneof_decl.add(name="value")
             for kind, number in _VALUES:
-                made.field.add(
+                descriptor.field.add(
                     name=f"{kind}_val",
                     number=number,
                     label=field.LABEL_OPTIONAL,
                     type=getattr(field, f"TYPE_{kind.upper()}"),
                     oneof_index=0,
                 )
-            made.field.add(
+            descriptor.field.add(
                 name="bool_list",
                 number=28,
                 label=field.LABEL_OPTIONAL,
@@ -126,30 +126,30 @@ def _classes() -> dict[str, Any]:
     }
 
 
-def message(what: str, said: Mapping[str, tuple[str, Any]], /, **fields: Any) -> Any:
-    """A message; ``said`` are its attributes, a type and a value by their names."""
-    made = _classes()[what](**fields)
-    for key, (kind, value) in said.items():
-        attribute = made.attr.add(name=key)
+def message(what: str, attrs: Mapping[str, tuple[str, Any]], /, **fields: Any) -> Any:
+    """A message; ``attrs`` are its attributes, a type and a value by their names."""
+    built = _classes()[what](**fields)
+    for key, (kind, value) in attrs.items():
+        attribute = built.attr.add(name=key)
         setattr(attribute, f"{kind}_val", value)
-    return made
+    return built
 
 
 def attributes(node: Any) -> dict[str, Any]:
     """The attributes of a message by their names; lists are left out."""
-    found = {}
+    values = {}
     for attribute in node.attr:
         which = attribute.WhichOneof("value")
         if which is not None and which.endswith("_val"):
-            found[attribute.name] = getattr(attribute, which)
-    return found
+            values[attribute.name] = getattr(attribute, which)
+    return values
 
 
 def write_messages(path: Path, messages: Iterable[Any]) -> None:
     """Write a trace file, whole or not at all."""
     with atomic_path(path) as beside, beside.open("wb") as file:
-        for each in messages:
-            encoded = each.SerializeToString(deterministic=True)
+        for item in messages:
+            encoded = item.SerializeToString(deterministic=True)
             file.write(_varint(len(encoded)) + encoded)
 
 
@@ -170,14 +170,14 @@ def read_messages(path: Path) -> Iterator[Any]:
                 f"got {path}, which ends or breaks off at byte {begin}; allowed: a whole Chakra"
                 " trace"
             )
-        made = _classes()[kind]()
+        parsed = _classes()[kind]()
         try:
-            made.ParseFromString(content[at : at + size])
+            parsed.ParseFromString(content[at : at + size])
         except DecodeError:
             raise ValueError(
                 f"got {path}, no message at byte {begin}; allowed: a Chakra trace"
             ) from None
-        yield made
+        yield parsed
         at, kind = at + size, "Node"
     if kind == "GlobalMetadata":
         raise ValueError(f"got {path}, which is empty; allowed: a Chakra trace")

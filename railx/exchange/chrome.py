@@ -41,7 +41,7 @@ class Span:
     name: str
     start_ns: int
     end_ns: int
-    said: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def chrome_trace(processes: Iterable[Process]) -> dict[str, Any]:
                     "tid": thread,
                     "ts": (span.start_ns - origin_ns) / 1e3,
                     "dur": (span.end_ns - span.start_ns) / 1e3,
-                    "args": dict(span.said),
+                    "args": dict(span.details),
                 }
                 for span in spans
             ]
@@ -120,9 +120,9 @@ def _threads(spans: Iterable[Span]) -> Iterator[tuple[str, int, list[Span]]]:
         of_track[span.rank, span.track].append(span)
     for rank, track in sorted(of_track, key=lambda key: (key[0], _TRACKS.index(key[1]))):
         first = rank * _THREADS + _TRACKS.index(track) * (_THREADS // len(_TRACKS))
-        for lane, own in enumerate(_lanes(of_track[rank, track])):
+        for lane, lane_spans in enumerate(_lanes(of_track[rank, track])):
             name = f"rank {rank} {track}"
-            yield name if not lane else f"{name} {lane + 1}", first + lane, own
+            yield name if not lane else f"{name} {lane + 1}", first + lane, lane_spans
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
@@ -222,16 +222,16 @@ def replayed(programs: Programs, model: CircuitModel, settings: Iterable[Setting
     ]
 
 
-def _spans(programs: Programs, found: Replayed) -> Iterator[Span]:
+def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:
     columns = {name: values.tolist() for name, values in programs.columns.items()}
     begins = {
         (rank, iteration): begin_ns
         for rank, iteration, begin_ns in zip(
-            *(found.table[name].tolist() for name in ("rank", "iteration", "begin_ns")),
+            *(replayed.table[name].tolist() for name in ("rank", "iteration", "begin_ns")),
             strict=True,
         )
     }
-    started, ended = found.started_ns.tolist(), found.ended_ns.tolist()
+    started, ended = replayed.started_ns.tolist(), replayed.ended_ns.tolist()
     issued = {
         (columns["rank"][row], columns["channel"][row], columns["sequence"][row]): row
         for row in np.flatnonzero(programs.columns["does"] == _ISSUE).tolist()
@@ -243,12 +243,12 @@ def _spans(programs: Programs, found: Replayed) -> Iterator[Span]:
             now_ns = begun_ns = begins[rank, iteration]
             continue
         gap_ns = columns["gap_ns"][row]
-        said = {"iteration": iteration}
+        details = {"iteration": iteration}
         if gap_ns:
-            yield Span(rank, "compute", "compute", now_ns, now_ns + gap_ns, said)
+            yield Span(rank, "compute", "compute", now_ns, now_ns + gap_ns, details)
             now_ns += gap_ns
         if does == _END:
-            yield Span(rank, "compute", f"iteration {iteration}", begun_ns, now_ns, said)
+            yield Span(rank, "compute", f"iteration {iteration}", begun_ns, now_ns, details)
         if does == _WAIT:
             key = rank, columns["channel"][row], columns["sequence"][row]
             now_ns = max(now_ns, ended[issued[key]]) + columns["resume_ns"][row]
@@ -260,7 +260,7 @@ def _spans(programs: Programs, found: Replayed) -> Iterator[Span]:
                 KINDS[kind] if kind >= 0 else "operation",
                 started[row],
                 ended[row],
-                said
+                details
                 | {
                     "channel": programs.channels[columns["channel"][row]],
                     "bytes": columns["bytes"][row],

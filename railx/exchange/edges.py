@@ -10,21 +10,21 @@ __all__ = ["edge_list"]
 
 def edge_list(topology: Topology, name: str) -> Exported:
     """The links; chips are called by their number, switches ``switch0``, ..."""
-    own, chips = wires(topology), topology.chips
+    links, chips = wires(topology), topology.chips
     lines = ["src,dst,gbps,lanes,latency_ns,kind,rail"]
-    for number in range(len(own)):
+    for number in range(len(links)):
         ends = [
             str(vertex) if vertex < chips else f"switch{vertex - chips}"
-            for vertex in (int(own.one[number]), int(own.other[number]))
+            for vertex in (int(links.low[number]), int(links.high[number]))
         ]
-        said = (
-            decimal(own.gbps[number]),
-            str(own.lanes[number]),
-            decimal(own.latency_ns[number]),
-            LINK_KINDS[own.kind[number]],
-            str(own.rail[number]),
+        fields = (
+            decimal(links.gbps[number]),
+            str(links.lanes[number]),
+            decimal(links.latency_ns[number]),
+            LINK_KINDS[links.kind[number]],
+            str(links.rail[number]),
         )
-        lines.append(",".join((*ends, *said)))
+        lines.append(",".join((*ends, *fields)))
     lost = ["which node of the network a chip is in"] if topology.nodes < chips else []
     if topology.circuits is not None:
         lost.append("optical circuits: links are there, no switches")

@@ -94,11 +94,11 @@ class _Rank:
     labels: int = 0
 
     def add(self, what: str, after: Iterable[int]) -> int:
-        own = self.labels
+        label = self.labels
         self.labels += 1
-        self.lines.append(f"l{own}: {what}")
-        self.lines += [f"l{own} requires l{each}" for each in dict.fromkeys(after)]
-        return own
+        self.lines.append(f"l{label}: {what}")
+        self.lines += [f"l{label} requires l{earlier}" for earlier in dict.fromkeys(after)]
+        return label
 
 
 def write_goal(path: Path, programs: Programs) -> list[str]:
@@ -122,18 +122,19 @@ def write_goal(path: Path, programs: Programs) -> list[str]:
 def _sizes(programs: Programs) -> dict[tuple[int, int], int]:
     """The bytes of each operation, those of the member that has most."""
     columns = {name: programs.columns[name].tolist() for name in ("channel", "sequence", "bytes")}
-    found: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for channel, sequence, size_bytes in zip(*columns.values(), strict=True):
         key = channel, sequence
-        found[key] = max(size_bytes, found.get(key, 0))
-    return found
+        sizes[key] = max(size_bytes, sizes.get(key, 0))
+    return sizes
 
 
 def _lines(
     programs: Programs, sizes: Mapping[tuple[int, int], int], rank: int, rows: range
 ) -> Iterator[str]:
-    own = programs.columns.items()
-    columns = {name: values[rows.start : rows.stop].tolist() for name, values in own}
+    columns = {
+        name: values[rows.start : rows.stop].tolist() for name, values in programs.columns.items()
+    }
     state = _Rank()
     for row in range(len(rows)):
         gap_ns, does = columns["gap_ns"][row], columns["does"][row]
@@ -172,8 +173,10 @@ def _operation(
         return [state.add(f"{kind} {size_bytes}b {to} {how}", after)]
     for turn in messages(kind, size_bytes, members, rank):
         ended = []
-        for each in turn:
-            ended.append(state.add(f"send {each.sent_bytes}b to {each.to} {how}", after))
-            ended.append(state.add(f"recv {each.received_bytes}b from {each.source} {how}", after))
+        for message in turn:
+            ended.append(state.add(f"send {message.sent_bytes}b to {message.to} {how}", after))
+            ended.append(
+                state.add(f"recv {message.received_bytes}b from {message.source} {how}", after)
+            )
         after = ended
     return after

@@ -39,24 +39,24 @@ def simple_graphml(topology: Topology, name: str) -> Exported:
 
     Lanes add up where all have one rate; otherwise one lane has the rate of all.
     """
-    own, joined = wires(topology), join(topology)
-    key = own.one * topology.vertices + own.other
+    links, joined = wires(topology), join(topology)
+    key = links.low * topology.vertices + links.high
     where = np.unique(key, return_inverse=True)[1]
-    least, most = np.full(len(joined), np.inf), np.zeros(len(joined))
-    np.minimum.at(least, where, own.gbps)
-    np.maximum.at(most, where, own.gbps)
-    alike = least == most
+    lowest, highest = np.full(len(joined), np.inf), np.zeros(len(joined))
+    np.minimum.at(lowest, where, links.gbps)
+    np.maximum.at(highest, where, links.gbps)
+    alike = lowest == highest
     edges = Wires(
-        one=joined.one,
-        other=joined.other,
+        low=joined.low,
+        high=joined.high,
         kind=joined.kind,
-        gbps=np.where(alike, most, joined.capacity_gbps),
+        gbps=np.where(alike, highest, joined.capacity_gbps),
         latency_ns=joined.latency_ns,
         rail=np.full(len(joined), -1),
         lanes=np.where(alike, joined.lanes, 1),
     )
-    lost = [line for line in joined.lost if len(joined) < len(own)]
-    if (own.rail >= 0).any():
+    lost = [line for line in joined.lost if len(joined) < len(links)]
+    if (links.rail >= 0).any():
         lost.append("which rail a link is on")
     return Exported(_text(topology, name, edges), (*lost, *_lost(topology)))
 
@@ -78,20 +78,20 @@ def _text(topology: Topology, name: str, edges: Wires) -> str:
             data["node"] = int(topology.chip_node[vertex])
         lines.append(f'    <node id="{vertex}">{_data("node", data)}</node>')
     for number in range(len(edges)):
-        said = {
+        values = {
             "gbps": decimal(edges.gbps[number]),
             "lanes": int(edges.lanes[number]),
             "latency_ns": decimal(edges.latency_ns[number]),
             "kind": LINK_KINDS[edges.kind[number]],
             "rail": int(edges.rail[number]),
         }
-        ends = f'source="{edges.one[number]}" target="{edges.other[number]}"'
-        lines.append(f"    <edge {ends}>{_data('edge', said)}</edge>")
+        ends = f'source="{edges.low[number]}" target="{edges.high[number]}"'
+        lines.append(f"    <edge {ends}>{_data('edge', values)}</edge>")
     return "\n".join([*lines, "  </graph>", "</graphml>", ""])
 
 
-def _data(what: str, said: Mapping[str, object]) -> str:
-    return "".join(f'<data key="{what}_{key}">{value}</data>' for key, value in said.items())
+def _data(what: str, values: Mapping[str, object]) -> str:
+    return "".join(f'<data key="{what}_{key}">{value}</data>' for key, value in values.items())
 
 
 def _lost(topology: Topology) -> tuple[str, ...]:

@@ -19,10 +19,10 @@ __all__ = ["infragraph"]
 
 def infragraph(topology: Topology, name: str) -> Exported:
     """The network as YAML; links of one kind, rate and latency share a description."""
-    own = wires(topology)
+    links = wires(topology)
     chips = topology.chips
-    used = np.bincount(own.one, own.lanes, minlength=topology.vertices)
-    used += np.bincount(own.other, own.lanes, minlength=topology.vertices)
+    used = np.bincount(links.low, links.lanes, minlength=topology.vertices)
+    used += np.bincount(links.high, links.lanes, minlength=topology.vertices)
     ports = used.astype(np.int64)
     devices = [("chip", "xpu", "xpu", int(ports[:chips].max()))]
     instances = [("chip", chips)]
@@ -31,10 +31,12 @@ def infragraph(topology: Topology, name: str) -> Exported:
         instances.append(("switch", topology.switches))
     kinds = list(
         dict.fromkeys(
-            zip(own.kind.tolist(), own.gbps.tolist(), own.latency_ns.tolist(), strict=True)
+            zip(links.kind.tolist(), links.gbps.tolist(), links.latency_ns.tolist(), strict=True)
         )
     )
-    link_name = {each: f"{LINK_KINDS[each[0]]}_{number}" for number, each in enumerate(kinds)}
+    link_name = {
+        link_kind: f"{LINK_KINDS[link_kind[0]]}_{number}" for number, link_kind in enumerate(kinds)
+    }
     lines = [f"name: {json.dumps(name)}", "devices:"]
     for device, middle, choice, count in devices:
         lines += [
@@ -51,30 +53,30 @@ def infragraph(topology: Topology, name: str) -> Exported:
             "    link: inside",
         ]
     lines.append("links:")
-    for each in kinds:
+    for link_kind in kinds:
         lines += [
-            f"- name: {link_name[each]}",
+            f"- name: {link_name[link_kind]}",
             "  physical:",
             "    bandwidth:",
             "      choice: gigabits_per_second",
-            f"      gigabits_per_second: {_real(each[1])}",
-            f"    latency: {{choice: ns, ns: {_real(each[2])}}}",
+            f"      gigabits_per_second: {_real(link_kind[1])}",
+            f"    latency: {{choice: ns, ns: {_real(link_kind[2])}}}",
         ]
     lines.append("instances:")
     for device, count in instances:
         lines += [f"- name: {device}", f"  device: {device}", f"  count: {count}"]
     lines.append("edges:")
     taken = [0] * topology.vertices
-    for number in range(len(own)):
-        lanes = int(own.lanes[number])
+    for number in range(len(links)):
+        lanes = int(links.lanes[number])
         ends = []
-        for vertex in (int(own.one[number]), int(own.other[number])):
+        for vertex in (int(links.low[number]), int(links.high[number])):
             first = taken[vertex]
             taken[vertex] += lanes
-            place = f"chip[{vertex}]" if vertex < chips else f"switch[{vertex - chips}]"
+            vertex_name = f"chip[{vertex}]" if vertex < chips else f"switch[{vertex - chips}]"
             port = f"port[{first}]" if lanes == 1 else f"port[{first}:{first + lanes}]"
-            ends.append(f'{{instance: "{place}", component: "{port}"}}')
-        kind = int(own.kind[number]), float(own.gbps[number]), float(own.latency_ns[number])
+            ends.append(f'{{instance: "{vertex_name}", component: "{port}"}}')
+        kind = int(links.kind[number]), float(links.gbps[number]), float(links.latency_ns[number])
         lines += [
             f"- ep1: {ends[0]}",
             f"  ep2: {ends[1]}",
@@ -82,7 +84,7 @@ def infragraph(topology: Topology, name: str) -> Exported:
             f"  link: {link_name[kind]}",
         ]
     lost = ["which node of the network a chip is in"] if topology.nodes < chips else []
-    if (own.rail >= 0).any():
+    if (links.rail >= 0).any():
         lost.append("which rail a link is on")
     if topology.circuits is not None:
         lost.append("optical circuits: links are there, no switches")

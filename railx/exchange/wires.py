@@ -13,7 +13,7 @@ __all__ = ["Exported", "Joined", "Wires", "decimal", "join", "wires"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-_SAID = ("kind", "gbps", "latency_ns", "rail", "lanes")
+_COLUMNS = ("kind", "gbps", "latency_ns", "rail", "lanes")
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Exported:
 
 @dataclass(frozen=True, eq=False)
 class Wires:
-    """Full-duplex links in the order of the topology, ``one`` below ``other``.
+    """Full-duplex links in the order of the topology, ``low`` below ``high``.
 
     The other arrays are as in :class:`railx.vocabulary.topology.Links`.
     """
 
-    one: IntArray
-    other: IntArray
+    low: IntArray
+    high: IntArray
     kind: IntArray
     gbps: FloatArray
     latency_ns: FloatArray
@@ -45,7 +45,7 @@ class Wires:
     lanes: IntArray
 
     def __len__(self) -> int:
-        return len(self.one)
+        return len(self.low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +55,8 @@ class Joined:
     ``latency_ns`` is that of the slowest link. ``lost`` says what was joined.
     """
 
-    one: IntArray
-    other: IntArray
+    low: IntArray
+    high: IntArray
     capacity_gbps: FloatArray
     lanes: IntArray
     latency_ns: FloatArray
@@ -64,7 +64,7 @@ class Joined:
     lost: tuple[str, ...]
 
     def __len__(self) -> int:
-        return len(self.one)
+        return len(self.low)
 
 
 def wires(topology: Topology) -> Wires:
@@ -75,48 +75,48 @@ def wires(topology: Topology) -> Wires:
     links = topology.links
     up = np.flatnonzero(links.src < links.dst)
     down = np.flatnonzero(links.src > links.dst)
-    said = [getattr(links, name) for name in _SAID]
-    there = np.lexsort([*(each[up] for each in said), links.dst[up], links.src[up]])
-    back = np.lexsort([*(each[down] for each in said), links.src[down], links.dst[down]])
-    pairs = zip((links.src, links.dst, *said), (links.dst, links.src, *said), strict=True)
+    sort_keys = [getattr(links, name) for name in _COLUMNS]
+    there = np.lexsort([*(column[up] for column in sort_keys), links.dst[up], links.src[up]])
+    back = np.lexsort([*(column[down] for column in sort_keys), links.src[down], links.dst[down]])
+    pairs = zip((links.src, links.dst, *sort_keys), (links.dst, links.src, *sort_keys), strict=True)
     if len(up) != len(down) or any(
-        not np.array_equal(one[up][there], other[down][back]) for one, other in pairs
+        not np.array_equal(forward[up][there], backward[down][back]) for forward, backward in pairs
     ):
         raise ValueError(
             f"topology: got a {topology.family} with links that lead one way only; allowed:"
             " links that lead both ways alike"
         )
-    whole = {name: getattr(links, name)[up] for name in _SAID}
+    columns = {name: getattr(links, name)[up] for name in _COLUMNS}
     return Wires(
-        one=links.src[up].astype(np.int64),
-        other=links.dst[up].astype(np.int64),
-        kind=whole["kind"].astype(np.int64),
-        gbps=whole["gbps"],
-        latency_ns=whole["latency_ns"],
-        rail=whole["rail"].astype(np.int64),
-        lanes=whole["lanes"].astype(np.int64),
+        forward=links.src[up].astype(np.int64),
+        backward=links.dst[up].astype(np.int64),
+        kind=columns["kind"].astype(np.int64),
+        gbps=columns["gbps"],
+        latency_ns=columns["latency_ns"],
+        rail=columns["rail"].astype(np.int64),
+        lanes=columns["lanes"].astype(np.int64),
     )
 
 
 def join(topology: Topology) -> Joined:
     """All links between two vertices as one."""
-    own = wires(topology)
-    key = own.one * topology.vertices + own.other
+    links = wires(topology)
+    key = links.low * topology.vertices + links.high
     pairs, first, where = np.unique(key, return_index=True, return_inverse=True)
     latency_ns = np.zeros(len(pairs))
-    np.maximum.at(latency_ns, where, own.latency_ns)
+    np.maximum.at(latency_ns, where, links.latency_ns)
     lost = []
-    if len(pairs) < len(own) or (own.lanes > 1).any():
+    if len(pairs) < len(links) or (links.lanes > 1).any():
         lost.append("parallel links between two vertices are one, with their bandwidth together")
-    if (own.latency_ns < latency_ns[where]).any():
+    if (links.latency_ns < latency_ns[where]).any():
         lost.append("where parallel links differ in latency, the longest one stands for all")
     return Joined(
-        one=pairs // topology.vertices,
-        other=pairs % topology.vertices,
-        capacity_gbps=np.bincount(where, own.gbps * own.lanes).astype(np.float64),
-        lanes=np.bincount(where, own.lanes).astype(np.int64),
+        low=pairs // topology.vertices,
+        high=pairs % topology.vertices,
+        capacity_gbps=np.bincount(where, links.gbps * links.lanes).astype(np.float64),
+        lanes=np.bincount(where, links.lanes).astype(np.int64),
         latency_ns=latency_ns,
-        kind=own.kind[first],
+        kind=links.kind[first],
         lost=tuple(lost),
     )
 

@@ -128,9 +128,9 @@ class Layout:
         """
         return _circuits(self, configuration)
 
-    def conflict(self, one: Configuration, other: Configuration) -> bool:
+    def conflict(self, first: Configuration, second: Configuration) -> bool:
         """Whether the two cannot be up together: a port would need two peers."""
-        return _conflict(self, one, other)
+        return _conflict(self, first, second)
 
     def rails(self, circuits: Iterable[Circuit]) -> dict[int, tuple[Circuit, ...]]:
         """The circuits of each rail, rails in order."""
@@ -166,9 +166,9 @@ def _circuits(layout: Layout, configuration: Configuration) -> tuple[Circuit, ..
 
 
 @lru_cache(maxsize=4096)
-def _conflict(layout: Layout, one: Configuration, other: Configuration) -> bool:
-    common = set(layout.circuits(one)) & set(layout.circuits(other))
-    shared = ports_of(layout.circuits(one)) & ports_of(layout.circuits(other))
+def _conflict(layout: Layout, first: Configuration, second: Configuration) -> bool:
+    common = set(layout.circuits(first)) & set(layout.circuits(second))
+    shared = ports_of(layout.circuits(first)) & ports_of(layout.circuits(second))
     return not shared <= {port for circuit in common for port in circuit.ports}
 
 

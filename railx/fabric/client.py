@@ -331,7 +331,8 @@ class FabricClient:
         if self._holdings.holds(configuration):
             return b""
         return b"".join(
-            self._given_back(held) for held in self._holdings.in_the_way_of(configuration)
+            self._given_back(conflicting)
+            for conflicting in self._holdings.in_the_way_of(configuration)
         ) + encode("PREPARE", kind=configuration.kind, members=configuration.members)
 
     def _given_back(self, configuration: Configuration) -> bytes:
@@ -364,7 +365,9 @@ class FabricClient:
             self._closed.set()
             # A controller that is gone already needs no farewell.
             with contextlib.suppress(OSError):
-                given_back = [self._given_back(held) for held in self._holdings.all()]
+                given_back = [
+                    self._given_back(configuration) for configuration in self._holdings.all()
+                ]
                 if self._connected:
                     self._socket.sendall(b"".join([*given_back, encode("LEAVE")]))
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -640,17 +643,17 @@ def _recalled(configuration: Configuration, report: Report) -> bytes:
 
 
 def _presented(presentation: Presentation) -> bytes:
-    places = {
-        configuration: place
-        for place, configuration in enumerate(
+    indices = {
+        configuration: index
+        for index, configuration in enumerate(
             dict.fromkeys(configuration for configuration, _ in presentation.begun.values())
         )
     }
     return encode(
         "PRESENT",
-        configurations=[[item.kind, item.members] for item in places],
+        configurations=[[item.kind, item.members] for item in indices],
         begun=[
-            [channel, number, places[configuration], presentation.over.get(channel, -1)]
+            [channel, number, indices[configuration], presentation.over.get(channel, -1)]
             for channel, (configuration, number) in presentation.begun.items()
         ],
         open=sorted(presentation.open),

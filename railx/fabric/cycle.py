@@ -64,7 +64,7 @@ class CycleFinder:
         self._steps = 0
         self._cycle: tuple[_Run, ...] = ()
         #: Which run of the cycle the present one is.
-        self._place = 0
+        self._index = 0
 
     @property
     def period(self) -> tuple[Configuration, ...] | None:
@@ -85,10 +85,10 @@ class CycleFinder:
         """What the next operation needs, by the cycle; None where none is known."""
         if not self._cycle:
             return None
-        run = self._cycle[self._place]
+        run = self._cycle[self._index]
         if self._count < run.count:
             return run.configuration
-        return self._cycle[(self._place + 1) % len(self._cycle)].configuration
+        return self._cycle[(self._index + 1) % len(self._cycle)].configuration
 
     def add(self, configuration: Configuration) -> None:
         """An operation that needs ``configuration`` was issued."""
@@ -102,7 +102,7 @@ class CycleFinder:
             self._remember(_Run(self._current, self._count))
         self._current, self._count = configuration, 1
         if self._cycle:
-            self._place = (self._place + 1) % len(self._cycle)
+            self._index = (self._index + 1) % len(self._cycle)
         elif self._steps >= len(self._history):
             self._steps -= len(self._history)
             self._search(configuration)
@@ -126,7 +126,7 @@ class CycleFinder:
         period = max(seen_twice, key=lambda item: explained[item])
         if max(explained) <= explained[period] or explained[period] >= (_INSISTENT - 1) * period:
             self._cycle = tuple(recent[-period:])
-            self._place = 0
+            self._index = 0
 
 
 def _explained(tokens: Sequence[object]) -> list[int]:

@@ -57,7 +57,7 @@ class Presentation:
 
 
 @dataclass
-class _Held:
+class _Lease:
     number: int
     begun: dict[str, int] = field(default_factory=dict)
     operations: int = 0
@@ -68,7 +68,7 @@ class Holdings:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._held: dict[Configuration, _Held] = {}
+        self._leases: dict[Configuration, _Lease] = {}
         # Operations under way: under a held lease, and those whose end has to be told.
         self._last_given_back: dict[Configuration, int] = {}
         self._open: dict[OperationKey, Configuration] = {}
@@ -85,18 +85,18 @@ class Holdings:
 
     def holds(self, configuration: Configuration) -> bool:
         """Whether an operation on these circuits may begin without asking."""
-        return configuration in self._held
+        return configuration in self._leases
 
     def begin(self, key: OperationKey, configuration: Configuration) -> bool:
         """Begin an operation if its circuits are held; returns whether it began.
 
         The operations of a channel begin in their order.
         """
-        held = self._held.get(configuration)
-        if held is None:
+        lease = self._leases.get(configuration)
+        if lease is None:
             return False
-        held.operations += 1
-        self._note(held, key, configuration)
+        lease.operations += 1
+        self._note(lease, key, configuration)
         return True
 
     def granted(self, key: OperationKey, configuration: Configuration, hold: int | None) -> None:
@@ -105,12 +105,12 @@ class Holdings:
         ``hold``: the number of the lease that stays, None where it ends with the
         operation.
         """
-        held = self._of(configuration, hold)
-        if held is None:
+        lease = self._of(configuration, hold)
+        if lease is None:
             self._to_tell.add(key)
             self._remember(key, configuration)
         else:
-            self._note(held, key, configuration)
+            self._note(lease, key, configuration)
 
     def ask(self, request: int, key: OperationKey, configuration: Configuration) -> None:
         """A question goes out; ``answer``, ``refused`` or ``give_up`` follows."""
@@ -182,10 +182,10 @@ class Holdings:
 
         It may have ended meanwhile.
         """
-        held = self._of(configuration, hold)
-        if held is None:
+        lease = self._of(configuration, hold)
+        if lease is None:
             return
-        held.begun[key[0]] = max(key[1], held.begun.get(key[0], -1))
+        lease.begun[key[0]] = max(key[1], lease.begun.get(key[0], -1))
         if key in self._to_tell:
             self._to_tell.remove(key)
             self._open[key] = configuration
@@ -208,21 +208,21 @@ class Holdings:
         then nothing has to be said. A recall that overtook its grant is answered too;
         the grant then comes too late to hold anything.
         """
-        held = self._held.get(configuration)
-        if held is None:
+        lease = self._leases.get(configuration)
+        if lease is None:
             if hold is None or hold <= self._last_given_back.get(configuration, -1):
                 return None
             self._last_given_back[configuration] = hold
             return Report(hold)
-        if hold not in (None, held.number):
+        if hold not in (None, lease.number):
             return None
-        del self._held[configuration]
-        self._last_given_back[configuration] = held.number
+        del self._leases[configuration]
+        self._last_given_back[configuration] = lease.number
         open_ = frozenset(key for key, item in self._open.items() if item == configuration)
         for key in open_:
             del self._open[key]
         self._to_tell |= open_
-        return Report(held.number, held.begun, open_, held.operations)
+        return Report(lease.number, lease.begun, open_, lease.operations)
 
     def returned(self, rank: int) -> None:
         """Another process is ``rank`` now: what was begun with the last is over."""
@@ -244,31 +244,31 @@ class Holdings:
                 for key in self._open.keys() | self._to_tell
                 if key[1] > self._over.get(key[0], -1)
             ),
-            sum(held.operations for held in self._held.values()),
+            sum(lease.operations for lease in self._leases.values()),
             dict(self._over),
         )
         self._to_tell |= self._open.keys()
         self._open.clear()
-        self._held.clear()
+        self._leases.clear()
         self._last_given_back.clear()
         return presentation
 
     def in_the_way_of(self, configuration: Configuration) -> list[Configuration]:
         """What is held and cannot stay up beside ``configuration``."""
-        return [held for held in self._held if self._layout.conflict(held, configuration)]
+        return [lease for lease in self._leases if self._layout.conflict(lease, configuration)]
 
     def all(self) -> list[Configuration]:
         """Everything that is held."""
-        return list(self._held)
+        return list(self._leases)
 
-    def _of(self, configuration: Configuration, hold: int | None) -> _Held | None:
+    def _of(self, configuration: Configuration, hold: int | None) -> _Lease | None:
         """The lease of this number; None where it was given back before."""
         if hold is None or hold <= self._last_given_back.get(configuration, -1):
             return None
-        return self._held.setdefault(configuration, _Held(hold))
+        return self._leases.setdefault(configuration, _Lease(hold))
 
-    def _note(self, held: _Held, key: OperationKey, configuration: Configuration) -> None:
-        held.begun[key[0]] = max(key[1], held.begun.get(key[0], -1))
+    def _note(self, lease: _Lease, key: OperationKey, configuration: Configuration) -> None:
+        lease.begun[key[0]] = max(key[1], lease.begun.get(key[0], -1))
         self._open[key] = configuration
         self._remember(key, configuration)
 

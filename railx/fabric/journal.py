@@ -32,7 +32,7 @@ from railx.fabric.core import Action, ControllerCore
 
 __all__ = [
     "EVENTS",
-    "KEPT",
+    "ROTATED",
     "Journal",
     "JournalError",
     "ReplayedJournal",
@@ -43,7 +43,7 @@ __all__ = [
 _VERSION = 1
 
 #: Journals of earlier starts that are kept, as PATH.1 (the last) and so on.
-KEPT = 5
+ROTATED = 5
 
 #: The methods of the core that are events.
 EVENTS = (
@@ -64,9 +64,9 @@ class JournalError(ValueError):
 class Journal:
     """A file of events that only grows, up to ``limit_bytes``.
 
-    A file of that name from an earlier start is kept as PATH.1, the one before that as
-    PATH.2, and so on to ``KEPT``. At the limit, or where the disk is full, the journal
-    ends and ``stopped`` says why; the controller goes on.
+    A file of that name from an earlier start moves to PATH.1, the one before that to
+    PATH.2, and so on to ``ROTATED``. At the limit, or where the disk is full, the
+    journal ends and ``stopped`` says why; the controller goes on.
     """
 
     def __init__(self, path: str | Path, limit_bytes: int = 1 << 28) -> None:
@@ -77,7 +77,7 @@ class Journal:
         self.stopped: str | None = None
         self._limit_bytes = limit_bytes
         try:
-            if _is_held(self.path):
+            if _is_locked(self.path):
                 raise JournalError(
                     f"a controller is writing the journal {self.path}; allowed: another path, or"
                     " the end of that controller first"
@@ -137,13 +137,13 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists():
             return
-        for number in range(KEPT, 0, -1):
-            older = self.path if number == 1 else _kept(self.path, number - 1)
+        for number in range(ROTATED, 0, -1):
+            older = self.path if number == 1 else _rotated_path(self.path, number - 1)
             if older.exists():
-                older.replace(_kept(self.path, number))
+                older.replace(_rotated_path(self.path, number))
 
 
-def _is_held(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Whether a living process holds the lock of a file; no file has none."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -158,7 +158,7 @@ def _is_held(path: Path) -> bool:
     return False
 
 
-def _kept(path: Path, number: int) -> Path:
+def _rotated_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 

@@ -205,7 +205,7 @@ def _no_float(text: str) -> Any:
     raise ProtocolError(f"the number {text[:40]}; allowed: whole numbers", "not_whole")
 
 
-_WHOLE = {int}
+_INTEGERS = {int}
 _DECODER = json.JSONDecoder(parse_float=_no_float, parse_constant=_no_float)
 
 
@@ -236,7 +236,7 @@ def _wrong(name: str, value: Any, allowed: str) -> ProtocolError:
     return ProtocolError(f"{name}: got {shown[:60]}; allowed: {allowed}", "wrong_field")
 
 
-def _whole(value: Any, name: str, below: int = MAXIMUM_NUMBER) -> int:
+def _integer(value: Any, name: str, below: int = MAXIMUM_NUMBER) -> int:
     if type(value) is not int or not 0 <= value < below:
         raise _wrong(name, value, f"a whole number from 0 to {below - 1}")
     return value
@@ -257,13 +257,13 @@ def _entries(value: Any, name: str, kind: type[Any]) -> Any:
 
 
 def _number(message: Message) -> int:
-    return _whole(message["request"], "request")
+    return _integer(message["request"], "request")
 
 
 def _key(message: Message) -> OperationKey:
     return (
         _name(message["channel"], "channel"),
-        _whole(message["sequence"], "sequence"),
+        _integer(message["sequence"], "sequence"),
     )
 
 
@@ -272,7 +272,7 @@ def _configuration(message: Message, ranks: int) -> Configuration:
     if type(kind) is not str:
         raise _wrong("kind", kind, "pair, ring")
     # True is equal to 1, so that what follows would find it in its memory.
-    if type(members) is not list or not _WHOLE.issuperset(map(type, members)):
+    if type(members) is not list or not _INTEGERS.issuperset(map(type, members)):
         raise _wrong("members", members, "a list of ranks")
     count = len(members)
     if count > ranks:
@@ -315,12 +315,12 @@ def _pair(value: Any, name: str) -> tuple[Any, Any]:
 
 
 def _incarnation(value: Any) -> int | None:
-    return None if value is None else _whole(value, "controller")
+    return None if value is None else _integer(value, "controller")
 
 
 def _begun(message: Message) -> dict[str, int]:
     begun = _entries(message["begun"], "begun", dict)
-    return {_name(name, "begun"): _whole(last, "begun") for name, last in begun.items()}
+    return {_name(name, "begun"): _integer(last, "begun") for name, last in begun.items()}
 
 
 def _presentation(message: Message, ranks: int) -> Presentation:
@@ -335,17 +335,17 @@ def _presentation(message: Message, ranks: int) -> Presentation:
     for item in _entries(message["begun"], "begun", list):
         if type(item) is not list or len(item) != 4:
             raise _wrong("begun", item, "lists of channel, number, place of what it needs, over")
-        place = _whole(item[2], "begun", max(len(configurations), 1))
+        index = _integer(item[2], "begun", max(len(configurations), 1))
         if not configurations:
             raise _wrong("configurations", [], "what begun channels need")
         channel = _name(item[0], "begun")
-        begun[channel] = (configurations[place], _whole(item[1], "begun"))
+        begun[channel] = (configurations[index], _integer(item[1], "begun"))
         if item[3] != -1:
-            over[channel] = _whole(item[3], "begun")
+            over[channel] = _integer(item[3], "begun")
     return Presentation(
         begun=begun,
         open=_open(message),
-        operations=_whole(message["operations"], "operations"),
+        operations=_integer(message["operations"], "operations"),
         over=over,
     )
 
@@ -358,15 +358,15 @@ def _open(message: Message) -> frozenset[OperationKey]:
     if not entries:
         return _NONE
     opened = (_pair(item, "open") for item in entries)
-    return frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened)
+    return frozenset((_name(name, "open"), _integer(number, "open")) for name, number in opened)
 
 
 def _report(message: Message) -> Report:
     return Report(
-        hold=_whole(message["hold"], "hold"),
+        hold=_integer(message["hold"], "hold"),
         begun=_begun(message),
         open=_open(message),
-        operations=_whole(message["operations"], "operations"),
+        operations=_integer(message["operations"], "operations"),
     )
 
 
@@ -374,8 +374,8 @@ def _channels(message: Message) -> dict[str, tuple[int, int]]:
     channels = _entries(message["channels"], "channels", dict)
     return {
         _name(name, "channels"): (
-            _whole(source, "channels", MAXIMUM_RANKS),
-            _whole(number, "channels"),
+            _integer(source, "channels", MAXIMUM_RANKS),
+            _integer(number, "channels"),
         )
         for name, (source, number) in (
             (name, _pair(value, "channels")) for name, value in channels.items()
@@ -388,15 +388,15 @@ def _ports(message: Message) -> frozenset[Port]:
     for _, side in ports:
         if type(side) is not str or side not in ("left", "right"):
             raise _wrong("side of a port", side, "left, right")
-    return frozenset(Port(_whole(gpu, "ports", MAXIMUM_RANKS), side) for gpu, side in ports)
+    return frozenset(Port(_integer(gpu, "ports", MAXIMUM_RANKS), side) for gpu, side in ports)
 
 
 _READ: dict[str, Callable[[Message, int], Request]] = {
     "REGISTER": lambda message, ranks: Register(
-        _whole(message["rank"], "rank", MAXIMUM_RANKS),
-        _whole(message["gpus_per_server"], "gpus_per_server"),
+        _integer(message["rank"], "rank", MAXIMUM_RANKS),
+        _integer(message["gpus_per_server"], "gpus_per_server"),
         _token(message),
-        _whole(message["incarnation"], "incarnation"),
+        _integer(message["incarnation"], "incarnation"),
         _incarnation(message.get("controller")),
     ),
     "PRESENT": lambda message, ranks: Present(_presentation(message, ranks)),
@@ -419,7 +419,7 @@ _READ: dict[str, Callable[[Message, int], Request]] = {
     "RESTORE_PORTS": lambda message, ranks: RestorePorts(_number(message), _ports(message)),
     "FAIL_COMMANDS": lambda message, ranks: FailCommands(
         _number(message),
-        _whole(message["count"], "count", MAXIMUM_ENTRIES),
+        _integer(message["count"], "count", MAXIMUM_ENTRIES),
         _name(message["reason"], "reason"),
     ),
     "PING": lambda message, ranks: Ping(),

@@ -96,10 +96,10 @@ class FabricSettings(RailSettings):
                 f"got {self.reconfiguration_latency_ms}; allowed: 0 where mode is electrical"
                 " (packet switches do not reconfigure)",
             )
-        own_ms = getattr(self.switch, "switching_ms", None)
-        if self.mode != "electrical" and own_ms not in (None, self.reconfiguration_latency_ms):
+        switch_ms = getattr(self.switch, "switching_ms", None)
+        if self.mode != "electrical" and switch_ms not in (None, self.reconfiguration_latency_ms):
             raise SettingsError(
                 "reconfiguration_latency_ms",
-                f"got {self.reconfiguration_latency_ms}; allowed: {own_ms}, which the switch has"
+                f"got {self.reconfiguration_latency_ms}; allowed: {switch_ms}, which the switch has"
                 " (switch.switching_ms)",
             )

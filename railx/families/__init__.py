@@ -1,10 +1,10 @@
-"""The network families: one folder per family, and one list of them.
+"""The network families: one module or package per family, and one list of them.
 
-A folder's ``__init__`` defines ``FAMILY``, the record of all that the family can do.
-Other rooms ask this record (:func:`family_of`) and never compare a family's name.
+Every module defines ``FAMILY``, the record of the family's capabilities. Other rooms
+ask this record (:func:`family_of`) and never compare a family's name.
 """
 
-from railx.families.family import Family
+from railx.families.family import Family, FamilyBase, LineGraph, Lines
 from railx.families.registry import (
     FAMILIES,
     TopologySettings,
@@ -14,6 +14,7 @@ from railx.families.registry import (
     families_with,
     family_named,
     family_of,
+    rank_placement,
     register,
     registered,
     routing_names,
@@ -25,6 +26,9 @@ from railx.families.topology_file import read_topology, write_topology
 __all__ = [
     "FAMILIES",
     "Family",
+    "FamilyBase",
+    "LineGraph",
+    "Lines",
     "TopologySettings",
     "build_routing",
     "build_topology",
@@ -32,6 +36,7 @@ __all__ = [
     "families_with",
     "family_named",
     "family_of",
+    "rank_placement",
     "read_topology",
     "register",
     "registered",

@@ -1,39 +1,84 @@
-"""What a network family can do, as one record that the other rooms ask."""
+"""The record of a family's capabilities, and the fields that all settings share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.settings import Positive
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.grid_rings import GridRings
-from railx.vocabulary.line_graphs import LineGraph
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
-from railx.vocabulary.lines import Lines
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, Topology
 
-__all__ = ["Family"]
+__all__ = ["Family", "FamilyBase", "LineGraph", "Lines"]
 
 S = TypeVar("S", bound=FamilySettings)
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Topology, name of the routing, destinations (None: all chips).
-Route = Callable[[Topology, str, NDArray[np.int32] | None], RoutingTable]
+#: Length of a line and the directed edges (int[edges, 2]) between its positions.
+LineGraph: TypeAlias = tuple[int, IntArray]
+#: Destination chips; None: all chips.
+Destinations: TypeAlias = NDArray[np.int32] | None
+
+
+@dataclass(frozen=True)
+class FamilyBase:
+    """The fields that the settings of every family begin with."""
+
+    family: str
+    """Name of the network family."""
+
+    port_gbps: Annotated[float, Positive()] = 400.0
+    """Rate of an external port in one direction, in 10^9 bit/s; 36 ports of 400 make
+    the 1.8 TB/s per chip of RailX's abstract (derived: m = 7, n = 9).
+    """
+
+
+@dataclass(frozen=True)
+class Lines(Generic[S]):
+    """Nodes that share optical or rail switches, for a job that rewires them as it
+    runs.
+
+    A line is a row or a column of a grid, or all servers of a rail. A group of a job
+    lies on a line; alone on it, its nodes are wired as one of the ``wirings``.
+    """
+
+    axes: tuple[tuple[str, ...], ...]
+    """Axes of a job's layout by kind of line; kinds have separate ports, so that their
+    circuits are never in conflict.
+    """
+
+    wirings: Callable[[S, int], tuple[str, ...]]
+    """Ways to wire a number of nodes; empty where they do not fit on a line."""
+
+    alone: Callable[[S, int, str], FamilySettings]
+    """The network of a number of nodes with all circuits of a line wired in a way."""
+
+    shares: Callable[[S], int]
+    """Rails of a line that can be wired separately; 1: packet switches."""
+
+    nodes: Callable[[S], int]
+    """Nodes of the network."""
+
+    fewest: Callable[[str, int], int] = lambda wiring, nodes: 1
+    """Fewest rails of a wiring, by wiring and number of nodes."""
 
 
 @dataclass(frozen=True)
 class Family(Generic[S]):
-    """A network family: what every family knows, then what only some do.
+    """A network family: the capabilities of every family, then the optional ones.
 
-    None stands where a family does not.
+    An optional capability is None where the family lacks it. Callables that take a
+    topology take its settings first.
     """
 
     name: str
@@ -46,7 +91,7 @@ class Family(Generic[S]):
     """Build the graph."""
 
     check: Callable[[S], None]
-    """Refuse in one line what no graph can be built of; a bill may be asked of it."""
+    """Raise SettingsError for settings without a graph; they may still have a bill."""
 
     halves: Callable[[S], NDArray[np.int8]]
     """Half (0 or 1) of each vertex in the family's natural cut."""
@@ -60,21 +105,20 @@ class Family(Generic[S]):
     """
 
     routings: tuple[str, ...]
-    """Names of the routings on offer, ``min`` first, then any other, be it the family's
-    own. What chooses by queues, and so has no exact loads, is called ``adaptive`` or
-    ``adaptive_...``.
+    """Names of the routings, ``min`` first. Those that choose by queue lengths, and so
+    have no exact loads, are called ``adaptive`` or ``adaptive_...``.
     """
 
-    route: Route
-    """The table of any of these routings."""
+    route: Callable[[S, Topology, str, Destinations], RoutingTable]
+    """Routing table by name of the routing."""
 
     grouped_routings: tuple[str, ...] = ()
-    """Those of them whose table has a column for each group of destinations in place of
-    each destination, so that networks of any size can be simulated packet by packet.
+    """Routings whose table has a column per group of destinations instead of one per
+    destination, so that networks of any size can be simulated packet by packet.
     """
 
     groups: Callable[[S, str], int] | None = None
-    """Columns of the table of one of those routings, without building it."""
+    """Columns of the table of a grouped routing, without building it."""
 
     switched: bool = False
     """Whether links run through optical circuit switches, so that there are
@@ -82,43 +126,43 @@ class Family(Generic[S]):
     """
 
     node_hop_counts: Callable[[S], IntArray] | None = None
-    """How many ordered pairs of chips are h inter-node hops apart (index h), without a
-    search.
+    """Ordered pairs of chips that are h inter-node hops apart (index h), in closed
+    form.
     """
 
-    line_graphs: Callable[[Topology], list[LineGraph]] | None = None
+    line_graphs: Callable[[S, Topology], list[LineGraph]] | None = None
     """Graphs of a row and of a column, where the graph of nodes is their product."""
 
     symmetric_sources: Callable[[S], IntArray] | None = None
-    """Nodes that stand for all nodes by symmetry, each kind equally often."""
+    """Nodes that represent all nodes by symmetry, every kind equally often."""
 
     check_circuits: Callable[[S, Circuits], None] | None = None
-    """Check that the optical circuits join what the settings promise; ValueError names
-    the first fault.
+    """Check the optical circuits against the settings; ValueError names the first
+    fault.
     """
 
-    loads: Callable[[Topology, LineRouting], FloatArray] | None = None
+    loads: Callable[[S, Topology, LineRouting], FloatArray] | None = None
     """Exact load of one lane of each link row under uniform traffic, at any size."""
 
     longest_path_ns: Callable[[S], float] | None = None
     """Bound of the latency of any path under uniform traffic, at any size."""
 
-    grid_rings: Callable[[Topology], GridRings] | None = None
+    grid_rings: Callable[[S, Topology], GridRings] | None = None
     """Rings through the rows and columns of a grid of nodes."""
 
     chip_rings: Callable[[S], tuple[LineRings, ...] | None] | None = None
-    """Rings through the lines of every dimension of a grid of single chips; their
-    result is None for settings without such lines.
+    """Rings through the lines of every dimension of a grid of single chips; the result
+    is None for settings without such lines.
     """
 
     chip_order_ring: Callable[[S], ChipOrderRing] | None = None
     """Closed form of the ring over all chips in order."""
 
-    place: Callable[[Topology, Sizes], Placement] | None = None
-    """Place the ranks of a job; None: in runs of chips below the same switches."""
+    placement: Callable[[S, Topology, Sizes], Placement] | None = None
+    """Chips of the ranks of a job; None: runs of chips below the same switches."""
 
     bill: Bill[S] | None = None
-    """The components that a network is built of."""
+    """Bill of materials: components and bandwidths in closed form."""
 
     lines: Lines[S] | None = None
-    """How nodes that share switches can be joined while a job runs."""
+    """Wirings of nodes that share switches, for a job that reconfigures them."""

@@ -1,4 +1,4 @@
-"""The list of network families, and who is asked for what a family knows."""
+"""The list of network families, and the functions that look a family up."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from railx.families import (
 )
 from railx.families.family import Family
 from railx.settings import Registered, SettingsError
+from railx.vocabulary.placement import Placement, Sizes, run_placement
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import FamilySettings, Topology
 
@@ -43,6 +44,7 @@ __all__ = [
     "families_with",
     "family_named",
     "family_of",
+    "rank_placement",
     "register",
     "registered",
     "routing_names",
@@ -50,7 +52,7 @@ __all__ = [
     "unregister",
 ]
 
-#: Every network family there is.
+#: All network families.
 FAMILIES: list[Family[Any]] = [
     railx_hyperx.FAMILY,
     railx_torus.FAMILY,
@@ -85,19 +87,19 @@ TopologySettings: TypeAlias = Annotated[
 
 def register(family: Family[Any]) -> None:
     """Add a family to the list; ValueError where its name is taken."""
-    if any(known.name == family.name for known in FAMILIES):
+    if any(listed.name == family.name for listed in FAMILIES):
         raise ValueError(f"family: got {family.name!r}, which is taken; allowed: another name")
     FAMILIES.append(family)
 
 
 def unregister(family: Family[Any]) -> None:
-    """Take a family off the list again."""
+    """Remove a family from the list."""
     FAMILIES.remove(family)
 
 
 @contextmanager
 def registered(family: Family[Any]) -> Iterator[Family[Any]]:
-    """A family that is on the list inside a ``with`` block only."""
+    """Register a family inside a ``with`` block."""
     register(family)
     try:
         yield family
@@ -131,19 +133,19 @@ def families_with(capability: str) -> str:
 
 
 def routing_names() -> tuple[str, ...]:
-    """The routings that any family offers, each once."""
+    """The routings that any family offers, without repeats."""
     return tuple(dict.fromkeys(name for family in FAMILIES for name in family.routings))
 
 
 def static_routing_names() -> tuple[str, ...]:
-    """Those of them whose shares do not depend on queues."""
+    """The routings whose shares do not depend on queues."""
     return tuple(name for name in routing_names() if name.split("_")[0] != "adaptive")
 
 
 def check_topology(settings: FamilySettings, key: str = "topology") -> None:
-    """Refuse settings that no graph can be built of, in one line below ``key``.
+    """Raise SettingsError below ``key`` for settings without a graph.
 
-    A bill of materials can be drawn up for networks that are too large to build.
+    Networks that are too large to build may still have a bill of materials.
     """
     try:
         family_of(settings).check(settings)
@@ -164,6 +166,18 @@ def build_topology(settings: FamilySettings) -> Topology:
     return family_of(settings).build(settings)
 
 
+def rank_placement(topology: Topology, sizes: Sizes) -> Placement:
+    """The chips of a job of chips of a node x nodes of a row x nodes of a column.
+
+    As the family lays them out, or else runs of chips below the same switches.
+    SettingsError("layout") where the job does not fit.
+    """
+    placement = family_of(topology).placement
+    if placement is None:
+        return run_placement(topology, sizes)
+    return placement(topology.settings, topology, sizes)
+
+
 def build_routing(
     topology: Topology,
     routing: str,
@@ -173,9 +187,9 @@ def build_routing(
 ) -> RoutingTable:
     """The table of a routing, to all chips or to ``destinations`` alone.
 
-    Over all pairs, unless ``grouped``: then with a column for each group of
-    destinations where the family's routing has them, which is far smaller on large
-    networks. SettingsError names the routings on offer.
+    Over all pairs, unless ``grouped``: then with a column per group of destinations
+    where the family's routing has groups, which is far smaller on large networks.
+    SettingsError names the routings of the family.
     """
     family = family_of(topology)
     if routing not in family.routings:
@@ -183,5 +197,5 @@ def build_routing(
             "routing",
             f"got {routing!r}; allowed on {family.name}: {', '.join(family.routings)}",
         )
-    table = family.route(topology, routing, destinations)
+    table = family.route(topology.settings, topology, routing, destinations)
     return table if grouped else table.over_pairs()

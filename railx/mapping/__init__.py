@@ -9,7 +9,7 @@ from railx.mapping.cost import (
     equal_bandwidth,
     injection_gb_s_per_chip,
 )
-from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
+from railx.mapping.layout import Placement, assign_ranks, group_levels, group_members
 from railx.mapping.rail_steps import rail_step_rows
 from railx.mapping.settings import (
     PARALLELISMS,
@@ -43,6 +43,7 @@ __all__ = [
     "SwitchedNetwork",
     "SwitchedSettings",
     "Transfer",
+    "assign_ranks",
     "check_reference",
     "comparison_bases",
     "compute_flops",
@@ -50,7 +51,6 @@ __all__ = [
     "group_levels",
     "group_members",
     "injection_gb_s_per_chip",
-    "place_ranks",
     "rail_step_rows",
     "step_times",
     "step_transfers",

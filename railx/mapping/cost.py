@@ -87,10 +87,10 @@ def _usd_per_injection_gb_s(
     try:
         bill = price_network(name, network, settings.price_set, catalogue)
     except SettingsError as error:
-        own = f"networks.{name}.topology."
-        if error.key.startswith(own):
+        prefix = f"networks.{name}.topology."
+        if error.key.startswith(prefix):
             raise SettingsError(
-                f"topologies.{name}.{error.key.removeprefix(own)}", error.message
+                f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
             ) from None
         raise error.under("mapping") from None
     usd: float = sum(row["total_usd"] for row in bill)

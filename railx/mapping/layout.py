@@ -11,23 +11,23 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import family_of
+from railx.families import rank_placement
 from railx.mapping.settings import LayoutSettings
-from railx.vocabulary.placement import Placement, Sizes, place_runs
+from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Placement", "group_levels", "group_members", "place_ranks"]
+__all__ = ["Placement", "assign_ranks", "group_levels", "group_members"]
 
 IntArray = NDArray[np.int64]
 
 
-def place_ranks(topology: Topology, sizes: Sizes) -> Placement:
+def assign_ranks(topology: Topology, sizes: Sizes) -> Placement:
     """Place a job of chips of a node x nodes of a row x nodes of a column.
 
     As the family does, or else in runs of chips. SettingsError("layout") where there is
     no room for it.
     """
-    return (family_of(topology).place or place_runs)(topology, sizes)
+    return rank_placement(topology, sizes)
 
 
 def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> IntArray:

@@ -70,7 +70,7 @@ class Plan:
 
     def turn(self, use: Use) -> int:
         """Which turn a use is in."""
-        return next(place for place, turn in enumerate(self.turns) if use in turn.rails)
+        return next(number for number, turn in enumerate(self.turns) if use in turn.rails)
 
     def rails(self, use: Use) -> int:
         return self.turns[self.turn(use)].rails[use]
@@ -121,7 +121,7 @@ def uses_of(
     layout: LayoutSettings, transfer: Transfer, axes: tuple[tuple[str, ...], ...]
 ) -> list[Use]:
     """What a transfer wants circuits for, one use per kind of line that it spans."""
-    found = []
+    uses = []
     for line in axes:
         members = [
             (name, degree)
@@ -133,8 +133,8 @@ def uses_of(
             nodes = 1
             for _, degree in members:
                 nodes *= degree
-            found.append(Use(line, tuple(dict.fromkeys(name for name, _ in members)), nodes))
-    return found
+            uses.append(Use(line, tuple(dict.fromkeys(name for name, _ in members)), nodes))
+    return uses
 
 
 def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> Programme:
@@ -155,12 +155,17 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
 
     transfers = step_transfers(job)
     named = {
-        name: [list(times[one]) for one in transfers if one.name == name and not one.per_step]
+        name: [
+            list(times[transfer])
+            for transfer in transfers
+            if transfer.name == name and not transfer.per_step
+        ]
         for name in ("tensor", "sequence", "expert", "pipeline")
     }
     inside = named["tensor"] or [[], []]
     keys, tokens, hand_on = (
-        [step for one in named[name] for step in one] for name in ("sequence", "expert", "pipeline")
+        [step for steps in named[name] for step in steps]
+        for name in ("sequence", "expert", "pipeline")
     )
     forward = [
         *(inside[0] + keys + passes(_FORWARD, attention) + inside[0]),
@@ -170,13 +175,15 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
         *(inside[1] + tokens + passes(_BACKWARD, 1 - attention) + tokens + inside[1]),
         *(inside[0] + passes(_BACKWARD, attention) + 2 * keys + inside[0]),
     ]
-    data = [one for one in transfers if one.per_step]
+    data = [transfer for transfer in transfers if transfer.per_step]
     # Gradients of either kind of parameters, and parameters in the opposite order: the
     # circuits of the second serve both.
     ends = data[::2] + data[1::2][::-1]
     return Programme(
         micro_batch=_merged([*(forward * layers), *hand_on, *(backward * layers), *hand_on]),
-        end=_merged([step for one in ends for _ in range(one.times) for step in times[one]]),
+        end=_merged(
+            [step for transfer in ends for _ in range(transfer.times) for step in times[transfer]]
+        ),
         micro_batches=job.micro_batches,
         waits=job.layout.degree("pipeline") - 1,
         compute_ns=compute_ns,
@@ -204,9 +211,9 @@ def plans(uses: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iterato
     kinds = list(dict.fromkeys(use.axes for use in uses))
     choices = []
     for kind in kinds:
-        own = [use for use in uses if use.axes == kind]
+        uses_of_kind = [use for use in uses if use.axes == kind]
         ways: list[tuple[Turn, ...]] = []
-        for blocks in _partitions(own):
+        for blocks in _partitions(uses_of_kind):
             shared = [list(_shares(block, rails, fewest)) for block in blocks]
             ways += [tuple(turns) for turns in product(*shared)]
         choices.append(ways)
@@ -221,8 +228,8 @@ def _partitions(uses: Sequence[Use]) -> Iterator[list[list[Use]]]:
     first, *others = uses
     for blocks in _partitions(others):
         yield [[first], *blocks]
-        for place, block in enumerate(blocks):
-            yield [*blocks[:place], [first, *block], *blocks[place + 1 :]]
+        for index, block in enumerate(blocks):
+            yield [*blocks[:index], [first, *block], *blocks[index + 1 :]]
 
 
 def _shares(block: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iterator[Turn]:
@@ -235,9 +242,9 @@ def _shares(block: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iter
             if left >= fewest[uses[0]]:
                 yield (left,)
             return
-        for own in range(fewest[uses[0]], left):
-            for others in split(left - own, uses[1:]):
-                yield (own, *others)
+        for share in range(fewest[uses[0]], left):
+            for others in split(left - share, uses[1:]):
+                yield (share, *others)
 
     for given in split(rails, block):
         yield Turn(dict(zip(block, given, strict=True)))
@@ -286,16 +293,16 @@ class _Chip:
 
     def carry_out(self, steps: Sequence[Step]) -> Counter[float]:
         """Go through the steps; the windows of the changes on the way."""
-        found: Counter[float] = Counter()
+        windows: Counter[float] = Counter()
         for use, time in steps:
             if use is not None:
                 turn = self.turns[use]
                 if self.turn.get(use.axes, turn) != turn:
-                    found[self.clock - self.silent[use.axes]] += 1
+                    windows[self.clock - self.silent[use.axes]] += 1
                 self.turn[use.axes] = turn
                 self.silent[use.axes] = self.clock + time
             self.clock += time
-        return found
+        return windows
 
     def repeat(self, steps: Sequence[Step], times: int) -> None:
         """The same steps so many times more, which end as they did."""

@@ -7,7 +7,7 @@ step sends takes as long as exact channel loads allow where its groups lie:
 * Networks are compared at an equal rate of what leaves a server per GPU (the job's), or
   at an equal cost of it. Servers are the job's own everywhere: what stays inside one
   takes as long on every network, and links there stand in no bill.
-* A kind of line (:class:`railx.vocabulary.lines.Lines`) has rails, whose ports uses
+* A kind of line (:class:`railx.families.Lines`) has rails, whose ports uses
   share out for the whole job or take turns on (:mod:`railx.mapping.phases`).
 * A node's ports on a rail face one peer each. A ring takes both, a message to another
   stage the one that faces it; of two nodes both face the other.
@@ -31,7 +31,7 @@ from railx.economics import PricedNetwork, price_network, read_catalogue
 from railx.fabric.circuits import Configuration
 from railx.fabric.settings import Mode
 from railx.families import TopologySettings, build_topology, family_of
-from railx.mapping.layout import group_members, place_ranks
+from railx.mapping.layout import assign_ranks, group_members
 from railx.mapping.phases import Plan, Turn, Use, plans
 from railx.mapping.settings import (
     LayoutSettings,
@@ -63,7 +63,7 @@ class Exchange(Configuration):
     """What experts need where their circuits are others than those of the replicas."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Candidate:
     """A layout with a plan for its uses and their wirings."""
 
@@ -108,18 +108,19 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
     that a network does not have; one that has no room for a step has one row per basis
     with the ``reason``.
     """
-    own = settings.generated
-    if own is None:
+    generated = settings.generated
+    if generated is None:
         return
-    costs = {name: _Cost.of(settings, chosen) for name, chosen in own.networks.items()}
-    for (name, chosen), (step_name, step) in product(own.networks.items(), own.steps.items()):
+    costs = {name: _Cost.of(settings, chosen) for name, chosen in generated.networks.items()}
+    for (name, chosen), (step_name, step) in product(
+        generated.networks.items(), generated.steps.items()
+    ):
         rate = step.step.jobs()[step.job].device.scale_out_gb_s
-        afford = costs[own.reference].usd / costs[name].usd
+        afford = costs[generated.reference].usd / costs[name].usd
         for basis, gb_s in (("equal_bandwidth", rate), ("equal_cost", rate * afford)):
             head = {"step": step_name, "network": name, "basis": basis}
-            for row in _rows(own, step, chosen, gb_s, costs[name]):
-                whole = head | row
-                yield {column: whole[column] for column in _COLUMNS}
+            for row in _rows(generated, step, chosen, gb_s, costs[name]):
+                yield {column: (head | row)[column] for column in _COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -163,24 +164,26 @@ def _rows(
         "fidelity": _FIDELITY,
     }
     line = _Line(chosen, job, gb_s)
-    candidates = [one for layout in step.layouts for one in line.candidates(layout)]
+    candidates = [candidate for layout in step.layouts for candidate in line.candidates(layout)]
     if not candidates:
         reason = f"no room for {gpus // job.degrees.server} servers of {job.degrees.server}"
         yield common | dict.fromkeys(_VARIED) | {"reason": reason}
         return
-    found = {one: list(_times(line, one, settings.latencies_ms)) for one in map(_Held, candidates)}
+    times = {
+        candidate: list(_times(line, candidate, settings.latencies_ms)) for candidate in candidates
+    }
     if not line.circuits:
-        modes = {"packets": list(found)}
+        modes = {"packets": list(times)}
     else:
         modes = {
-            "set_once": [one for one in found if one.own.set_once],
-            "every_phase": [one for one in found if one.own.every_phase],
-            "where_it_pays": list(found),
+            "set_once": [candidate for candidate in times if candidate.set_once],
+            "every_phase": [candidate for candidate in times if candidate.every_phase],
+            "where_it_pays": list(times),
         }
     for mode, allowed in modes.items():
         for number in range(len(_RULES) * len(settings.latencies_ms) if allowed else 0):
-            best = min(allowed, key=lambda one: found[one][number]["step_ms"])
-            yield common | {"mode": mode, "reason": None} | found[best][number]
+            best = min(allowed, key=lambda candidate: times[candidate][number]["step_ms"])
+            yield common | {"mode": mode, "reason": None} | times[best][number]
 
 
 _COLUMNS = (
@@ -195,13 +198,6 @@ _VARIED = (
     *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
     *("data_ms", "pipeline_ms", "expert_ms", "circuits"),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class _Held:
-    """A candidate as a key."""
-
-    own: _Candidate
 
 
 class _Line:
@@ -235,7 +231,7 @@ class _Line:
             return
         experts = self.job.degrees.expert_servers > 1
         for apart in (False, True) if experts else (False,):
-            found: list[Use] = []
+            uses: list[Use] = []
             for axes in self.lines.axes:
                 sizes = {"data": 1, "pipeline": 1}
                 for axis in axes:
@@ -243,12 +239,12 @@ class _Line:
                         sizes[name] *= degree
                 if sizes["data"] > 1:
                     over = ("data", "expert") if experts and not apart else ("data",)
-                    found.append(Use(axes, over, sizes["data"]))
+                    uses.append(Use(axes, over, sizes["data"]))
                     if apart:
-                        found.append(Use(axes, ("expert",), sizes["data"]))
+                        uses.append(Use(axes, ("expert",), sizes["data"]))
                 if sizes["pipeline"] > 1:
-                    found.append(Use(axes, ("pipeline",), sizes["pipeline"]))
-            yield tuple(found)
+                    uses.append(Use(axes, ("pipeline",), sizes["pipeline"]))
+            yield tuple(uses)
 
     def _plans(self, wirings: Mapping[Use, str]) -> Iterator[Plan]:
         if not self.circuits:
@@ -282,7 +278,7 @@ class _Line:
         )
         best = float("inf")
         for rates, basis in self._alone(use.nodes, candidate.wirings[use]):
-            chips = place_ranks(rates.topology, layout.sizes).chips
+            chips = assign_ranks(rates.topology, layout.sizes).chips
             groups = group_members(layout, chips, use.over[:1])
             at = replace(basis, ports=basis.ports * share)
             best = min(best, *(way.time_ns(size, at) for way in rates.ways(groups, pattern)))
@@ -324,19 +320,19 @@ class TurnWiring(TableWiring):
     def is_scale_up(self, members: Iterable[int]) -> bool:
         """Whether nothing has to be up: all kinds of line that are used are set."""
         kind = "pair" if self._stages(members) else "ring"
-        return not any(self._own(use, kind) for use in self._uses)
+        return not any(self._matches(use, kind) for use in self._uses)
 
     def wires(self, configuration: Configuration) -> tuple[Wire, ...]:
         """On every rail of the use both neighbours in each ring, or the two stages."""
         exchange = isinstance(configuration, Exchange)
         kind = "pair" if self._stages(configuration.members) else "ring"
-        found: list[Wire] = []
+        wires: list[Wire] = []
         for use, (rails, wiring) in self._uses.items():
-            if exchange != (use.over == ("expert",)) or not self._own(use, kind):
+            if exchange != (use.over == ("expert",)) or not self._matches(use, kind):
                 continue
             line = self._kinds.index(use.axes)
             for here, there in self._neighbours(use, configuration.members):
-                found += [
+                wires += [
                     Wire(
                         line,
                         (line, rail, here, there, wiring),
@@ -344,13 +340,13 @@ class TurnWiring(TableWiring):
                     )
                     for rail in rails
                 ]
-        return tuple(found)
+        return tuple(wires)
 
     def _stages(self, members: Iterable[int]) -> bool:
         """Whether members differ in their stage."""
-        return len({self._place(member)[1] for member in members}) > 1
+        return len({self._position(member)[1] for member in members}) > 1
 
-    def _own(self, use: Use, kind: str) -> bool:
+    def _matches(self, use: Use, kind: str) -> bool:
         return (kind == "pair") == (use.over == ("pipeline",))
 
     def _neighbours(self, use: Use, members: Sequence[int]) -> list[tuple[int, int]]:
@@ -360,14 +356,14 @@ class TurnWiring(TableWiring):
             return [(low, high), (high, low)] if use.nodes == 2 else [(low, high)]
         rings: dict[tuple[int, ...], list[int]] = {}
         for member in ordered:
-            digits = self._place(member)[0]
+            digits = self._position(member)[0]
             others = tuple(digit for axis, digit in digits if axis not in use.axes)
             rings.setdefault(others, []).append(member)
         return [
             pair for ring in rings.values() for pair in zip(ring, [*ring[1:], ring[0]], strict=True)
         ]
 
-    def _place(self, node: int) -> tuple[list[tuple[str, int]], int]:
+    def _position(self, node: int) -> tuple[list[tuple[str, int]], int]:
         """A node's places among the replicas, axis by axis, and its stage."""
         digits: list[tuple[str, int]] = []
         for axis in ("x", "y"):
@@ -377,14 +373,15 @@ class TurnWiring(TableWiring):
         return digits, node
 
 
-def _times(line: _Line, held: _Held, latencies_ms: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _times(
+    line: _Line, candidate: _Candidate, latencies_ms: Sequence[float]
+) -> Iterator[dict[str, Any]]:
     """The replays of a candidate under every rule and latency."""
-    candidate = held.own
-    made = _with_times(line, candidate)
+    generated = _with_times(line, candidate)
     always = candidate.set_once or not line.circuits
     turns = _turns(candidate)
-    prepared = prepare(made, TurnWiring(candidate.layout, turns))
-    parts = _parts(made)
+    prepared = prepare(generated, TurnWiring(candidate.layout, turns))
+    parts = _parts(generated)
     table = replay_programs(prepared, None, "electrical", 0).table
     for rule, latency_ms in product(_RULES, latencies_ms):
         if not always:
@@ -403,58 +400,62 @@ def _times(line: _Line, held: _Held, latencies_ms: Sequence[float]) -> Iterator[
 
 def _turns(candidate: _Candidate) -> dict[Use, tuple[range, str]]:
     """The rails and wirings of uses on kinds of line on which there are turns."""
-    found: dict[Use, tuple[range, str]] = {}
+    turn_rails: dict[Use, tuple[range, str]] = {}
     for axes in {use.axes: None for use in candidate.wirings}:
         turns = [turn for turn in candidate.plan.turns if axes in {use.axes for use in turn.rails}]
         for turn in turns if len(turns) > 1 else ():
             first = 0
             for use, count in turn.rails.items():
-                found[use] = range(first, first + count), candidate.wirings[use]
+                turn_rails[use] = range(first, first + count), candidate.wirings[use]
                 first += count
-    return found
+    return turn_rails
 
 
 def _with_times(line: _Line, candidate: _Candidate) -> Programs:
     """The job's programs with what its transfers take here."""
-    made = programs(line.job, electrical=True, iterations=_ITERATIONS, whole=False)
-    columns = dict(made.columns)
-    names = _names(made)
+    generated = programs(line.job, electrical=True, iterations=_ITERATIONS, all_ranks=False)
+    columns = dict(generated.columns)
+    names = _names(generated)
     lasts = columns["lasts_ns"].copy()
     issues = np.flatnonzero(columns["kind"] >= 0)
     keys = np.stack([names[columns["channel"][issues]], columns["kind"][issues]])
     keys = np.concatenate([keys, columns["bytes"][issues][None]])
-    unique, place = np.unique(keys, axis=1, return_inverse=True)
+    unique, inverse = np.unique(keys, axis=1, return_inverse=True)
     times = [
         round(line.time_ns(candidate, list(_USES.values())[use], KINDS[kind], float(size)))
         for use, kind, size in unique.T.tolist()
     ]
-    lasts[issues] = np.array(times, np.int64)[place.reshape(-1)]
+    lasts[issues] = np.array(times, np.int64)[inverse.reshape(-1)]
     columns["lasts_ns"] = lasts
-    configurations = list(made.configurations)
+    configurations = list(generated.configurations)
     if any(use.over == ("expert",) for use in candidate.wirings):
         configuration = columns["configuration"].copy()
-        own = (columns["channel"] >= 0) & (names[columns["channel"]] == list(_USES).index("EP"))
-        for number in np.unique(configuration[own]).tolist():
+        exchanges = (columns["channel"] >= 0) & (
+            names[columns["channel"]] == list(_USES).index("EP")
+        )
+        for number in np.unique(configuration[exchanges]).tolist():
             old = configurations[number]
-            configuration[own & (configuration == number)] = len(configurations)
+            configuration[exchanges & (configuration == number)] = len(configurations)
             configurations.append(Exchange(old.kind, old.members))
         columns["configuration"] = configuration
-    return Programs.from_columns(columns, made.channels, configurations)
+    return Programs.from_columns(columns, generated.channels, configurations)
 
 
-def _names(made: Programs) -> Any:
+def _names(generated: Programs) -> Any:
     """The parallelism of every channel, as a number of ``_USES``."""
-    words = [PARALLELISMS_OF_CHANNELS[name.partition(":")[2]] for name in made.channels]
+    words = [PARALLELISMS_OF_CHANNELS[name.partition(":")[2]] for name in generated.channels]
     return np.array([list(_USES).index(word) for word in words])
 
 
-def _parts(made: Programs) -> dict[str, float]:
+def _parts(generated: Programs) -> dict[str, float]:
     """What the transfers of a rank take in a step: mean over the ranks."""
-    columns = made.columns
-    names = _names(made)
+    columns = generated.columns
+    names = _names(generated)
     last = (columns["kind"] >= 0) & (columns["iteration"] == _ITERATIONS - 1)
-    own = names[columns["channel"]]
+    parallelisms = names[columns["channel"]]
     return {
-        f"{name}_ms": float(columns["lasts_ns"][last & (own == number)].sum()) / made.ranks / 1e6
+        f"{name}_ms": float(columns["lasts_ns"][last & (parallelisms == number)].sum())
+        / generated.ranks
+        / 1e6
         for number, name in enumerate(_USES.values())
     }

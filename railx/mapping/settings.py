@@ -198,11 +198,11 @@ class MappingSettings:
     """Price set of the catalogue, in proportion to the rate of a port."""
 
     def __post_init__(self) -> None:
-        known = [name for name, topology in self.topologies.items() if topology.priced]
-        if self.reference not in known:
+        priced = [name for name, topology in self.topologies.items() if topology.priced]
+        if self.reference not in priced:
             raise SettingsError(
                 "reference",
-                f"got {self.reference!r}; allowed: {', '.join(known)}, the priced topologies",
+                f"got {self.reference!r}; allowed: {', '.join(priced)}, the priced topologies",
             )
 
 
@@ -263,16 +263,17 @@ class RailStep:
                 f"experts over {degrees.expert_servers} servers; allowed: 1, or {degrees.data} as"
                 " the replicas",
             )
-        wanted = {"data": degrees.data, "pipeline": degrees.pipeline}
+        job_degrees = {"data": degrees.data, "pipeline": degrees.pipeline}
         for number, layout in enumerate(self.layouts):
             where = f"layouts[{number}]"
             if layout.mesh:
                 raise SettingsError(f"{where}.mesh", "allowed: empty, a node is a server")
             for name in PARALLELISMS:
                 degree = layout.degree(name)
-                if degree != wanted.get(name, 1):
+                if degree != job_degrees.get(name, 1):
                     raise SettingsError(
-                        where, f"{name} {degree}; allowed: {wanted.get(name, 1)}, as in the job"
+                        where,
+                        f"{name} {degree}; allowed: {job_degrees.get(name, 1)}, as in the job",
                     )
             both = {
                 name

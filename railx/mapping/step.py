@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families import build_routing
-from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
+from railx.mapping.layout import Placement, assign_ranks, group_levels, group_members
 from railx.mapping.settings import PARALLELISMS, JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 from railx.progress import counted
@@ -102,10 +102,10 @@ class GroupRates:
         share = (members - 1) / members
         if pattern == "next":
             return [self._way("next", groups, 1.0, 1)]
-        found = [self._way("direct", groups, share, 1)]
+        ways = [self._way("direct", groups, share, 1)]
         if pattern == "gather" and members > 2:
-            found.append(self._way("ring", groups, share, members - 1))
-        return found
+            ways.append(self._way("ring", groups, share, members - 1))
+        return ways
 
     def _way(self, name: str, groups: IntArray, sent: float, rounds: int) -> Way:
         key = (groups.tobytes(), groups.shape[1], name)
@@ -173,7 +173,7 @@ def step_times(
     rows: list[dict[str, Any]] = []
     for job_name, job in counted(jobs.items(), "jobs"):
         try:
-            placement = place_ranks(topology, job.layout.sizes)
+            placement = assign_ranks(topology, job.layout.sizes)
         except SettingsError as error:
             if error.key != "layout":
                 raise
@@ -280,7 +280,7 @@ def _fastest(
             time_ns, way = _best(networks, level, transfer.pattern, size_bytes, basis)
             total_ns, size_bytes = total_ns + time_ns, size_bytes / level.shape[1]
             ways.append(way)
-        fastest = min(fastest, (total_ns, ways), key=lambda found: found[0])
+        fastest = min(fastest, (total_ns, ways), key=lambda option: option[0])
     return fastest
 
 

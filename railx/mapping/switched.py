@@ -33,8 +33,8 @@ from itertools import permutations, product
 from typing import Any
 
 from railx.economics import PricedNetwork, price_network, read_catalogue
-from railx.families import build_topology, family_of
-from railx.mapping.layout import group_members, place_ranks
+from railx.families import Lines, build_topology, family_of
+from railx.mapping.layout import assign_ranks, group_members
 from railx.mapping.phases import (
     RULES,
     Plan,
@@ -56,7 +56,6 @@ from railx.mapping.settings import (
 from railx.mapping.step import FIDELITY, Basis, GroupRates
 from railx.mapping.volumes import Transfer, step_transfers
 from railx.settings import SettingsError
-from railx.vocabulary.lines import Lines
 
 __all__ = ["MODES", "switched_times"]
 
@@ -168,7 +167,7 @@ class _Network:
         scaled = Basis(basis.name, basis.ports * share, basis.inside, None)
         best = float("inf")
         for rates in self.rates(nodes, wiring):
-            chips = place_ranks(rates.topology, layout.sizes).chips
+            chips = assign_ranks(rates.topology, layout.sizes).chips
             groups = group_members(layout, chips, over)
             for way in rates.ways(groups, transfer.pattern):
                 best = min(best, way.time_ns(size, scaled))
@@ -261,11 +260,11 @@ def _rows(
     job: JobSettings,
     candidates: Sequence[_Candidate],
 ) -> Iterator[dict[str, Any]]:
-    kinds = len({use.axes for one in candidates[:1] for use in one.wirings})
+    kinds = len({use.axes for candidate in candidates[:1] for use in candidate.wirings})
     uses = len(candidates[0].wirings)
     modes = {
-        "set_once": [one for one in candidates if len(one.plan.turns) == kinds],
-        "every_phase": [one for one in candidates if len(one.plan.turns) == uses],
+        "set_once": [candidate for candidate in candidates if len(candidate.plan.turns) == kinds],
+        "every_phase": [candidate for candidate in candidates if len(candidate.plan.turns) == uses],
         "where_it_pays": list(candidates),
     }
     if network.rails == 1:
@@ -281,7 +280,9 @@ def _rows(
             latency_ns = latency_ms * 1e6
             best = min(
                 allowed,
-                key=lambda one: one.programme.ns + stall_ns(one.windows, latency_ns, rule),
+                key=lambda candidate: (
+                    candidate.programme.ns + stall_ns(candidate.windows, latency_ns, rule)
+                ),
             )
             yield {
                 "mode": mode,
@@ -331,10 +332,12 @@ def _candidates(network: _Network, job: JobSettings, basis: Basis) -> Iterator[_
         raise SettingsError(
             "layout", f"{nodes} nodes; allowed: at most {lines.nodes(network.chosen.topology)}"
         )
-    by_transfer = {one: uses_of(job.layout, one, lines.axes) for one in transfers}
-    uses = list(dict.fromkeys(use for found in by_transfer.values() for use in found))
-    for transfer, found in by_transfer.items():
-        if transfer.pattern != "gather" and len(found) + _in_node(job, transfer) > 1:
+    by_transfer = {transfer: uses_of(job.layout, transfer, lines.axes) for transfer in transfers}
+    uses = list(
+        dict.fromkeys(use for transfer_uses in by_transfer.values() for use in transfer_uses)
+    )
+    for transfer, transfer_uses in by_transfer.items():
+        if transfer.pattern != "gather" and len(transfer_uses) + _in_node(job, transfer) > 1:
             raise SettingsError(
                 "layout",
                 f"{transfer.name} over several axes; allowed: one axis for all but gathers",
@@ -348,8 +351,8 @@ def _candidates(network: _Network, job: JobSettings, basis: Basis) -> Iterator[_
         fewest = {use: lines.fewest(wirings[use], use.nodes) for use in uses}
         for plan in plans(uses, network.rails, fewest):
             times = {
-                one: _steps(network, job, one, found, wirings, plan, basis)
-                for one, found in by_transfer.items()
+                transfer: _steps(network, job, transfer, transfer_uses, wirings, plan, basis)
+                for transfer, transfer_uses in by_transfer.items()
             }
             programme = programme_of(job, times)
             yield _Candidate(plan, wirings, programme, windows_of(programme, plan))

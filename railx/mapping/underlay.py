@@ -92,11 +92,11 @@ class UnderlaySettings:
         for name, network in self.networks.items():
             if network.topology is None:
                 continue
-            known = family_of(network.topology).routings
-            if network.routing not in known:
+            routings = family_of(network.topology).routings
+            if network.routing not in routings:
                 raise SettingsError(
                     f"networks.{name}.routing",
-                    f"got {network.routing!r}; allowed: {', '.join(known)}",
+                    f"got {network.routing!r}; allowed: {', '.join(routings)}",
                 )
             for size in network.groups:
                 if not size.isdigit() or int(size) < 2:
@@ -128,10 +128,10 @@ def node_rates_gb_s(topology: Topology) -> tuple[float, float]:
     The links that begin at chips, over the number of chips.
     """
     links = topology.links
-    own = links.src < topology.chips
+    from_chips = links.src < topology.chips
     inside = links.kind == INTERNAL
     rate = links.capacity_gbps / 8 / topology.chips
-    return float(rate[own & ~inside].sum()), float(rate[own & inside].sum())
+    return float(rate[from_chips & ~inside].sum()), float(rate[from_chips & inside].sum())
 
 
 def underlays(settings: UnderlaySettings, name: str) -> list[Underlay]:
@@ -143,7 +143,9 @@ def underlays(settings: UnderlaySettings, name: str) -> list[Underlay]:
     network = settings.networks[name]
     if network.topology is None:
         return []
-    graphs = {int(size): build_topology(own) for size, own in network.groups.items()}
+    graphs = {
+        int(size): build_topology(group_topology) for size, group_topology in network.groups.items()
+    }
     graphs[settings.ranks] = build_topology(network.topology)
     for size, graph in graphs.items():
         if graph.chips < size:
@@ -171,12 +173,12 @@ def _rates(
     graphs: Mapping[int, Topology], routing: str, outside_gb_s: float, settings: UnderlaySettings
 ) -> dict[int, float]:
     """The all-to-all of every size, of those set for a group from their own graph."""
-    found: dict[int, float] = {}
+    rates: dict[int, float] = {}
     for ranks in sorted(graphs, reverse=True):
         graph = at_rates(graphs[ranks], outside_gb_s, settings.inside_gb_s)
-        own = all_to_all_gb_s(graph, ranks, routing)
-        found |= own if ranks == settings.ranks else {ranks: own[ranks]}
-    return dict(sorted(found.items()))
+        group_rates = all_to_all_gb_s(graph, ranks, routing)
+        rates |= group_rates if ranks == settings.ranks else {ranks: group_rates[ranks]}
+    return dict(sorted(rates.items()))
 
 
 def at_rates(topology: Topology, outside_gb_s: float, inside_gb_s: float) -> Topology:

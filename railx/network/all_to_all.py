@@ -60,7 +60,7 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
         or routing not in ("min", "balanced")
     ):
         return None
-    loads = family.loads(topology, "min" if routing == "min" else "balanced")
+    loads = family.loads(topology.settings, topology, "min" if routing == "min" else "balanced")
     # A lane's load is relative to an external port, full with one flit per cycle.
     port_gbps = topology.settings.port_gbps
     width = topology.links.gbps / port_gbps

@@ -310,8 +310,8 @@ def _ring_scopes(
     grid = grid_rings(topology)
     if grid is not None and nodes is not None:
         return _grid_scopes(ChannelIndex(topology), grid, nodes, most)
-    known = family_of(topology).chip_rings
-    chip_lines = None if known is None else known(topology.settings)
+    chip_rings = family_of(topology).chip_rings
+    chip_lines = None if chip_rings is None else chip_rings(topology.settings)
     if chip_lines is not None:
         index = ChannelIndex(topology)
         level = tuple(_rings(index, rings, most) for rings in chip_lines)
@@ -418,8 +418,8 @@ def _chip_order_scope(
         paths = route_flows(topology, collective.routing, src, dst)
     family = family_of(topology)
     if family.chip_order_ring is not None:
-        known = family.chip_order_ring(settings)
-        count, gb_s, chain = known.rings, settings.port_gbps / 8, known.chain_latency_ns
+        ring = family.chip_order_ring(settings)
+        count, gb_s, chain = ring.rings, settings.port_gbps / 8, ring.chain_latency_ns
     elif paths is not None:
         hops = paths.latency_ns.reshape(2, topology.chips)
         count, gb_s = 2, float(fair_rates(paths, link_gb_s(topology)).min())

@@ -26,11 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import build_routing, family_of
+from railx.families import build_routing, rank_placement
 from railx.network.flows import finish_times, link_gb_s, spread_flows
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
-from railx.vocabulary.placement import place_runs
 from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
@@ -107,7 +106,7 @@ def all_to_all_gb_s(topology: Topology, ranks: int, routing: str) -> dict[int, f
 
 
 def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
-    """The chip of each rank.
+    """The chip of every rank.
 
     Ranks fill the chips of a node, then the nodes of a row, then rows, on a grid of
     nodes where the family has one.
@@ -115,24 +114,23 @@ def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
     mesh = topology.chips // topology.nodes
     while ranks % mesh:
         mesh -= 1
-    place = family_of(topology).place or place_runs
-    nodes, found = ranks // mesh, None
+    nodes, best = ranks // mesh, None
     for x in range(nodes, 0, -1):
         if nodes % x:
             continue
         try:
-            placement = place(topology, (mesh, x, nodes // x))
+            placement = rank_placement(topology, (mesh, x, nodes // x))
         except SettingsError:
             continue
-        found = placement if found is None or placement.kind == "grid" else found
-        if found.kind == "grid":
+        best = placement if best is None or placement.kind == "grid" else best
+        if best.kind == "grid":
             break
-    if found is None:
+    if best is None:
         raise SettingsError(
             "ranks", f"got {ranks}; allowed on {topology.family} of {topology.chips} chips: fewer"
         )
     # Mesh is the first axis and varies fastest.
-    return found.chips.transpose(2, 1, 0).ravel()
+    return best.chips.transpose(2, 1, 0).ravel()
 
 
 def group_shapes(ranks: int) -> Iterator[tuple[int, int]]:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import family_of
+from railx.families import LineGraph, family_of
 from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
-from railx.vocabulary.line_graphs import LineGraph
 from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["check_optical_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
@@ -89,9 +88,9 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
     Families may know their own counts. Other graphs are searched breadth first; None
     above 2,000 vertices.
     """
-    known = family_of(topology).node_hop_counts
-    if known is not None:
-        counts: IntArray = known(topology.settings)
+    closed_form = family_of(topology).node_hop_counts
+    if closed_form is not None:
+        counts: IntArray = closed_form(topology.settings)
         return counts
     per_node = topology.chips // topology.nodes
     lines = _line_graphs(topology)
@@ -159,8 +158,8 @@ def _line_graphs(topology: Topology) -> list[LineGraph] | None:
 
     None elsewhere.
     """
-    known = family_of(topology).line_graphs
-    return None if known is None else known(topology)
+    line_graphs = family_of(topology).line_graphs
+    return None if line_graphs is None else line_graphs(topology.settings, topology)
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:

@@ -12,8 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import family_of
-from railx.vocabulary.line_graphs import LineGraph
+from railx.families import LineGraph, family_of
 from railx.vocabulary.topology import Topology
 
 __all__ = ["disjoint_paths_min", "minimal_path_counts"]
@@ -85,9 +84,9 @@ def disjoint_paths_min(topology: Topology, lines: list[LineGraph] | None) -> int
     needed.
     """
     if lines is not None:
-        known = _product_connectivity(lines)
-        if known is not None:
-            return known
+        connectivity = _product_connectivity(lines)
+        if connectivity is not None:
+            return connectivity
     vertices, edges, lanes = _node_graph(topology)
     if vertices > _MOST_FLOW_VERTICES or topology.nodes < 2:
         return None

@@ -42,8 +42,8 @@ def static_routings(topology: Topology) -> tuple[str, ...]:
     closed = () if family.loads is None else _LINE_ROUTINGS
     if topology.chips > _MOST_TABLE_CHIPS:
         return closed
-    known = static_routing_names()
-    return tuple(dict.fromkeys([*closed, *(name for name in family.routings if name in known)]))
+    static = static_routing_names()
+    return tuple(dict.fromkeys([*closed, *(name for name in family.routings if name in static)]))
 
 
 def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed: int) -> FloatArray:
@@ -65,10 +65,10 @@ def uniform_lane_loads(topology: Topology, routing: str) -> FloatArray:
     others, ValueError above. ``routing`` as in
     :class:`railx.network.StaticNetworkSettings`.
     """
-    known = family_of(topology).loads
+    closed_form = family_of(topology).loads
     for line_routing in _LINE_ROUTINGS:
-        if known is not None and routing == line_routing:
-            loads: FloatArray = known(topology, line_routing)
+        if closed_form is not None and routing == line_routing:
+            loads: FloatArray = closed_form(topology.settings, topology, line_routing)
             return loads
     _check_size(topology, f"family {topology.family}")
     return _table_loads(topology, routing, None)

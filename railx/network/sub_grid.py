@@ -51,12 +51,9 @@ class SubGrid:
 
 
 def grid_rings(topology: Topology) -> GridRings | None:
-    """The rings through the lines of a topology's grid of nodes.
-
-    None where its family has none.
-    """
-    known = family_of(topology).grid_rings
-    return None if known is None else known(topology)
+    """The rings through the lines of a topology's grid of nodes, or None."""
+    rings = family_of(topology).grid_rings
+    return None if rings is None else rings(topology.settings, topology)
 
 
 def sub_grid(topology: Topology, settings: CollectiveSettings) -> SubGrid | None:

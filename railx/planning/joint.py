@@ -4,10 +4,10 @@ FlexSP gives each micro-batch groups of different degrees on all devices, Infini
 runs chunks through the stages of one shape. Which one wins depends on the lengths, the
 devices and the network. Here both plan the same batches under one cost model:
 
-* groups, by our search (``railx.planning.flexsp``);
+* groups, by our search (``railx.planning.sequence.flexsp``);
 * pipelines of every shape of stages x ranks of a stage x replicas that fills the
   devices, two stages or more, by the planner of elastic pipelines
-  (``railx.planning.pipeline``).
+  (``railx.planning.pipeline.infinipipe``).
 
 The least time of all batches together wins, so that a joint plan is never slower than
 either, at any shape. No paper has such a planner.
@@ -29,10 +29,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from railx.planning.flexsp import FLEXSP, FlexSPSettings
-from railx.planning.pipeline import PIPELINE, PipelineSettings
-from railx.planning.plan import PipelineBatch, PlanError, SequenceParallelBatch
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
+from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings
 from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
+from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
@@ -95,7 +96,7 @@ def pipeline_bound_ms(batch: SampledBatch, cost: PipelineCost) -> float:
 
 def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
     """Shapes that memory allows, the most promising first."""
-    found = []
+    candidates = []
     for shape in shapes_of(task, settings.most_stages):
         try:
             cost = build_pipeline_cost(
@@ -103,53 +104,53 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
             )
         except SettingsError:  # states leave no memory on its stages
             continue
-        own = replace(
+        shape_settings = replace(
             settings.pipeline,
             stages=shape.stages,
             replicas=shape.replicas,
             sequence_parallel_degree=shape.degree,
         )
-        found.append(
+        candidates.append(
             _Candidate(
                 f"{shape.stages}x{shape.degree}x{shape.replicas}",
                 tuple(pipeline_bound_ms(batch, cost) for batch in task.batches),
-                lambda own=own: PIPELINE.plan(own, task),  # type: ignore[misc]
+                lambda chosen=shape_settings: PIPELINE.plan(chosen, task),  # type: ignore[misc]
             )
         )
-    return sorted(found, key=lambda one: one.bound_ms)
+    return sorted(candidates, key=lambda candidate: candidate.bound_ms)
 
 
 def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
     refused: PlanError | None = None
     tried: dict[str, Batches] = {}
-    best, least = "", float("inf")
+    best, best_ms = "", float("inf")
     groups = _Candidate(
         "groups", (0.0,) * len(task.batches), lambda: FLEXSP.plan(settings.sequence_parallel, task)
     )
     pipelines = _pipelines(settings, task)
     for candidate in (groups, *pipelines):
-        if candidate.bound_ms >= least:
+        if candidate.bound_ms >= best_ms:
             continue
         try:
-            made = candidate.plan()
+            batches = candidate.plan()
         except (PlanError, SettingsError) as error:
             if candidate is groups:
                 refused = PlanError(str(error))
             continue
-        tried[candidate.name] = made
-        total = sum(batch.predicted_ms for batch in made)
-        if total < least:
-            best, least = candidate.name, total
+        tried[candidate.name] = batches
+        total = sum(batch.predicted_ms for batch in batches)
+        if total < best_ms:
+            best, best_ms = candidate.name, total
     if not best:
         raise PlanError(f"{refused}; nor does a pipeline of any of {len(pipelines)} shapes")
     rest = len(pipelines) + 1 - len(tried)
     chosen: Any = tuple(
-        _told(index, best, tried, pipelines, rest) for index in range(len(task.batches))
+        _with_account(index, best, tried, pipelines, rest) for index in range(len(task.batches))
     )
     return chosen  # type: ignore[no-any-return]
 
 
-def _told(
+def _with_account(
     index: int,
     best: str,
     tried: dict[str, Batches],
@@ -158,16 +159,16 @@ def _told(
 ) -> SequenceParallelBatch | PipelineBatch:
     """A batch of the best candidate with the account of all that were tried."""
     batch = tried[best][index]
-    bounds = [one.bounds_ms[index] for one in pipelines]
+    bounds = [candidate.bounds_ms[index] for candidate in pipelines]
     if "groups" in tried:
-        own: Any = tried["groups"][index].solver.get("lower_bound_ms", 0.0)
-        bounds.append(own)
+        groups_bound: Any = tried["groups"][index].solver.get("lower_bound_ms", 0.0)
+        bounds.append(groups_bound)
     account = {
         **batch.solver,
         "name": "joint",
         "lower_bound_ms": min(min(bounds), batch.predicted_ms),
         "chosen": best,
-        "tried_ms": {name: made[index].predicted_ms for name, made in tried.items()},
+        "tried_ms": {name: batches[index].predicted_ms for name, batches in tried.items()},
         "not_planned": rest,
     }
     return replace(batch, solver=account)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from railx.planning.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
+from railx.planning.format.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
 from railx.workload.batches import SampledBatch
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings

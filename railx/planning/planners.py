@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from railx.planning.any_degree import ANY_DEGREE
-from railx.planning.byte_scale import BYTE_SCALE
-from railx.planning.chunk_flow import CHUNK_FLOW
-from railx.planning.dapple import DAPPLE
-from railx.planning.dyna_pipe import DYNA_PIPE
-from railx.planning.dynamic_cp import DYNAMIC_CP
-from railx.planning.flexsp import FLEXSP
-from railx.planning.flexsp_milp import FLEXSP_MILP
 from railx.planning.joint import JOINT
-from railx.planning.megatron import MEGATRON
-from railx.planning.megatron_pipeline import MEGATRON_PIPELINE
-from railx.planning.pipeline import PIPELINE
+from railx.planning.pipeline.infinipipe import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
-from railx.planning.seq1f1b import SEQ1F1B
-from railx.planning.slim_pipe import SLIM_PIPE
-from railx.planning.static import STATIC
-from railx.planning.wlb import WLB
+from railx.planning.rivals.any_degree import ANY_DEGREE
+from railx.planning.rivals.byte_scale import BYTE_SCALE
+from railx.planning.rivals.chunk_flow import CHUNK_FLOW
+from railx.planning.rivals.dapple import DAPPLE
+from railx.planning.rivals.dyna_pipe import DYNA_PIPE
+from railx.planning.rivals.dynamic_cp import DYNAMIC_CP
+from railx.planning.rivals.megatron import MEGATRON
+from railx.planning.rivals.megatron_pipeline import MEGATRON_PIPELINE
+from railx.planning.rivals.seq1f1b import SEQ1F1B
+from railx.planning.rivals.slim_pipe import SLIM_PIPE
+from railx.planning.rivals.wlb import WLB
+from railx.planning.sequence.flexsp import FLEXSP
+from railx.planning.sequence.flexsp_milp import FLEXSP_MILP
+from railx.planning.sequence.static import STATIC
 from railx.settings import Registered
 
 __all__ = ["PLANNERS", "PlannerSettings", "planner_of"]

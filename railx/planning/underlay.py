@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from railx.planning.format.parts import MicroBatch
+from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.make import make_plan
-from railx.planning.plan import MicroBatch, Plan, SequenceParallelBatch
 from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load
 from railx.workload.batches import BatchSettings
@@ -27,7 +28,10 @@ __all__ = ["mix_rows", "on_network", "remade", "repriced"]
 def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:
     """The batches of a plan with the times of another cost model; nothing moves."""
     return tuple(
-        replace(batch, micro_batches=tuple(_priced(one, cost) for one in batch.micro_batches))
+        replace(
+            batch,
+            micro_batches=tuple(_priced(micro_batch, cost) for micro_batch in batch.micro_batches),
+        )
         for batch in plan.sequence_parallel_batches()
     )
 
@@ -106,8 +110,8 @@ def mix_rows(batches: Iterable[SequenceParallelBatch], devices: int) -> list[dic
     """
     rows = []
     for batch in batches:
-        whole = devices * batch.predicted_ms
-        groups = [group for one in batch.micro_batches for group in one.groups]
+        total_ms = devices * batch.predicted_ms
+        groups = [group for micro_batch in batch.micro_batches for group in micro_batch.groups]
         head = {
             "iteration": batch.iteration,
             "iteration_ms": batch.predicted_ms,
@@ -115,13 +119,18 @@ def mix_rows(batches: Iterable[SequenceParallelBatch], devices: int) -> list[dic
         }
         busy = 0.0
         for degree in sorted({group.degree for group in groups}):
-            own = [group for group in groups if group.degree == degree]
-            device_ms = degree * sum(group.predicted_ms for group in own)
-            exchange_ms = degree * sum(group.predicted_all_to_all_ms for group in own)
-            held = (sum(len(group.sequences) for group in own), sum(g.tokens for g in own))
-            rows.append(head | _row(degree, len(own), *held, device_ms, exchange_ms, whole))
+            members = [group for group in groups if group.degree == degree]
+            device_ms = degree * sum(group.predicted_ms for group in members)
+            exchange_ms = degree * sum(group.predicted_all_to_all_ms for group in members)
+            counts = (
+                sum(len(group.sequences) for group in members),
+                sum(g.tokens for g in members),
+            )
+            rows.append(
+                head | _row(degree, len(members), *counts, device_ms, exchange_ms, total_ms)
+            )
             busy += device_ms
-        rows.append(head | _row(0, 0, 0, 0, max(whole - busy, 0.0), 0.0, whole))
+        rows.append(head | _row(0, 0, 0, 0, max(total_ms - busy, 0.0), 0.0, total_ms))
     return rows
 
 
@@ -132,7 +141,7 @@ def _row(
     tokens: int,
     device_ms: float,
     exchange_ms: float,
-    whole: float,
+    total_ms: float,
 ) -> dict[str, Any]:
     return {
         "degree": degree,
@@ -141,5 +150,5 @@ def _row(
         "tokens": tokens,
         "device_ms": device_ms,
         "all_to_all_device_ms": exchange_ms,
-        "share": device_ms / whole,
+        "share": device_ms / total_ms,
     }

@@ -57,7 +57,7 @@ class Change:
 
 
 @dataclass
-class _Operation:
+class _RecordedOperation:
     key: OperationKey
     configuration: Configuration
     events: list[_Event]
@@ -79,7 +79,7 @@ class _Operation:
 class _Part:
     """A rank's part of an operation."""
 
-    operation: _Operation
+    operation: _RecordedOperation
     event: _Event
 
     @property
@@ -110,24 +110,24 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
     operations, stalls = _read(events)
     before = _previous(operations)
     last: dict[Port, tuple[Circuit, int]] = {}
-    found = []
+    changes = []
     ordered = sorted(operations, key=lambda item: (item.began_ns, item.key))
-    for place, operation in enumerate(ordered):
+    for index, operation in enumerate(ordered):
         circuits = layout.circuits(operation.configuration)
         ports = [(port, circuit) for circuit in circuits for port in circuit.ports]
         used = [last[port][1] for port, _ in ports if port in last]
         if used and any(last[port][0] != circuit for port, circuit in ports if port in last):
-            known_ns = [
+            announced_ns = [
                 before[event["rank"], operation.key] if announced else int(event["issued_ns"])
                 for event in operation.events
             ]
-            found.append(
+            changes.append(
                 Change(
                     operation.key,
                     operation.configuration,
                     max(event["iteration"] for event in operation.events),
-                    max(*used, *known_ns),
-                    _arrived(ordered[place:], layout),
+                    max(*used, *announced_ns),
+                    _arrived(ordered[index:], layout),
                     operation.began_ns,
                     _stall(operation, stalls),
                 )
@@ -137,14 +137,14 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
             if port in last and last[port][0] == circuit:
                 ended_ns = max(ended_ns, last[port][1])
             last[port] = circuit, ended_ns
-    return found
+    return changes
 
 
 def _read(
     events: Iterable[_Event],
-) -> tuple[list[_Operation], dict[tuple[int, str], list[_Event]]]:
+) -> tuple[list[_RecordedOperation], dict[tuple[int, str], list[_Event]]]:
     """Operations that need circuits, and the waits for light by rank and phase."""
-    operations: dict[OperationKey, _Operation] = {}
+    operations: dict[OperationKey, _RecordedOperation] = {}
     stalls: dict[tuple[int, str], list[_Event]] = defaultdict(list)
     for event in events:
         kind, _, members = event["phase"].partition(" ")
@@ -156,15 +156,15 @@ def _read(
         key = event["channel"], event["sequence"]
         if key not in operations:
             ranks = tuple(int(member) for member in members.split(","))
-            operations[key] = _Operation(key, Configuration(kind, ranks), [])
+            operations[key] = _RecordedOperation(key, Configuration(kind, ranks), [])
         operations[key].events.append(event)
-    whole = [
+    complete = [
         item for item in operations.values() if len(item.events) == len(item.configuration.members)
     ]
-    return whole, stalls
+    return complete, stalls
 
 
-def _arrived(operations: Sequence[_Operation], layout: Layout) -> int:
+def _arrived(operations: Sequence[_RecordedOperation], layout: Layout) -> int:
     """When all members of the first operation first stood before one on its circuits.
 
     Only those count that it shares its circuits with before they move again.
@@ -179,7 +179,7 @@ def _arrived(operations: Sequence[_Operation], layout: Layout) -> int:
     return arrived_ns
 
 
-def _previous(operations: Iterable[_Operation]) -> dict[tuple[int, OperationKey], int]:
+def _previous(operations: Iterable[_RecordedOperation]) -> dict[tuple[int, OperationKey], int]:
     """When a rank had made known that an operation's circuits are its next ones.
 
     It announces them when an operation has ended, none is under way, and none was asked
@@ -190,18 +190,20 @@ def _previous(operations: Iterable[_Operation]) -> dict[tuple[int, OperationKey]
     for operation in operations:
         for event in operation.events:
             programs[event["rank"], event["iteration"]].append(_Part(operation, event))
-    found: dict[tuple[int, OperationKey], int] = {}
+    announced: dict[tuple[int, OperationKey], int] = {}
     for (rank, _), program in programs.items():
         program.sort(key=lambda part: (part.issued_ns, part.operation.key))
         first = 0
-        for place, part in enumerate(program):
+        for index, part in enumerate(program):
             if part.operation.configuration != program[first].operation.configuration:
-                first = place
-            found[rank, part.operation.key] = _known(program[:first], program[first].issued_ns)
-    return found
+                first = index
+            announced[rank, part.operation.key] = _announced_ns(
+                program[:first], program[first].issued_ns
+            )
+    return announced
 
 
-def _known(earlier: Sequence[_Part], issued_ns: int) -> int:
+def _announced_ns(earlier: Sequence[_Part], issued_ns: int) -> int:
     """When a rank announced what it issued at ``issued_ns``; that moment where not.
 
     ``earlier``: what it had issued before, for other circuits.
@@ -213,7 +215,7 @@ def _known(earlier: Sequence[_Part], issued_ns: int) -> int:
     return issued_ns if waits else min(ended_ns, issued_ns)
 
 
-def _stall(operation: _Operation, stalls: Mapping[tuple[int, str], list[_Event]]) -> int:
+def _stall(operation: _RecordedOperation, stalls: Mapping[tuple[int, str], list[_Event]]) -> int:
     """The longest wait for light that ended as the operation began."""
     longest = 0
     for event in operation.events:

@@ -37,7 +37,7 @@ _Row = Mapping[str, Any]
 class _Setting:
     mode: Mode
     latency_ms: float
-    held: bool
+    keep_leases: bool
     message_ms: float
 
 
@@ -75,31 +75,31 @@ def cluster_time(
     computed = "measured" if passes is None else "profile"
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
-        for topology, own in counted(programs.items(), "topologies")
-        for made in [prepare(Programs.from_steps(own), layout)]
+        for topology, steps in counted(programs.items(), "topologies")
+        for prepared in [prepare(Programs.from_steps(steps), layout)]
         for setting in _sweep(settings)
-        for row in _replayed(topology, made, setting, warmup, wall)
+        for row in _replayed(topology, prepared, setting, warmup, wall)
     ]
 
 
 def summarised(rows: Iterable[_Row]) -> list[dict[str, Any]]:
     """Medians over the iterations of each topology and fabric setting."""
-    kept: dict[tuple[Any, ...], list[_Row]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[_Row]] = defaultdict(list)
     keys = ("topology", "compute", "mode", "reconfiguration_latency_ms")
     for row in rows:
-        kept[tuple(row[key] for key in keys)].append(row)
+        groups[tuple(row[key] for key in keys)].append(row)
     values = ("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share")
     return [
         dict(zip(keys, setting, strict=True))
-        | {name: _median([row[name] for row in own]) for name in (*values, "stall_ms")}
-        | {"iterations": len(own)}
-        for setting, own in kept.items()
+        | {name: _median([row[name] for row in group]) for name in (*values, "stall_ms")}
+        | {"iterations": len(group)}
+        for setting, group in groups.items()
     ]
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    present = [value for value in values if value is not None]
+    return median(present) if present else None
 
 
 def _sweep(settings: ReplaySettings) -> list[_Setting]:
@@ -117,33 +117,33 @@ def _sweep(settings: ReplaySettings) -> list[_Setting]:
 
 def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
     """The slowest rank's wall time of each iteration by fabric setting, in ms."""
-    found: dict[tuple[str, float, int], float] = defaultdict(float)
+    wall_ms: dict[tuple[str, float, int], float] = defaultdict(float)
     for event in trace:
         if event["kind"] == "iteration":
             key = (event["mode"], event["reconfiguration_latency_ms"], event["iteration"])
-            found[key] = max(found[key], (event["end_ns"] - event["start_ns"]) / 1e6)
-    return dict(found)
+            wall_ms[key] = max(wall_ms[key], (event["end_ns"] - event["start_ns"]) / 1e6)
+    return dict(wall_ms)
 
 
 def _replayed(
     topology: str,
-    made: Prepared,
+    prepared: Prepared,
     setting: _Setting,
     warmup: int,
     wall: Mapping[tuple[str, float, int], float],
 ) -> Iterable[dict[str, Any]]:
     by_iteration: dict[int, list[ReplayedIteration]] = defaultdict(list)
-    found = replay_programs(
-        made,
+    replayed = replay_programs(
+        prepared,
         None,
         setting.mode,
         round(setting.latency_ms * 1e6),
         # The compiled engine holds no leases where operations of a channel are missing.
-        engine="core" if setting.held and not made.counts_up else "compiled",
-        held=setting.held,
+        engine="core" if setting.keep_leases and not prepared.counts_up else "compiled",
+        keep_leases=setting.keep_leases,
         message_ns=round(setting.message_ms * 1e6),
     )
-    for row in found.rows():
+    for row in replayed.rows():
         by_iteration[row.iteration].append(row)
     for iteration, ranks in sorted(by_iteration.items()):
         if iteration < warmup:

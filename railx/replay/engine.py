@@ -131,22 +131,24 @@ def replay(
     latency_ns: int,
     *,
     log: list[Logged] | None = None,
-    held: bool = False,
+    keep_leases: bool = False,
     message_ns: int = 0,
 ) -> list[ReplayedIteration]:
     """Carry out the programs (by rank) on a virtual clock that starts at 0.
 
     Returns one row per iteration and rank, in order. Decisions are added to ``log``.
-    ``held``: leases stay with their members until they are recalled, as in a run, and
-    an operation on them asks for nothing. With messages that take no time this changes
-    what is asked. It changes a time only where groups contend for ports at one moment,
-    because who began on held circuits stands in no queue. ``message_ns``: how long a
-    message takes from a rank to the controller, or back, with the threads that wake up
-    for it; a measured value, 0 where none is known.
+    ``keep_leases``: leases stay with their members until they are recalled, as in a
+    run, and an operation on them sends no question. Where messages take no time, this
+    changes the number of questions; it changes a time only where groups contend for
+    ports at one moment, because an operation on held circuits waits in no queue.
+    ``message_ns``: time of a message from a rank to the controller, or back, with the
+    threads that wake up for it; a measured value, 0 without one.
     Raises ValueError where the programs cannot end, because a rank waits for an
-    operation that another never comes to.
+    operation that another rank never comes to.
     """
-    run = _Replay(programs, layout, mode, latency_ns, log, held=held, message_ns=message_ns)
+    run = _Replay(
+        programs, layout, mode, latency_ns, log, keep_leases=keep_leases, message_ns=message_ns
+    )
     run.run()
     return run.rows()
 
@@ -195,14 +197,14 @@ class _Replay:
         latency_ns: int,
         log: list[Logged] | None,
         *,
-        held: bool,
+        keep_leases: bool,
         message_ns: int,
     ) -> None:
         self._mode = mode
         self._latency_ns = latency_ns
         self._log = log
         self._layout = layout
-        self._held = held
+        self._keep_leases = keep_leases
         self._message_ns = message_ns
         self._ranks = {
             rank: _Rank(steps, Holdings(cast("Layout", layout))) for rank, steps in programs.items()
@@ -391,14 +393,14 @@ class _Replay:
         key, configuration = operation.key, operation.configuration
         self._arrived[key][rank] = number
         state.asked.add(number)
-        if self._held and state.holdings.begin(key, configuration):
+        if self._keep_leases and state.holdings.begin(key, configuration):
             self._may_begin(rank, number)
             self._start_if_ready(operation)
             return
         state.waiting.add(number)
         self._tell(
             lambda now_ns: self._core.ask(
-                rank, number, key, configuration, now_ns, can_hold=self._held
+                rank, number, key, configuration, now_ns, can_hold=self._keep_leases
             )
         )
 
@@ -434,9 +436,9 @@ class _Replay:
             return
         kinds = (GrantAction, RecallAction)
         self._carry_out([action for action in actions if not isinstance(action, kinds)])
-        told = [action for action in actions if isinstance(action, kinds)]
-        if told:
-            self._at(self._now_ns + self._message_ns, functools.partial(self._carry_out, told))
+        to_ranks = [action for action in actions if isinstance(action, kinds)]
+        if to_ranks:
+            self._at(self._now_ns + self._message_ns, functools.partial(self._carry_out, to_ranks))
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
         granted: dict[OperationKey, set[int]] = {}
@@ -577,11 +579,11 @@ class _Replay:
                 and self._asks(step.operation)
                 and state.unasked not in state.asked
             ):
-                known = (
+                reached = (
                     state.unasked < state.next
                     or step.iteration == state.steps[state.next - 1].iteration
                 )
-                return step.operation.configuration if known else None
+                return step.operation.configuration if reached else None
             state.unasked += 1
         return None
 
@@ -605,16 +607,16 @@ def _union(intervals: Sequence[_Interval]) -> list[_Interval]:
 
 def _shared(ones: Sequence[_Interval], others: Sequence[_Interval]) -> list[_Interval]:
     """The moments in both; each has intervals in order that do not overlap."""
-    found, i, j = [], 0, 0
+    common, i, j = [], 0, 0
     while i < len(ones) and j < len(others):
         begin, end = max(ones[i][0], others[j][0]), min(ones[i][1], others[j][1])
         if begin < end:
-            found.append((begin, end))
+            common.append((begin, end))
         if ones[i][1] < others[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return common
 
 
 def _length(intervals: Sequence[_Interval]) -> int:

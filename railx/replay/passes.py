@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from railx.planning.plan import Pipeline, Plan
-from railx.planning.schedule import one_f_one_b, stage_layers
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import operations_1f1b, stage_layers
 from railx.workload.profile import ProfileFit
 
 __all__ = ["Passes", "profiled_passes"]
@@ -26,15 +27,15 @@ def profiled_passes(plan: Plan, fit: ProfileFit, layers: int, iterations: Iterab
     head and loss count on the last stage of a pipeline; a recomputed layer takes its
     forward pass once more in the backward pass.
     """
-    found: dict[tuple[int, int], Sequence[tuple[str, float]]] = {}
+    passes: dict[tuple[int, int], Sequence[tuple[str, float]]] = {}
     for iteration in iterations:
         number = iteration % len(plan.batches)
         for rank in range(plan.devices):
             if plan.kind == "sequence_parallel":
-                found[rank, iteration] = list(_in_groups(plan, number, rank, fit, layers))
+                passes[rank, iteration] = list(_in_groups(plan, number, rank, fit, layers))
             else:
-                found[rank, iteration] = list(_in_pipelines(plan, number, rank, fit, layers))
-    return found
+                passes[rank, iteration] = list(_in_pipelines(plan, number, rank, fit, layers))
+    return passes
 
 
 def _in_groups(
@@ -45,9 +46,9 @@ def _in_groups(
             if rank in group.ranks:
                 slices = [(0, length) for length in group.lengths]
                 layer_ms = _layer_ms(fit, slices, group.degree)
-                whole_ms = layers * layer_ms + _ends_ms(fit, group.tokens, group.degree)
-                yield "forward", fit.forward_share * whole_ms
-                yield "backward", (1 - fit.forward_share) * whole_ms
+                pass_ms = layers * layer_ms + _ends_ms(fit, group.tokens, group.degree)
+                yield "forward", fit.forward_share * pass_ms
+                yield "backward", (1 - fit.forward_share) * pass_ms
 
 
 def _in_pipelines(
@@ -56,7 +57,7 @@ def _in_pipelines(
     for pipeline in plan.pipeline_batches()[number].pipelines:
         if rank in pipeline.ranks:
             stage = pipeline.ranks.index(rank) // pipeline.degree
-            for op in one_f_one_b(pipeline, stage):
+            for op in operations_1f1b(pipeline, stage):
                 forward_ms, backward_ms = _chunk_ms(pipeline, op.chunk, stage, fit, layers)
                 yield op.kind, forward_ms if op.kind == "forward" else backward_ms
 
@@ -64,14 +65,17 @@ def _in_pipelines(
 def _chunk_ms(
     pipeline: Pipeline, number: int, stage: int, fit: ProfileFit, layers: int
 ) -> tuple[float, float]:
-    chunk, own = pipeline.chunks[number], len(stage_layers(layers, pipeline.stages)[stage])
+    chunk, stage_layer_count = (
+        pipeline.chunks[number],
+        len(stage_layers(layers, pipeline.stages)[stage]),
+    )
     layer_ms = _layer_ms(fit, [(part.start, part.tokens) for part in chunk.slices], pipeline.degree)
-    whole_ms = own * layer_ms
+    pass_ms = stage_layer_count * layer_ms
     if stage == pipeline.stages - 1:
-        whole_ms += _ends_ms(fit, chunk.tokens, pipeline.degree)
+        pass_ms += _ends_ms(fit, chunk.tokens, pipeline.degree)
     recomputed = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
-    forward_ms = fit.forward_share * whole_ms
-    return forward_ms, whole_ms - forward_ms + recomputed * fit.forward_share * layer_ms
+    forward_ms = fit.forward_share * pass_ms
+    return forward_ms, pass_ms - forward_ms + recomputed * fit.forward_share * layer_ms
 
 
 def _layer_ms(fit: ProfileFit, slices: Sequence[tuple[int, int]], degree: int) -> float:

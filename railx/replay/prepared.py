@@ -14,7 +14,7 @@ from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.wiring import CircuitModel
 
 if TYPE_CHECKING:
-    from railx.replay.kernels import State
+    from railx.replay.kernels import EngineState
 
 __all__ = ["Prepared", "prepare"]
 
@@ -23,7 +23,9 @@ Array = npt.NDArray[Any]
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
 _SEND = KINDS.index("send")
 #: Columns of programs that the compiled engine takes as they are.
-_KEPT = (*("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone"),)
+_COLUMNS_AS_GIVEN = (
+    *("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,7 @@ class Prepared:
 
     programs: Programs
     model: CircuitModel
-    state: State
+    state: EngineState
     #: The circuits by their numbers, and the keys of the operations.
     circuits: tuple[Any, ...]
     channels: Array
@@ -51,39 +53,41 @@ def prepare(programs: Programs, model: CircuitModel) -> Prepared:
     keys, operation = _numbered(does, channel, columns["sequence"])
     row, rows = _rows(rank, columns["iteration"])
     slot = np.full(len(programs), -1, np.int32)
-    wanted_slots = rank[issues].astype(np.int64) * max(len(programs.configurations), 1)
-    found_slots, slot[issues] = np.unique(
-        wanted_slots + columns["configuration"][issues], return_inverse=True
+    keys_of_slots = rank[issues].astype(np.int64) * max(len(programs.configurations), 1)
+    slot_keys, slot[issues] = np.unique(
+        keys_of_slots + columns["configuration"][issues], return_inverse=True
     )
     wires = _Wires(programs, model)
-    slots = wires.slots_of(found_slots, programs.ranks)
-    own = {name: columns[name] for name in _KEPT} | _lanes(columns, issues, operation)
-    own |= {"operation": operation, "slot": slot, "row": row}
-    own |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
-    own["lane"] = np.full(len(programs), -1, np.int32)
+    slots = wires.slots_of(slot_keys, programs.ranks)
+    fields = {name: columns[name] for name in _COLUMNS_AS_GIVEN} | _lanes(
+        columns, issues, operation
+    )
+    fields |= {"operation": operation, "slot": slot, "row": row}
+    fields |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
+    fields["lane"] = np.full(len(programs), -1, np.int32)
     first_lane = np.cumsum(wires.lanes) - wires.lanes
-    own["lane"][issues] = first_lane[channel[issues]] + slots["place"][slot[issues]]
-    state = _state(programs, wires, own, keys, rows, slots)
-    counts_up = _counts_up(issues, own["lane"], operation, keys)
+    fields["lane"][issues] = first_lane[channel[issues]] + slots["member"][slot[issues]]
+    state = _state(programs, wires, fields, keys, rows, slots)
+    counts_up = _counts_up(issues, fields["lane"], operation, keys)
     return Prepared(programs, model, state, wires.names, *keys, wires.rails, counts_up)
 
 
 def _state(
     programs: Programs,
     wires: _Wires,
-    own: Mapping[str, Array],
+    fields: Mapping[str, Array],
     keys: tuple[Array, Array],
     rows: int,
     slots: Mapping[str, Array],
-) -> State:
-    """Where everything stands before the first event."""
+) -> EngineState:
+    """The state before the first event."""
     from railx.replay import kernels
     from railx.replay.kernels import state
 
     count, ranks, channels = len(programs), programs.ranks, len(programs.channels)
-    place = np.arange(ranks)
-    first = np.searchsorted(programs.columns["rank"], place)
-    stop = np.searchsorted(programs.columns["rank"], place, side="right")
+    numbers = np.arange(ranks)
+    first = np.searchsorted(programs.columns["rank"], numbers)
+    stop = np.searchsorted(programs.columns["rank"], numbers, side="right")
     ports = wires.fields["ports_stop"] - wires.fields["ports"]
     of_channel = wires.of_channel
     nodes = np.where(of_channel >= 0, np.append(ports, 0)[of_channel], 0)
@@ -95,21 +99,21 @@ def _state(
     members = wires.lanes[keys[0]]
     of_operation = np.cumsum(members) - members
     step_of = np.full(int(members.sum()), -1, np.int32)
-    issues = np.flatnonzero(own["lane"] >= 0)
-    at = of_operation[own["operation"][issues]] + slots["place"][own["slot"][issues]]
+    issues = np.flatnonzero(fields["lane"] >= 0)
+    at = of_operation[fields["operation"][issues]] + slots["member"][fields["slot"][issues]]
     step_of[at] = issues
     first_lane = np.cumsum(wires.lanes) - wires.lanes
 
     def links(size: int) -> Array:
         return np.full((size, 2), -1, np.int32)
 
-    return state.State(
+    return state.EngineState(
         sources=np.zeros(0, kernels.SOURCES),
         event=np.zeros(0, state.EVENT),
         n=np.zeros(state.COUNTERS, np.int64),
         log=np.zeros((0, 3), np.int64),
         results=results,
-        steps=_records(state.STEP, count, **own),
+        steps=_records(state.STEP, count, **fields),
         step_of=step_of,
         ranks=_records(
             state.RANK,
@@ -118,8 +122,8 @@ def _state(
             stop=stop,
             position=first,
             unasked=first,
-            slots=np.searchsorted(slots["rank"], place),
-            slots_stop=np.searchsorted(slots["rank"], place, side="right"),
+            slots=np.searchsorted(slots["rank"], numbers),
+            slots_stop=np.searchsorted(slots["rank"], numbers, side="right"),
         ),
         slots=_records(state.SLOT, len(slots["rank"]), patience_ns=PATIENCE_NS, **slots),
         lanes=_records(state.LANE, lanes),
@@ -144,7 +148,7 @@ def _state(
         step_links=links(count),
         holding=links(ranks),
         slot_links=links(len(slots["rank"])),
-        known=links(configurations),
+        tracked=links(configurations),
         operation_links=links(operations),
         queue=links(wires.port_count),
         node_links=links(int(nodes.sum())),
@@ -162,7 +166,16 @@ def _state(
 _COUNTS = frozenset(
     (
         *("under_way", "at_begin", "hint_served", "expecting", "standing", "holder", "holders"),
-        *("recalled", "arrived", "asked", "released", "ready", "known", "granted", "told"),
+        *(
+            "recalled",
+            "arrived",
+            "asked",
+            "released",
+            "ready",
+            "tracked",
+            "granted",
+            "just_granted",
+        ),
         *("commands", "order", "expected", "unserved", "ahead", "leases", "lit"),
         *("looked_at", "ended", "asked_ns", "waits", "begun", "accounted", "to_tell", "stands"),
         *("late", "mispredicted"),
@@ -172,10 +185,10 @@ _COUNTS = frozenset(
 
 def _records(kind: np.dtype[Any], count: int, **fields: Any) -> Array:
     """Records with these fields, the others as they begin."""
-    made = np.zeros(count, kind)
+    records = np.zeros(count, kind)
     for name in kind.names or ():
-        made[name] = fields.get(name, 0 if name in _COUNTS else -1)
-    return made
+        records[name] = fields.get(name, 0 if name in _COUNTS else -1)
+    return records
 
 
 def _numbered(does: Array, channel: Array, sequence: Array) -> tuple[tuple[Array, Array], Array]:
@@ -184,12 +197,12 @@ def _numbered(does: Array, channel: Array, sequence: Array) -> tuple[tuple[Array
     number = np.full(len(does), -1, np.int32)
     if not len(steps):
         return (np.zeros(0, np.int64), np.zeros(0, np.int64)), number
-    least = sequence[steps].min()
-    span = int(sequence[steps].max() - least) + 1
-    found, number[steps] = np.unique(
-        channel[steps].astype(np.int64) * span + (sequence[steps] - least), return_inverse=True
+    lowest = sequence[steps].min()
+    span = int(sequence[steps].max() - lowest) + 1
+    unique, number[steps] = np.unique(
+        channel[steps].astype(np.int64) * span + (sequence[steps] - lowest), return_inverse=True
     )
-    return (found // span, found % span + least), number
+    return (unique // span, unique % span + lowest), number
 
 
 def _rows(rank: Array, iteration: Array) -> tuple[Array, int]:
@@ -213,16 +226,16 @@ def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> dic
     after[order[:-1][together]] = order[1:][together]
     before[order[1:][together]] = order[:-1][together]
     operations = int(operation.max(initial=0)) + 1
-    own = rank[issues] * operations + operation[issues]
-    if len(np.unique(own)) < len(own):
+    issue_keys = rank[issues] * operations + operation[issues]
+    if len(np.unique(issue_keys)) < len(issue_keys):
         raise ValueError("sequence: got one twice on a rank; allowed: one for each operation")
     waits = np.flatnonzero(columns["does"] == _WAIT)
-    by_key = np.argsort(own)
-    wanted = rank[waits] * operations + operation[waits]
-    if len(own):
-        place = np.minimum(np.searchsorted(own[by_key], wanted), len(own) - 1)
-        there = own[by_key][place] == wanted
-        target[waits[there]] = issues[by_key[place[there]]]
+    by_key = np.argsort(issue_keys)
+    wait_keys = rank[waits] * operations + operation[waits]
+    if len(issue_keys):
+        at = np.minimum(np.searchsorted(issue_keys[by_key], wait_keys), len(issue_keys) - 1)
+        there = issue_keys[by_key][at] == wait_keys
+        target[waits[there]] = issues[by_key[at[there]]]
     return {"before": before, "after": after, "target": target}
 
 
@@ -256,16 +269,18 @@ class _Wires:
             in_turn.append([])
             if model.is_scale_up(configuration.members):
                 continue
-            own_wires = model.circuits(configuration)
-            for number, wires in model.rails(own_wires).items():
+            needed = model.circuits(configuration)
+            for number, wires in model.rails(needed).items():
                 for wire in wires:
                     if wire not in circuits:
                         circuits[wire] = len(circuits)
                         of_circuit.append([ports.setdefault(p, len(ports)) for p in wire.ports])
                         rail.append(rails.setdefault(number, len(rails)))
                     needs[-1].append(circuits[wire])
-            in_turn[-1] = [circuits[wire] for wire in own_wires]
-        of_ports = [list(dict.fromkeys(p for c in own for p in of_circuit[c])) for own in needs]
+            in_turn[-1] = [circuits[wire] for wire in needed]
+        of_ports = [
+            list(dict.fromkeys(p for c in numbers for p in of_circuit[c])) for numbers in needs
+        ]
         self.names, self.rails = tuple(circuits), tuple(rails)
         self.port_count = len(ports)
         self.of_channel = np.full(len(programs.channels), -1, np.int32)
@@ -279,7 +294,7 @@ class _Wires:
         self._size = 0
         self._members = [item.members for item in configurations]
         self.fields: dict[str, Array] = {
-            "wanted": np.array([not model.is_scale_up(c.members) for c in configurations], bool),
+            "asks": np.array([not model.is_scale_up(c.members) for c in configurations], bool),
             "ring": np.array([item.kind == "ring" for item in configurations], bool),
         }
         self.of_circuits: dict[str, Array] = {"rail": np.array(rail, np.int32)}
@@ -295,44 +310,47 @@ class _Wires:
         channels = sorted(
             np.flatnonzero(self.of_channel >= 0).tolist(), key=programs.channels.__getitem__
         )
-        own_channels: list[list[int]] = [[] for _ in configurations]
+        channels_of: list[list[int]] = [[] for _ in configurations]
         for number in channels:
-            own_channels[self.of_channel[number]].append(number)
-        self._add(self.fields, "channels", own_channels)
+            channels_of[self.of_channel[number]].append(number)
+        self._add(self.fields, "channels", channels_of)
 
-    def slots_of(self, found: Array, ranks: int) -> dict[str, Array]:
-        """The fields of slots, in order of ranks; ``found`` has rank and configuration.
+    def slots_of(self, slot_keys: Array, ranks: int) -> dict[str, Array]:
+        """The fields of slots, in order of ranks.
+
+        ``slot_keys`` encode rank and configuration.
 
         ValueError where a rank is no member of what it takes part in.
         """
         count = max(len(self._members), 1)
-        rank, configuration = found // count, found % count
+        rank, configuration = slot_keys // count, slot_keys % count
         sizes = self.fields["members_stop"] - self.fields["members"]
-        members = np.array([item for own in self._members for item in own], np.int64)
+        members = np.array([item for group in self._members for item in group], np.int64)
         keys = np.repeat(np.arange(len(sizes)), sizes) * (max(ranks, 1) + 1)
         keys += np.minimum(members, ranks)
-        wanted = configuration * (max(ranks, 1) + 1) + rank
-        at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-        if len(wanted) and (keys[at] != wanted).any():
-            slot = int(np.flatnonzero(keys[at] != wanted)[0])
+        searched = configuration * (max(ranks, 1) + 1) + rank
+        at = np.minimum(np.searchsorted(keys, searched), max(len(keys) - 1, 0))
+        if len(searched) and (keys[at] != searched).any():
+            slot = int(np.flatnonzero(keys[at] != searched)[0])
             raise ValueError(
                 f"configuration: got an operation of ranks {self._members[configuration[slot]]} on"
                 f" rank {rank[slot]}; allowed: on its members"
             )
-        place = at - (np.cumsum(sizes) - sizes)[configuration] if len(found) else at
-        own = np.full(len(members), -1, np.int64)
-        own[at[: len(found)]] = np.arange(len(found))
-        slots = [list(item) for item in np.split(own, np.cumsum(sizes)[:-1])] if len(sizes) else []
+        member = at - (np.cumsum(sizes) - sizes)[configuration] if len(slot_keys) else at
+        numbers = np.full(len(members), -1, np.int64)
+        numbers[at[: len(slot_keys)]] = np.arange(len(slot_keys))
+        bounds = np.cumsum(sizes)[:-1]
+        slots = [list(item) for item in np.split(numbers, bounds)] if len(sizes) else []
         self._add(self.fields, "slots", slots)
-        return {"rank": rank, "configuration": configuration, "place": place}
+        return {"rank": rank, "configuration": configuration, "member": member}
 
     def items(self) -> Array:
         """All lists, one after another."""
-        return np.array([item for own in self._lists for item in own], np.int32)
+        return np.array([item for numbers in self._lists for item in numbers], np.int32)
 
     def _add(self, fields: dict[str, Array], name: str, lists: Sequence[Sequence[int]]) -> None:
         """Put lists among the items; the fields say where each begins and ends."""
-        sizes = np.array([len(own) for own in lists], np.int64)
+        sizes = np.array([len(numbers) for numbers in lists], np.int64)
         ends = self._size + np.cumsum(sizes)
         fields[name], fields[f"{name}_stop"] = ends - sizes, ends
         self._lists += lists

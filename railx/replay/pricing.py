@@ -44,23 +44,23 @@ def price_of(rows: Iterable[Mapping[str, Any]]) -> Price:
     for row in rows:
         shape = (row["operation"], row["group_size"], row["stride"])
         ways[shape].append((row["latency_us"] * 1e3, row["gb_s"]))
-    found: dict[tuple[str, tuple[int, ...]], list[tuple[float, float]]] = {}
+    options: dict[tuple[str, tuple[int, ...]], list[tuple[float, float]]] = {}
 
     def price(kind: str, size_bytes: int, members: tuple[int, ...]) -> float:
-        if (kind, members) not in found:
-            found[kind, members] = ways[_shape(ways, _OPERATIONS[kind], members)]
-        return min(latency_ns + size_bytes / gb_s for latency_ns, gb_s in found[kind, members])
+        if (kind, members) not in options:
+            options[kind, members] = ways[_shape(ways, _OPERATIONS[kind], members)]
+        return min(latency_ns + size_bytes / gb_s for latency_ns, gb_s in options[kind, members])
 
     return price
 
 
-def _shape(known: Iterable[_Shape], operation: str, members: tuple[int, ...]) -> _Shape:
+def _shape(shapes: Iterable[_Shape], operation: str, members: tuple[int, ...]) -> _Shape:
     """The shape of the table that a group is taken for."""
-    sizes = sorted({size for name, size, _ in known if name == operation})
+    sizes = sorted({size for name, size, _ in shapes if name == operation})
     if not sizes:
         raise ValueError(f"bandwidth: no rows of {operation}; allowed: a table that has it")
     size = next((size for size in sizes if size >= len(members)), sizes[-1])
-    strides = sorted({s for name, other, s in known if (name, other) == (operation, size)})
+    strides = sorted({s for name, other, s in shapes if (name, other) == (operation, size)})
     ordered = sorted(members)
     widest = max(b - a for a, b in itertools.pairwise(ordered))
     stride = next((stride for stride in strides if stride >= widest), strides[-1])

@@ -106,13 +106,13 @@ class Programs:
             got = f"columns: got {', '.join(columns)}"
             raise ValueError(f"{got}; allowed: {', '.join(COLUMNS)}")
         steps = len(columns["rank"])
-        made = {
+        typed = {
             name: np.ascontiguousarray(columns[name], dtype=kind)
             if name in columns
             else np.full(steps, default, dtype=kind)
             for name, (kind, default) in COLUMNS.items()
         }
-        return cls(made, tuple(channels), tuple(configurations))
+        return cls(typed, tuple(channels), tuple(configurations))
 
     @classmethod
     def from_steps(cls, programs: Mapping[int, Sequence[Step]]) -> Programs:
@@ -168,10 +168,10 @@ class Programs:
             )
             for (channel, sequence), numbers in members.items()
         }
-        found: dict[int, list[Step]] = {rank: [] for rank in range(self.ranks)}
+        steps: dict[int, list[Step]] = {rank: [] for rank in range(self.ranks)}
         for number, rank in enumerate(columns["rank"]):
             key = columns["channel"][number], columns["sequence"][number]
-            found[rank].append(
+            steps[rank].append(
                 Step(
                     columns["iteration"][number],
                     DOES[columns["does"][number]],
@@ -181,7 +181,7 @@ class Programs:
                     columns["resume_ns"][number],
                 )
             )
-        return found
+        return steps
 
 
 def write_programs(
@@ -232,13 +232,13 @@ def read_programs(path: str | Path) -> Programs:
 
 def _numbers(column: Any, names: Sequence[str]) -> Array:
     """The number of each name in ``names``, -1 where there is none."""
-    places = {name: number for number, name in enumerate(names)}
+    number_of = {name: number for number, name in enumerate(names)}
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
-    own = np.array([places[name] for name in encoded.dictionary.to_pylist()] or [-1])
+    numbers = np.array([number_of[name] for name in encoded.dictionary.to_pylist()] or [-1])
     indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.where(indices < 0, -1, own[indices])
+    return np.where(indices < 0, -1, numbers[indices])
 
 
 def _kind_of(operation: ReplayedOperation, rank: int) -> int:

@@ -131,24 +131,24 @@ class _Recording:
         self, programs: Mapping[int, Sequence[Step]], passes: Passes, *, shared: bool
     ) -> dict[int, list[Step]]:
         """The programs with the passes' own times in place of what they were busy."""
-        found = {}
+        profiled = {}
         for rank, steps in programs.items():
             gaps = self._gaps(rank)
             rest = [0.0 if shared else float(step.gap_ns) for step in steps]
             added = [0.0] * len(steps)
             for iteration in sorted({step.iteration for step in steps}):
-                own = [n for n, step in enumerate(steps) if step.iteration == iteration]
+                numbers = [n for n, step in enumerate(steps) if step.iteration == iteration]
                 spans = sorted(self._spans[rank, iteration], key=lambda span: span["start_ns"])
                 lasts_ns = _spread(spans, passes.get((rank, iteration), ()), rank, iteration)
                 for span, span_ns in zip(spans, lasts_ns, strict=True):
-                    for number, share in _shares(span, own, gaps):
+                    for number, share in _shares(span, numbers, gaps):
                         rest[number] -= share * span["busy_ns"]
                         added[number] += share * span_ns
-            found[rank] = [
+            profiled[rank] = [
                 replace(step, gap_ns=round(max(0.0, left) + more))
                 for step, left, more in zip(steps, rest, added, strict=True)
             ]
-        return found
+        return profiled
 
     def _gaps(self, rank: int) -> list[tuple[int, int]]:
         """When the program computed before each of its steps, on the wall clock."""
@@ -244,8 +244,8 @@ class _Recording:
                     " spans its iterations"
                 )
         for key, members in self._members.items():
-            wanted = _ranks(next(iter(members.values())))
-            missing = sorted(set(wanted) - set(members))
+            expected = _ranks(next(iter(members.values())))
+            missing = sorted(set(expected) - set(members))
             if missing:
                 raise ValueError(
                     f"trace: operation {key[1]} of {key[0]} is there for ranks {sorted(members)},"
@@ -299,21 +299,21 @@ def _spread(
 ) -> list[float]:
     """How long each span lasts in ns, by the passes that it is a part of."""
     runs = [list(run) for _, run in itertools.groupby(spans, key=lambda span: span["phase"])]
-    wanted = [
+    planned = [
         (phase, sum(ms for _, ms in run))
-        for phase, run in itertools.groupby(passes, key=lambda one: one[0])
+        for phase, run in itertools.groupby(passes, key=lambda entry: entry[0])
     ]
-    if [run[0]["phase"] for run in runs] != [phase for phase, _ in wanted]:
+    if [run[0]["phase"] for run in runs] != [phase for phase, _ in planned]:
         raise ValueError(
             f"trace: rank {rank} ran {len(runs)} runs of passes in iteration {iteration}; allowed:"
-            f" {len(wanted)}, those of the plan"
+            f" {len(planned)}, those of the plan"
         )
     lasts_ns = []
-    for run, (_, whole_ms) in zip(runs, wanted, strict=True):
+    for run, (_, run_ms) in zip(runs, planned, strict=True):
         busy_ns = sum(span["busy_ns"] for span in run)
         for span in run:
             share = span["busy_ns"] / busy_ns if busy_ns else 1 / len(run)
-            lasts_ns.append(share * whole_ms * 1e6)
+            lasts_ns.append(share * run_ms * 1e6)
     return lasts_ns
 
 
@@ -325,19 +325,19 @@ def _shares(
         number: min(gaps[number][1], span["end_ns"]) - max(gaps[number][0], span["start_ns"])
         for number in steps
     }
-    whole_ns = sum(common for common in inside.values() if common > 0)
-    if not whole_ns:
+    total_ns = sum(common for common in inside.values() if common > 0)
+    if not total_ns:
         # A moment, or while the program waited: it counts to what follows.
         yield next((n for n in steps if gaps[n][1] >= span["start_ns"]), steps[-1]), 1.0
     for number, common in inside.items():
         if common > 0:
-            yield number, common / whole_ns
+            yield number, common / total_ns
 
 
 def _order(point: _Point) -> tuple[int, int, int]:
     """Moments in the order of a program, also where the clock shows the same."""
-    place = ("begin", "issue", "wait", "end").index(point.does)
-    return point.begin_ns, place, point.event["sequence"]
+    rank_of_kind = ("begin", "issue", "wait", "end").index(point.does)
+    return point.begin_ns, rank_of_kind, point.event["sequence"]
 
 
 def _ranks(event: _Event) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from railx.replay.programs import DOES, Programs
 from railx.replay.wiring import CircuitModel
 
 if TYPE_CHECKING:
-    from railx.replay.kernels import State
+    from railx.replay.kernels import EngineState
 
 __all__ = ["Prepared", "Replayed", "prepare", "replay_programs"]
 
@@ -77,16 +77,16 @@ def replay_programs(
     *,
     engine: Literal["compiled", "core"] = "compiled",
     active: Iterable[Any] = (),
-    held: bool = False,
+    keep_leases: bool = False,
     message_ns: int = 0,
     keep_log: bool = False,
 ) -> Replayed:
     """Carry out programs on a virtual clock that starts at 0.
 
     ``model`` may be None where ``programs`` were prepared for one. ``active`` are
-    circuits that carry light at the start. ``held`` and ``message_ns`` as for
-    :func:`railx.replay.engine.replay`. Raises ValueError where the programs cannot
-    end, and with ``held`` where the operations of a channel do not count up by one.
+    circuits that carry light at the start. ``keep_leases`` and ``message_ns`` as for
+    :func:`railx.replay.engine.replay`. Raises ValueError where the programs cannot end,
+    and with ``keep_leases`` where the operations of a channel do not count up by one.
     """
     if isinstance(programs, Prepared):
         prepared = programs
@@ -97,27 +97,27 @@ def replay_programs(
     if engine == "core":
         if tuple(active):
             raise ValueError("active: got circuits; allowed with engine core: none")
-        return _by_core(prepared, mode, latency_ns, held=held, message_ns=message_ns)
-    if held and not prepared.counts_up:
+        return _by_core(prepared, mode, latency_ns, keep_leases=keep_leases, message_ns=message_ns)
+    if keep_leases and not prepared.counts_up:
         raise ValueError(
             "sequence: got operations of a channel that are not numbered one by one; allowed with"
             " leases that stay: each one more than the last, on every rank"
         )
-    counters = _settings(mode, latency_ns, held=held, message_ns=message_ns)
+    counters = _settings(mode, latency_ns, keep_leases=keep_leases, message_ns=message_ns)
     return _compiled(prepared, counters, tuple(active), keep_log)
 
 
 _COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictions")
 
 
-def _settings(mode: Mode, latency_ns: int, *, held: bool, message_ns: int) -> Array:
+def _settings(mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int) -> Array:
     """The counters of the compiled engine with what is set in them."""
     from railx.replay.kernels import state
 
     counters = np.zeros(state.COUNTERS, np.int64)
     counters[state.OPTICAL] = mode != "electrical"
     counters[state.PROVISIONED] = mode == "provisioned"
-    counters[state.HELD] = held
+    counters[state.LEASES_LAST] = keep_leases
     counters[state.LATENCY_NS], counters[state.MESSAGE_NS] = latency_ns, message_ns
     counters[state.PATIENCE_NS], counters[state.IMPATIENT_NS] = PATIENCE_NS, IMPATIENT_NS
     return counters
@@ -129,13 +129,13 @@ def _compiled(
     from railx.replay import kernels
     from railx.replay.kernels import state
 
-    places = {circuit: number for number, circuit in enumerate(prepared.circuits)}
-    lit = np.array([places[circuit] for circuit in active if circuit in places], np.int32)
+    numbers = {circuit: number for number, circuit in enumerate(prepared.circuits)}
+    lit = np.array([numbers[circuit] for circuit in active if circuit in numbers], np.int32)
     lanes, slots = len(prepared.state.lanes), len(prepared.state.slots)
     room = 2 * (lanes + slots) + 16
 
-    def run(log_size: int, room: int) -> State:
-        fresh = kernels.State(*(array.copy() for array in prepared.state))
+    def run(log_size: int, room: int) -> EngineState:
+        fresh = kernels.EngineState(*(array.copy() for array in prepared.state))
         log, actions = np.zeros((log_size, 3), np.int64), np.zeros(room, state.ACTION)
         fresh = fresh._replace(n=counters.copy(), log=log, actions=actions)
         kernels.run(fresh, lit)
@@ -145,17 +145,17 @@ def _compiled(
     if keep_log:
         out = run(int(out.n[state.LOGGED]), len(out.actions))
     _refuse_stuck(prepared, out)
-    found = np.zeros((len(out.results), 3), np.int64)
-    kernels.account(out, found)
+    totals = np.zeros((len(out.results), 3), np.int64)
+    kernels.account(out, totals)
     heads = np.flatnonzero(np.diff(out.steps["row"], prepend=-1))
     table = {
         "iteration": out.steps["iteration"][heads],
         "rank": out.steps["rank"][heads],
         "begin_ns": out.results[:, state.R_BEGIN],
         "end_ns": out.results[:, state.R_END],
-        "compute_ns": found[:, 0],
-        "communication_ns": found[:, 1],
-        "hidden_ns": found[:, 2],
+        "compute_ns": totals[:, 0],
+        "communication_ns": totals[:, 1],
+        "hidden_ns": totals[:, 2],
     }
     table |= {name: out.results[:, state.R_STALL + n] for n, name in enumerate(_COLUMNS)}
     return Replayed(
@@ -168,7 +168,7 @@ def _compiled(
     )
 
 
-def _refuse_stuck(prepared: Prepared, out: State) -> None:
+def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:
     """ValueError for the first rank that has not come to its end."""
     steps, position = out.steps, out.ranks["position"]
     left = np.flatnonzero((steps["does"] == _ISSUE) & (steps["ended"] == 0))
@@ -187,26 +187,32 @@ def _refuse_stuck(prepared: Prepared, out: State) -> None:
 def _decisions(prepared: Prepared, log: Array) -> list[Logged]:
     from railx.replay.kernels import state
 
-    found: list[Logged] = []
+    decisions: list[Logged] = []
     for time_ns, decision, what in log.tolist():
         if decision == state.LOG_GRANT:
             name = prepared.programs.channels[prepared.channels[what]]
-            found.append(Logged(time_ns, "grant", (name, int(prepared.sequences[what]))))
+            decisions.append(Logged(time_ns, "grant", (name, int(prepared.sequences[what]))))
         elif decision == state.LOG_SWITCH:
-            found.append(Logged(time_ns, "switch", (prepared.rails[what],)))
+            decisions.append(Logged(time_ns, "switch", (prepared.rails[what],)))
         else:
-            last = found.pop()
-            found.append(Logged(last.time_ns, "switch", (*last.what, prepared.circuits[what])))
-    return found
+            last = decisions.pop()
+            decisions.append(Logged(last.time_ns, "switch", (*last.what, prepared.circuits[what])))
+    return decisions
 
 
 def _by_core(
-    prepared: Prepared, mode: Mode, latency_ns: int, *, held: bool, message_ns: int
+    prepared: Prepared, mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int
 ) -> Replayed:
     log: list[Logged] = []
     steps = prepared.programs.to_steps()
     rows = replay(
-        steps, prepared.model, mode, latency_ns, log=log, held=held, message_ns=message_ns
+        steps,
+        prepared.model,
+        mode,
+        latency_ns,
+        log=log,
+        keep_leases=keep_leases,
+        message_ns=message_ns,
     )
     names = list(ReplayedIteration.__dataclass_fields__)
     table = {name: np.array([getattr(row, name) for row in rows], np.int64) for name in names}

@@ -60,7 +60,7 @@ def switchings(path: str | Path, layout: Layout) -> list[Switching]:
     events = [event for event in map(json.loads, lines) if "event" in event]
     commands: dict[int, tuple[int, tuple[Circuit, ...]]] = {}
     up: dict[Circuit, tuple[int, int]] = {}
-    found: dict[tuple[int, Configuration], Switching] = {}
+    grants: dict[tuple[int, Configuration], Switching] = {}
     for event, actions in zip(events, replayed.actions, strict=False):
         if event["event"] == "switched":
             command, now_ns = event["args"]
@@ -71,35 +71,39 @@ def switchings(path: str | Path, layout: Layout) -> list[Switching]:
                 commands[action.command] = event["args"][-1], action.connect
             elif isinstance(action, GrantAction) and action.reconfigured:
                 up_ns, begun_ns = max(up[item] for item in layout.circuits(action.configuration))
-                found[action.granted_ns, action.configuration] = Switching(
+                grants[action.granted_ns, action.configuration] = Switching(
                     action.configuration,
                     begun_ns,
                     up_ns,
                     action.granted_ns - action.stall_ns,
                     action.granted_ns,
                 )
-    return list(found.values())
+    return list(grants.values())
 
 
 def delays_of(
     changes: Iterable[Change], journal: Iterable[Switching], latency_ns: int
 ) -> list[Delays | None]:
     """The delays of the changes of a run; None where the journal has no switching."""
-    known: dict[Configuration, list[Switching]] = defaultdict(list)
+    by_configuration: dict[Configuration, list[Switching]] = defaultdict(list)
     for switching in journal:
-        known[switching.configuration].append(switching)
-    found: list[Delays | None] = []
+        by_configuration[switching.configuration].append(switching)
+    delays: list[Delays | None] = []
     for change in changes:
-        before = [one for one in known[change.configuration] if one.granted_ns <= change.began_ns]
+        before = [
+            switching
+            for switching in by_configuration[change.configuration]
+            if switching.granted_ns <= change.began_ns
+        ]
         if not before:
-            found.append(None)
+            delays.append(None)
             continue
-        last = max(before, key=lambda one: one.granted_ns)
-        found.append(
+        last = max(before, key=lambda switching: switching.granted_ns)
+        delays.append(
             Delays(
                 last.up_ns - last.begun_ns - latency_ns,
                 last.begun_ns - change.opened_ns,
                 last.asked_ns - max(change.arrived_ns, change.opened_ns),
             )
         )
-    return found
+    return delays

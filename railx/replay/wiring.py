@@ -31,7 +31,7 @@ class CircuitModel(Protocol):
         """The circuits that have to be up; each has ``ports``."""
         ...
 
-    def conflict(self, one: Configuration, other: Configuration) -> bool:
+    def conflict(self, first: Configuration, second: Configuration) -> bool:
         """Whether the two cannot be up together."""
         ...
 
@@ -76,16 +76,16 @@ class TableWiring(ABC):
 
     def circuits(self, configuration: Configuration) -> tuple[Wire, ...]:
         """The wires that ``configuration`` needs, found once."""
-        found = self._wires.get(configuration)
-        if found is None:
-            found = self._wires[configuration] = self.wires(configuration)
-        return found
+        wires = self._wires.get(configuration)
+        if wires is None:
+            wires = self._wires[configuration] = self.wires(configuration)
+        return wires
 
-    def conflict(self, one: Configuration, other: Configuration) -> bool:
+    def conflict(self, first: Configuration, second: Configuration) -> bool:
         """Whether a port would need two wires."""
-        taken = {port: wire for wire in self.circuits(one) for port in wire.ports}
+        taken = {port: wire for wire in self.circuits(first) for port in wire.ports}
         return any(
-            taken.get(port, wire) != wire for wire in self.circuits(other) for port in wire.ports
+            taken.get(port, wire) != wire for wire in self.circuits(second) for port in wire.ports
         )
 
     def rail(self, gpu: int) -> int:

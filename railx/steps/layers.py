@@ -22,9 +22,9 @@ __all__ = [
     "all_reduce_share",
     "exchanged_bytes",
     "gather_share",
-    "held_parameters",
     "hop_bytes",
     "layer_segments",
+    "reduced_parameters",
     "stage_units",
 ]
 
@@ -88,7 +88,7 @@ def hop_bytes(job: StepJob) -> float:
     return size / job.degrees.tensor if job.sequence_parallel else size
 
 
-def held_parameters(job: StepJob, number: int) -> float:
+def reduced_parameters(job: StepJob, number: int) -> float:
     """Parameters of a layer whose gradients a rank reduces with its replicas.
 
     Experts are among them where a group of experts leaves replicas of itself. They then
@@ -97,11 +97,11 @@ def held_parameters(job: StepJob, number: int) -> float:
     model, degrees = job.model, job.degrees
     dense = number < model.dense_layers
     rest = model.dense_weights if dense else model.shared_weights
-    held = (model.attention_weights + rest) / degrees.tensor + model.norm_weights
+    parameters = (model.attention_weights + rest) / degrees.tensor + model.norm_weights
     if dense or degrees.data * degrees.context == degrees.expert_servers:
-        return held
+        return parameters
     groups = degrees.expert * (1 if degrees.expert_over == "tensor" else degrees.tensor)
-    return held + model.experts * model.expert_weights / max(groups, degrees.tensor)
+    return parameters + model.experts * model.expert_weights / max(groups, degrees.tensor)
 
 
 def stage_units(job: StepJob) -> list[list[list[Unit]]]:
@@ -111,24 +111,25 @@ def stage_units(job: StepJob) -> list[list[list[Unit]]]:
     last layer of the model.
     """
     model, stages = job.model, job.degrees.pipeline
-    whole = stages * job.parts
+    model_stages = stages * job.parts
     counts = model.stage_layers or tuple(
-        model.layers // whole + (n < model.layers % whole) for n in range(whole)
+        model.layers // model_stages + (n < model.layers % model_stages)
+        for n in range(model_stages)
     )
-    starts = [sum(counts[:n]) for n in range(whole)]
-    found: list[list[list[Unit]]] = [[] for _ in range(stages)]
+    starts = [sum(counts[:n]) for n in range(model_stages)]
+    units_by_stage: list[list[list[Unit]]] = [[] for _ in range(stages)]
     for n, (start, count) in enumerate(zip(starts, counts, strict=True)):
         units = [_unit(job, number) for number in range(start, start + count)]
-        tables = model.input_weights * (n == 0) + model.output_weights * (n == whole - 1)
+        tables = model.input_weights * (n == 0) + model.output_weights * (n == model_stages - 1)
         if tables:
             end = Unit(None, False, tables / job.degrees.tensor)
             units = [end, *units] if n == 0 else [*units, end]
-        found[n % stages].append(units)
-    return found
+        units_by_stage[n % stages].append(units)
+    return units_by_stage
 
 
 def _unit(job: StepJob, number: int) -> Unit:
-    return Unit(number, number >= job.model.dense_layers, held_parameters(job, number))
+    return Unit(number, number >= job.model.dense_layers, reduced_parameters(job, number))
 
 
 def layer_segments(
@@ -149,7 +150,7 @@ def layer_segments(
             model.attention_weights,
             model.score_width * model.scored_share * job.sequence_tokens,
             direction,
-            whole=model.whole_attention_weights,
+            unsharded=model.whole_attention_weights,
         ),
         _tensor(job, direction),
     ]
@@ -173,19 +174,19 @@ def layer_segments(
         if job.recomputed:
             again = layer_segments(job, unit, "forward", electrical=electrical)
             ordered = [*again, *ordered]
-    return [one for one in ordered if one.lasts_ns > 0 or one.on_rail]
+    return [segment for segment in ordered if segment.lasts_ns > 0 or segment.on_rail]
 
 
 def _computed(
-    job: StepJob, weights: float, pairs: float, direction: Direction, whole: float = 0.0
+    job: StepJob, weights: float, pairs: float, direction: Direction, unsharded: float = 0.0
 ) -> Segment:
     """Products with ``weights``, and ``pairs`` multiplications for each token."""
     tensor, tokens, device = job.degrees.tensor, job.tokens, job.device
-    held = (weights - whole) / tensor + whole
+    rank_weights = (weights - unsharded) / tensor + unsharded
     passes = 1 if direction == "forward" else _BACKWARD
-    operations = 2 * tokens * (held + pairs / tensor) * passes
+    operations = 2 * tokens * (rank_weights + pairs / tensor) * passes
     ends = 2 * tokens * job.model.hidden
-    moved = (held + ends) * job.bytes_per_element * passes
+    moved = (rank_weights + ends) * job.bytes_per_element * passes
     by_peak = operations / (device.peak_tflops * 1e12 * device.efficiency)
     by_memory = moved / (device.memory_gb_s * 1e9)
     return Segment("compute", 1e9 * max(by_peak, by_memory) if weights else 0.0)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.planning.simulation import Shape, orders_of
+from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.steps.layers import (
     Direction,
@@ -144,9 +144,9 @@ class Template:
         self.moves.append(Move("end", *self._taken()))
 
     def _taken(self) -> tuple[int, int]:
-        found = round(self._gap), round(self._tensor)
+        taken = round(self._gap), round(self._tensor)
         self._gap = self._tensor = 0.0
-        return found
+        return taken
 
 
 def templates(job: StepJob, *, electrical: bool) -> list[Template]:
@@ -169,46 +169,46 @@ class _Stage:
         self._job, self._stage, self._units = job, stage, units
         self._electrical = electrical
         self._rate = job.device.scale_out_gb_s
-        self._made = Template()
+        self._template = Template()
         #: Messages that were handed over, by lane, and gathers and reductions.
         self._sends: dict[str, tuple[str, int]] = {}
         self._reductions: list[tuple[str, int]] = []
         self._segments = {
             (part, number, direction): layer_segments(job, unit, direction, electrical=electrical)
-            for part, own in enumerate(units)
-            for number, unit in enumerate(own)
+            for part, part_units in enumerate(units)
+            for number, unit in enumerate(part_units)
             for direction in ("forward", "backward")
         }
 
     def program(self, order: Sequence[int]) -> Template:
-        made, n, parts = self._made, self._job.micro_batches, self._job.parts
-        made.begin()
-        for number, one in enumerate(order):
-            backward, rest = divmod(one, n * parts)
+        template, n, parts = self._template, self._job.micro_batches, self._job.parts
+        template.begin()
+        for number, entry in enumerate(order):
+            backward, rest = divmod(entry, n * parts)
             part, micro_batch = divmod(rest, n)
-            made.begin_pass(number)
+            template.begin_pass(number)
             self._run(part, "backward" if backward else "forward", micro_batch == n - 1)
-        made.begin_pass(-1)
+        template.begin_pass(-1)
         if self._job.parameters == "replicated" and self._job.gradients == "at_end":
-            for own in self._units:
-                for unit in reversed(own):
+            for part_units in self._units:
+                for unit in reversed(part_units):
                     self._reduce(unit)
         if self._job.degrees.data > 1:
             for _ in range(self._job.small_reductions):
                 share = all_reduce_share(self._job.degrees.data)
                 self._wait_for_reductions()
                 self._reductions.append(
-                    made.issue("data", "all_reduce", _NUMBER, _NUMBER * share, self._rate)
+                    template.issue("data", "all_reduce", _NUMBER, _NUMBER * share, self._rate)
                 )
         for lane in list(self._sends):
-            made.wait(self._sends.pop(lane))
+            template.wait(self._sends.pop(lane))
         self._wait_for_reductions()
-        made.end()
-        return made
+        template.end()
+        return template
 
     def _wait_for_reductions(self) -> None:
         for operation in self._reductions:
-            self._made.wait(operation)
+            self._template.wait(operation)
         self._reductions.clear()
 
     def _run(self, part: int, direction: Direction, last: bool) -> None:
@@ -219,62 +219,62 @@ class _Stage:
         forward = direction == "forward"
         if not (begins if forward else ends):
             lane = "from_before" if forward else "from_next"
-            self._made.wait(self._hop(lane, "recv"))
+            self._template.wait(self._hop(lane, "recv"))
         self._go_through(part, direction, last)
         if not (ends if forward else begins):
             lane = "to_next" if forward else "to_before"
             if lane in self._sends:
-                self._made.wait(self._sends.pop(lane))
+                self._template.wait(self._sends.pop(lane))
             self._sends[lane] = self._hop(lane, "send")
 
     def _hop(self, lane: str, kind: str) -> tuple[str, int]:
         if self._job.degrees.pipeline == 1:
             raise ValueError("a pipeline of one stage has no next stage")
         size = hop_bytes(self._job)
-        return self._made.issue(lane, kind, size, size, self._rate)
+        return self._template.issue(lane, kind, size, size, self._rate)
 
     def _go_through(self, part: int, direction: Direction, last: bool) -> None:
-        own = self._units[part]
-        numbers = list(range(len(own)))
+        units = self._units[part]
+        numbers = list(range(len(units)))
         if direction == "backward":
             numbers.reverse()
         sharded = self._job.parameters == "sharded" and self._job.degrees.data > 1
-        ahead = self._gather(own[numbers[0]]) if sharded else None
-        for place, number in enumerate(numbers):
+        ahead = self._gather(units[numbers[0]]) if sharded else None
+        for index, number in enumerate(numbers):
             if ahead is not None:
                 now = ahead
-                following = numbers[place + 1 : place + 2]
-                ahead = self._gather(own[following[0]]) if following else None
-                self._made.wait(now)
+                following = numbers[index + 1 : index + 2]
+                ahead = self._gather(units[following[0]]) if following else None
+                self._template.wait(now)
             for segment in self._segments[part, number, direction]:
                 self._do(segment)
             if direction == "backward" and last:
-                self._after_backward(own[number])
+                self._after_backward(units[number])
 
     def _do(self, segment: Segment) -> None:
         if segment.kind == "tensor" or (segment.sent_bytes and not segment.on_rail):
-            self._made.compute(segment.lasts_ns, tensor=True)
-            self._made.tensor_bytes += segment.sent_bytes
+            self._template.compute(segment.lasts_ns, tensor=True)
+            self._template.tensor_bytes += segment.sent_bytes
         elif segment.on_rail:
             kind = "all_to_all" if segment.kind == "expert" else "all_gather"
-            self._made.wait(
-                self._made.issue(
+            self._template.wait(
+                self._template.issue(
                     segment.kind, kind, segment.payload_bytes, segment.sent_bytes, self._rate
                 )
             )
         else:
-            self._made.compute(segment.lasts_ns)
+            self._template.compute(segment.lasts_ns)
 
     def _gather(self, unit: Unit) -> tuple[str, int]:
         size = unit.parameters * self._job.bytes_per_element
         sent = size * gather_share(self._job.degrees.data)
-        return self._made.issue("data", "all_gather", size, sent, self._rate)
+        return self._template.issue("data", "all_gather", size, sent, self._rate)
 
     def _after_backward(self, unit: Unit) -> None:
         if self._job.parameters == "sharded" and self._job.degrees.data > 1:
             size = unit.parameters * self._job.bytes_per_element
             sent = size * gather_share(self._job.degrees.data)
-            operation = self._made.issue("data", "reduce_scatter", size, sent, self._rate)
+            operation = self._template.issue("data", "reduce_scatter", size, sent, self._rate)
             self._reductions.append(operation)
         elif self._job.parameters == "replicated" and self._job.gradients != "at_end":
             self._reduce(unit)
@@ -285,17 +285,19 @@ class _Stage:
         if self._job.degrees.data > 1:
             size = unit.parameters * self._job.bytes_per_element
             sent = size * all_reduce_share(self._job.degrees.data)
-            self._reductions.append(self._made.issue("data", "all_reduce", size, sent, self._rate))
+            self._reductions.append(
+                self._template.issue("data", "all_reduce", size, sent, self._rate)
+            )
 
 
-def job_layout(job: StepJob, *, whole: bool) -> Layout:
+def job_layout(job: StepJob, *, all_ranks: bool) -> Layout:
     """How ranks fill servers: as many as a server has, or the one of rail 0."""
-    return Layout(job.degrees.server if whole else 1)
+    return Layout(job.degrees.server if all_ranks else 1)
 
 
-def job_ranks(job: StepJob, *, whole: bool) -> int:
+def job_ranks(job: StepJob, *, all_ranks: bool) -> int:
     """Ranks that are replayed."""
-    return job.degrees.ranks // (1 if whole else job.degrees.server)
+    return job.degrees.ranks // (1 if all_ranks else job.degrees.server)
 
 
 @dataclass(frozen=True)
@@ -319,19 +321,21 @@ class _Numbers:
         return ((stage * self.data + data) * self.context + context) * self.server + inside
 
 
-def _numbers(job: StepJob, whole: bool) -> _Numbers:
+def _numbers(job: StepJob, all_ranks: bool) -> _Numbers:
     degrees = job.degrees
     return _Numbers(
-        degrees.server if whole else 1,
+        degrees.server if all_ranks else 1,
         1 if degrees.context_in_server else degrees.context,
         degrees.data,
         degrees.pipeline,
     )
 
 
-def _members(numbers: _Numbers, job: StepJob, lane: str, place: Sequence[int]) -> tuple[int, ...]:
+def _members(
+    numbers: _Numbers, job: StepJob, lane: str, position: Sequence[int]
+) -> tuple[int, ...]:
     """The ranks that an operation of a lane joins, for a rank at a place."""
-    inside, context, data, stage = place
+    inside, context, data, stage = position
     stages = numbers.stages
     here = numbers.at(inside, context, data, stage)
     if lane in ("to_next", "from_next"):
@@ -358,35 +362,37 @@ def _channel(lane: str, members: Sequence[int]) -> str:
     return f"{','.join(map(str, members))}:{names.get(lane, lane)}"
 
 
-def programs(job: StepJob, *, electrical: bool, iterations: int, whole: bool) -> Programs:
+def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool) -> Programs:
     """What every rank does, over so many steps of training.
 
-    ``electrical``: packet switches join all ranks of a rail. ``whole``: all ranks, or
-    those of rail 0.
+    ``electrical``: packet switches join all ranks of a rail. ``all_ranks``: otherwise
+    those of rail 0 alone.
     """
-    made = [_columns(template, iterations) for template in templates(job, electrical=electrical)]
-    numbers = _numbers(job, whole)
+    by_stage = [
+        _columns(template, iterations) for template in templates(job, electrical=electrical)
+    ]
+    numbers = _numbers(job, all_ranks)
     channels: dict[str, int] = {}
     configurations: dict[Configuration, int] = {}
-    columns: dict[str, list[Array]] = {name: [] for name in ("rank", *made[0])}
+    columns: dict[str, list[Array]] = {name: [] for name in ("rank", *by_stage[0])}
     columns |= {"channel": [], "configuration": []}
-    for rank, *place in numbers.ranks():
-        own = made[place[-1]]
+    for rank, *position in numbers.ranks():
+        stage_columns = by_stage[position[-1]]
         channel = np.full(len(_LANES) + 1, -1, np.int64)
         configuration = channel.copy()
-        for number in np.unique(own["lane"]):
+        for number in np.unique(stage_columns["lane"]):
             if number < 0:
                 continue
             lane = _LANES[number]
-            members = _members(numbers, job, lane, place)
+            members = _members(numbers, job, lane, position)
             kind: Literal["pair", "ring"] = "pair" if PARALLELISMS[lane] == "PP" else "ring"
             channel[number] = channels.setdefault(_channel(lane, members), len(channels))
             needed = Configuration(kind, members)
             configuration[number] = configurations.setdefault(needed, len(configurations))
-        columns["rank"].append(np.full(len(own["lane"]), rank))
-        columns["channel"].append(channel[own["lane"]])
-        columns["configuration"].append(configuration[own["lane"]])
-        for name, values in own.items():
+        columns["rank"].append(np.full(len(stage_columns["lane"]), rank))
+        columns["channel"].append(channel[stage_columns["lane"]])
+        columns["configuration"].append(configuration[stage_columns["lane"]])
+        for name, values in stage_columns.items():
             columns[name].append(values)
     del columns["lane"]
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
@@ -404,9 +410,9 @@ def _columns(template: Template, iterations: int) -> dict[str, Array]:
         "bytes": [move.payload_bytes for move in moves],
         "lasts_ns": [move.lasts_ns for move in moves],
     }
-    found = {name: np.tile(np.array(values), iterations) for name, values in once.items()}
+    repeated = {name: np.tile(np.array(values), iterations) for name, values in once.items()}
     number = np.array([move.number for move in moves])
     used = np.array([template.used[move.lane] if move.lane else 0 for move in moves])
     iteration = np.repeat(np.arange(iterations), len(moves))
     sequence = np.tile(number, iterations) + iteration * np.tile(used, iterations)
-    return {**found, "iteration": iteration, "sequence": sequence}
+    return {**repeated, "iteration": iteration, "sequence": sequence}

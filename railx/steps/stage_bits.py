@@ -72,17 +72,17 @@ class StageBits:
             )
         )
 
-    def conflict(self, one: Configuration, other: Configuration) -> bool:
+    def conflict(self, first: Configuration, second: Configuration) -> bool:
         """Whether the two cannot be up together: a bit would need both values."""
-        wanted = {bit.ports: bit.value for bit in self.circuits(one)}
-        return any(wanted.get(bit.ports, bit.value) != bit.value for bit in self.circuits(other))
+        values = {bit.ports: bit.value for bit in self.circuits(first)}
+        return any(values.get(bit.ports, bit.value) != bit.value for bit in self.circuits(second))
 
     def rails(self, circuits: Iterable[Bit]) -> dict[int, tuple[Bit, ...]]:
         """The bits of each rail, rails in order."""
-        found: dict[int, list[Bit]] = {}
+        by_rail: dict[int, list[Bit]] = {}
         for bit in sorted(circuits):
-            found.setdefault(bit.rail, []).append(bit)
-        return {rail: tuple(bits) for rail, bits in found.items()}
+            by_rail.setdefault(bit.rail, []).append(bit)
+        return {rail: tuple(bits) for rail, bits in by_rail.items()}
 
     def cleared(self, ranks: int) -> tuple[Bit, ...]:
         """All bits 0, as the artifact's controller starts."""

@@ -92,7 +92,7 @@ def _rows(
     latencies_ms: Sequence[float],
 ) -> Iterator[dict[str, Any]]:
     sweep = settings.sweep
-    wanted = [
+    cases = [
         _Setting(_PACKETS, "electrical", 0.0),
         *(
             _Setting(rule, mode, latency_ms)
@@ -101,46 +101,46 @@ def _rows(
             for latency_ms in latencies_ms
         ),
     ]
-    made = {rule: _prepared(job, rule, settings) for rule in (_PACKETS, *sweep.rules)}
+    prepared = {rule: _prepared(job, rule, settings) for rule in (_PACKETS, *sweep.rules)}
     stages = templates(job, electrical=False)
-    tensor_ms = fmean(sum(move.tensor_ns for move in one.moves) for one in stages) / 1e6
-    gaps_ms = fmean(sum(move.gap_ns for move in one.moves) for one in stages) / 1e6
+    tensor_ms = fmean(sum(move.tensor_ns for move in template.moves) for template in stages) / 1e6
+    gaps_ms = fmean(sum(move.gap_ns for move in template.moves) for template in stages) / 1e6
     electrical_ms = 0.0
     timeline = timeline_windows(
-        made[_PACKETS],
-        replay_programs(made[_PACKETS], None, "electrical", 0),
+        prepared[_PACKETS],
+        replay_programs(prepared[_PACKETS], None, "electrical", 0),
         sweep.iterations - 1,
     )
-    for setting in wanted:
-        found = _replayed(made[setting.rule], sweep.iterations, setting)
+    for setting in cases:
+        result = _replayed(prepared[setting.rule], sweep.iterations, setting)
         if setting.mode == "electrical":
-            electrical_ms = found["step_ms"]
+            electrical_ms = result["step_ms"]
         yield {
             **job_head(name, variant, job),
             "scale_out_gb_s": job.device.scale_out_gb_s,
-            "ranks_replayed": job_ranks(job, whole=sweep.whole),
+            "ranks_replayed": job_ranks(job, all_ranks=sweep.whole),
             "rule": setting.rule,
             "mode": setting.mode,
             "reconfiguration_latency_ms": setting.latency_ms,
-            "step_ms": found["step_ms"],
+            "step_ms": result["step_ms"],
             "electrical_ms": electrical_ms,
-            "added_ms": found["step_ms"] - electrical_ms,
+            "added_ms": result["step_ms"] - electrical_ms,
             "compute_ms": gaps_ms - tensor_ms,
             "tensor_ms": tensor_ms,
-            "utilisation": (gaps_ms - tensor_ms) / found["step_ms"],
+            "utilisation": (gaps_ms - tensor_ms) / result["step_ms"],
             "formula_ms": electrical_ms + _by_formula(timeline.values(), setting),
-            "stall_ms": found["stall_ms"],
-            "reconfigurations": found["reconfigurations"],
+            "stall_ms": result["stall_ms"],
+            "reconfigurations": result["reconfigurations"],
             "fidelity": "replay",
         }
 
 
-def circuit_model(job: StepJob, rule: str, *, whole: bool) -> CircuitModel:
+def circuit_model(job: StepJob, rule: str, *, all_ranks: bool) -> CircuitModel:
     """Which circuits operations need by a rule."""
-    layout = job_layout(job, whole=whole)
+    layout = job_layout(job, all_ranks=all_ranks)
     if rule != "stage_bits":
         return layout
-    ranks = job_ranks(job, whole=whole)
+    ranks = job_ranks(job, all_ranks=all_ranks)
     return StageBits(layout.gpus_per_server, ranks // job.degrees.pipeline)
 
 
@@ -151,7 +151,9 @@ def _by_formula(timeline: Iterable[Sequence[Window]], setting: _Setting) -> floa
     hidden = setting.mode == "provisioned"
     return max(
         (
-            stall_ms(setting.latency_ms, [one.window_ms if hidden else 0.0 for one in windows])
+            stall_ms(
+                setting.latency_ms, [window.window_ms if hidden else 0.0 for window in windows]
+            )
             for windows in timeline
         ),
         default=0.0,
@@ -159,24 +161,24 @@ def _by_formula(timeline: Iterable[Sequence[Window]], setting: _Setting) -> floa
 
 
 def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
-    whole = settings.sweep.whole
-    made = programs(
+    all_ranks = settings.sweep.whole
+    generated = programs(
         job,
         electrical=rule == _PACKETS,
         iterations=settings.sweep.iterations,
-        whole=whole,
+        all_ranks=all_ranks,
     )
-    return prepare(made, circuit_model(job, rule, whole=whole))
+    return prepare(generated, circuit_model(job, rule, all_ranks=all_ranks))
 
 
-def _replayed(made: Prepared, iterations: int, setting: _Setting) -> dict[str, float]:
+def _replayed(prepared: Prepared, iterations: int, setting: _Setting) -> dict[str, float]:
     latency_ns = round(setting.latency_ms * 1e6)
-    found = replay_programs(made, None, setting.mode, latency_ns).table
-    last = found["iteration"] == iterations - 1
+    table = replay_programs(prepared, None, setting.mode, latency_ns).table
+    last = table["iteration"] == iterations - 1
     return {
-        "step_ms": float((found["end_ns"] - found["begin_ns"])[last].max()) / 1e6,
-        "stall_ms": float(found["stall_ns"][last].max()) / 1e6,
-        "reconfigurations": float(found["reconfigurations"][last].mean()),
+        "step_ms": float((table["end_ns"] - table["begin_ns"])[last].max()) / 1e6,
+        "stall_ms": float(table["stall_ns"][last].max()) / 1e6,
+        "reconfigurations": float(table["reconfigurations"][last].mean()),
     }
 
 
@@ -190,25 +192,29 @@ class Window:
     window_ms: float
 
 
-def timeline_windows(made: Prepared, found: Replayed, iteration: int) -> dict[int, list[Window]]:
+def timeline_windows(
+    prepared: Prepared, replayed: Replayed, iteration: int
+) -> dict[int, list[Window]]:
     """The windows of every rank in an iteration of a replay, in their order."""
-    columns = made.programs.columns
-    rows = np.flatnonzero((found.started_ns >= 0) & (columns["iteration"] == iteration))
-    lanes = [PARALLELISMS_OF_CHANNELS[name.partition(":")[2]] for name in made.programs.channels]
+    columns = prepared.programs.columns
+    rows = np.flatnonzero((replayed.started_ns >= 0) & (columns["iteration"] == iteration))
+    lanes = [
+        PARALLELISMS_OF_CHANNELS[name.partition(":")[2]] for name in prepared.programs.channels
+    ]
     windows: dict[int, list[Window]] = {}
     ranks = columns["rank"][rows]
     for rank in np.unique(ranks).tolist():
-        own = rows[ranks == rank]
-        own = own[np.argsort(found.started_ns[own], kind="stable")]
+        rank_rows = rows[ranks == rank]
+        rank_rows = rank_rows[np.argsort(replayed.started_ns[rank_rows], kind="stable")]
         last, ended_ns = "", 0
         windows[rank] = []
-        for row in own.tolist():
-            now, started_ns = lanes[columns["channel"][row]], int(found.started_ns[row])
+        for row in rank_rows.tolist():
+            now, started_ns = lanes[columns["channel"][row]], int(replayed.started_ns[row])
             if last and now != last:
                 idle_ms = (started_ns - ended_ns) / 1e6
                 windows[rank].append(Window(f"{last}->{now}", idle_ms))
                 ended_ns = 0
-            last, ended_ns = now, max(ended_ns, int(found.ended_ns[row]))
+            last, ended_ns = now, max(ended_ns, int(replayed.ended_ns[row]))
     return windows
 
 
@@ -216,11 +222,11 @@ def timeline_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]
     """The windows of the first replica of every stage, electrically switched."""
     sweep = settings.sweep
     for variant, job in settings.jobs().items():
-        made = _prepared(job, _PACKETS, settings)
+        prepared = _prepared(job, _PACKETS, settings)
         windows = timeline_windows(
-            made, replay_programs(made, None, "electrical", 0), sweep.iterations - 1
+            prepared, replay_programs(prepared, None, "electrical", 0), sweep.iterations - 1
         )
-        ranks = job_ranks(job, whole=sweep.whole) // job.degrees.pipeline
+        ranks = job_ranks(job, all_ranks=sweep.whole) // job.degrees.pipeline
         for stage in range(job.degrees.pipeline):
             for number, window in enumerate(windows.get(stage * ranks, ())):
                 yield {
@@ -258,8 +264,8 @@ def phase_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
 def traffic_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """Bytes that the ranks of a rail send, and those along one pipeline."""
     for variant, job in settings.jobs().items():
-        for scope, found in (("rail", traffic(job)), ("pipeline", per_pipeline(job))):
-            for parallelism, size in found.items():
+        for scope, sent_bytes in (("rail", traffic(job)), ("pipeline", per_pipeline(job))):
+            for parallelism, size in sent_bytes.items():
                 yield {
                     **job_head(name, variant, job),
                     "scope": scope,

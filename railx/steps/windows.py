@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
-from railx.planning.simulation import Shape, orders_of
+from railx.planning.format.simulation import Shape, orders_of
 from railx.steps.layers import (
     Direction,
     all_reduce_share,
@@ -35,31 +34,33 @@ def windows(job: StepJob) -> list[dict[str, Any]]:
     between layers. From the pipeline to the replicas and back it is one each: nothing
     is computed after the last backward pass.
     """
-    found: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
+    windows_ms: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
     units = stage_units(job)
     orders = orders_of(
         job.schedule, Shape(job.degrees.pipeline, [1] * job.micro_batches, job.parts)
     )
     for stage, order in enumerate(orders):
-        for one in order:
-            direction: Direction = "backward" if one >= job.micro_batches * job.parts else "forward"
-            part = one // job.micro_batches % job.parts
+        for entry in order:
+            direction: Direction = (
+                "backward" if entry >= job.micro_batches * job.parts else "forward"
+            )
+            part = entry // job.micro_batches % job.parts
             last, computed, exchanges = "PP", 0.0, 0
-            own = units[stage][part]
-            for unit in own if direction == "forward" else reversed(own):
+            part_units = units[stage][part]
+            for unit in part_units if direction == "forward" else reversed(part_units):
                 for segment in layer_segments(job, unit, direction, electrical=True):
                     if segment.kind == "compute":
                         computed += segment.lasts_ns / 1e6
                     elif segment.on_rail:
                         name = "EP" if segment.kind == "expert" else "CP"
                         within = name == last == "EP" and exchanges % 2 == 1
-                        found[f"{last}->{name}", direction, within].append(computed)
+                        windows_ms[f"{last}->{name}", direction, within].append(computed)
                         last, computed = name, 0.0
                         exchanges += name == "EP"
-            found[f"{last}->PP", direction, False].append(computed)
+            windows_ms[f"{last}->PP", direction, False].append(computed)
     if job.degrees.data > 1 and job.parameters == "replicated" and job.gradients == "at_end":
         for transition in ("PP->DP", "DP->PP"):
-            found[transition, "", False].append(0.0)
+            windows_ms[transition, "", False].append(0.0)
     return [
         {
             "transition": transition,
@@ -70,7 +71,7 @@ def windows(job: StepJob) -> list[dict[str, Any]]:
             "min_ms": min(lengths),
             "max_ms": max(lengths),
         }
-        for (transition, direction, within), lengths in sorted(found.items())
+        for (transition, direction, within), lengths in sorted(windows_ms.items())
     ]
 
 
@@ -123,5 +124,4 @@ def per_pipeline(job: StepJob) -> dict[str, float]:
 
 def all_phases(job: StepJob) -> list[list[tuple[str, int]]]:
     """The phases of every stage."""
-    made: Sequence[Template] = templates(job, electrical=False)
-    return [phases(template) for template in made]
+    return [phases(template) for template in templates(job, electrical=False)]

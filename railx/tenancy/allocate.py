@@ -74,9 +74,9 @@ def _either_way(
     for a, b in dict.fromkeys(((rows, columns), (columns, rows) if turn else (rows, columns))):
         if a > free.shape[0] or b > free.shape[1]:
             continue
-        found, own_rows, own_columns, score = search(free, a, b, policy == "best_fit")  # type: ignore[operator]
-        if found and (best is None or score < best_score):
-            best, best_score = (own_rows, own_columns), score
+        fits, job_rows, job_columns, score = search(free, a, b, policy == "best_fit")  # type: ignore[operator]
+        if fits and (best is None or score < best_score):
+            best, best_score = (job_rows, job_columns), score
             if policy == "first_fit":
                 break
     return best
@@ -108,28 +108,28 @@ def _core(free: BoolArray, rows: int, columns: int) -> NDArray[np.uint64]:
     free nodes and a column ``rows`` of them. Lines with fewer go, until none does.
     """
     height, width = free.shape
-    own = free.copy()
+    usable = free.copy()
     changed = True
     while changed:
         changed = False
         for i in range(height):
             count = 0
             for j in range(width):
-                count += own[i, j]
+                count += usable[i, j]
             if 0 < count < columns:
-                own[i, :] = False
+                usable[i, :] = False
                 changed = True
         for j in range(width):
             count = 0
             for i in range(height):
-                count += own[i, j]
+                count += usable[i, j]
             if 0 < count < rows:
-                own[:, j] = False
+                usable[:, j] = False
                 changed = True
     masks = np.zeros((height, (width + 63) // 64), dtype=np.uint64)
     for i in range(height):
         for j in range(width):
-            if own[i, j]:
+            if usable[i, j]:
                 masks[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
     return masks
 
@@ -140,8 +140,8 @@ def _product(
 ) -> tuple[bool, IntArray, IntArray, int]:
     height, width = free.shape
     best_rows, best_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
-    own_rows, own_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
-    found, best_score = False, 0
+    chosen_rows, chosen_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
+    fits, best_score = False, 0
     in_row, in_column = np.zeros(height, dtype=np.int64), np.zeros(width, dtype=np.int64)
     for i in range(height):
         for j in range(width):
@@ -154,7 +154,7 @@ def _product(
         width_of[i] = _common(masks[i], masks[i])
         fit += width_of[i] >= columns
     if fit < rows:
-        return found, best_rows, best_columns, best_score
+        return fits, best_rows, best_columns, best_score
     taken = np.zeros(height, dtype=np.bool_)
     for first in range(height):
         if width_of[first] < columns:
@@ -169,19 +169,19 @@ def _product(
             score = -2 * rows * columns
             for row in range(height):
                 if taken[row]:
-                    own_rows[k] = row
+                    chosen_rows[k] = row
                     score += in_row[row]
                     k += 1
-            _choose(shared, in_column, own_columns, best_fit)
+            _choose(shared, in_column, chosen_columns, best_fit)
             for k in range(columns):
-                score += in_column[own_columns[k]]
-            if not found or score < best_score:
-                found, best_score = True, score
-                best_rows[:] = own_rows
-                best_columns[:] = own_columns
+                score += in_column[chosen_columns[k]]
+            if not fits or score < best_score:
+                fits, best_score = True, score
+                best_rows[:] = chosen_rows
+                best_columns[:] = chosen_columns
             if not best_fit:
-                return found, best_rows, best_columns, best_score
-    return found, best_rows, best_columns, best_score
+                return fits, best_rows, best_columns, best_score
+    return fits, best_rows, best_columns, best_score
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -192,24 +192,24 @@ def _choose(
 
     The fullest ones, or the first.
     """
-    width, wanted = len(in_column), len(chosen)
+    width, needed = len(in_column), len(chosen)
     limit, at_limit = (
         int(np.max(in_column)),
-        wanted,
+        needed,
     )  # columns up to this many free nodes, and how many with just as many
     if fullest:
         count_of = np.zeros(np.max(in_column) + 1, dtype=np.int64)
         for j in range(width):
             if (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1):
                 count_of[in_column[j]] += 1
-        limit, at_limit = 0, wanted
+        limit, at_limit = 0, needed
         while count_of[limit] < at_limit:
             at_limit -= count_of[limit]
             limit += 1
     k = 0
     for j in range(width):
         if (
-            k < wanted
+            k < needed
             and (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1)
             and in_column[j] <= limit
         ):
@@ -273,9 +273,9 @@ def _block(
     total = np.zeros((2 * height + 3, 2 * width + 3), dtype=np.int64)
     for i in range(2 * height + 2):
         for j in range(2 * width + 2):
-            own = 1 if free[(i - 1) % height, (j - 1) % width] else 0
-            total[i + 1, j + 1] = own + total[i, j + 1] + total[i + 1, j] - total[i, j]
-    found, best_score, at_row, at_column = False, 0, 0, 0
+            cell = 1 if free[(i - 1) % height, (j - 1) % width] else 0
+            total[i + 1, j + 1] = cell + total[i, j + 1] + total[i + 1, j] - total[i, j]
+    fits, best_score, at_row, at_column = False, 0, 0, 0
     for i in range(height if rows < height else 1):
         for j in range(width if columns < width else 1):
             bottom, right = i + 1 + rows, j + 1 + columns
@@ -294,14 +294,14 @@ def _block(
                 + total[i, j]
                 - inside
             )
-            if not found or around < best_score:
-                found, best_score, at_row, at_column = True, around, i, j
+            if not fits or around < best_score:
+                fits, best_score, at_row, at_column = True, around, i, j
             if not best_fit:
                 break
-        if found and not best_fit:
+        if fits and not best_fit:
             break
     return (
-        found,
+        fits,
         (at_row + np.arange(rows)) % height,
         (at_column + np.arange(columns)) % width,
         best_score,

@@ -94,13 +94,13 @@ def line_bandwidth(
             )
         links = np.zeros_like(healthy)
         links[np.ix_(used, used)] = _links(rewired_rings(len(used), len(alive)), len(used))
-        whole = len(alive)
+        intact_rails = len(alive)
     elif plan == "rewire" and fault == "switch" and setting == "hyperx":
-        links, whole = _links(rewired_rings(length, len(alive)), length), len(alive)
+        links, intact_rails = _links(rewired_rings(length, len(alive)), length), len(alive)
     else:
         touched = sorted({rail for _, rail in bad})
         untouched = np.setdiff1d(alive, touched)
-        links, whole = _links(rings[untouched], length), len(untouched)
+        links, intact_rails = _links(rings[untouched], length), len(untouched)
         for rail in touched:
             links += _rail_links(
                 rings[rail],
@@ -108,11 +108,11 @@ def line_bandwidth(
                 [node for node, at in bad if at == rail],
                 bypass=plan == "rewire",
             )
-    return _measures(healthy, links, used, rails, whole)
+    return _measures(healthy, links, used, rails, intact_rails)
 
 
 def _measures(
-    healthy: IntArray, links: IntArray, used: IntArray, rails: int, whole: int
+    healthy: IntArray, links: IntArray, used: IntArray, rails: int, intact_rails: int
 ) -> dict[str, Any]:
     inside = np.zeros_like(healthy, dtype=np.bool_)
     inside[np.ix_(used, used)] = True
@@ -120,7 +120,7 @@ def _measures(
     before, now = healthy[joined], links[joined]
     return {
         "nodes_used": len(used),
-        "ring_share": whole / rails,
+        "ring_share": intact_rails / rails,
         "pairs": len(now),
         "pairs_whole": int((now >= before).sum()),
         "pairs_reduced": int(((now < before) & (now > 0)).sum()),
@@ -180,8 +180,8 @@ def degraded_rows(
                 divmod(int(item), rails)
                 for item in rng.choice(length * rails, size=count, replace=False)
             ]
-            for (setting, fault), own in plans.items():
-                for plan in own:
+            for (setting, fault), setting_plans in plans.items():
+                for plan in setting_plans:
                     failed = switches if fault == "switch" else ports
                     if plan == "shrink" and _left(length, rails, fault, failed) < 3:
                         continue

@@ -172,10 +172,10 @@ def usable_rails(
     for d, at, rail in faults.switches:
         if (d, at) == (dimension, line):
             usable[rail] = False
-    own = set(positions)
+    job_positions = set(positions)
     for row, column, d, rail in faults.rails:
         at, position = (row, column) if dimension == 0 else (column, row)
-        if d == dimension and at == line and position in own:
+        if d == dimension and at == line and position in job_positions:
             usable[rail] = False
     return np.flatnonzero(usable)
 
@@ -272,10 +272,10 @@ def check_placements(
         switch_down[(dimension * grid.side + line) * grid.rails + rail] = True
     used = np.zeros(grid.switches * 2 * grid.side, dtype=np.int64)
     for job, (placement, circuits) in enumerate(placed):
-        own = np.flatnonzero(placement.mask(grid).ravel())
-        _refuse(job, "takes a failed node", node_down[own], own)
-        _refuse(job, "takes a node of another job", owner[own] >= 0, own)
-        owner[own] = job
+        nodes = np.flatnonzero(placement.mask(grid).ravel())
+        _refuse(job, "takes a failed node", node_down[nodes], nodes)
+        _refuse(job, "takes a node of another job", owner[nodes] >= 0, nodes)
+        owner[nodes] = job
         _check_ends(grid, job, owner, circuits)
         for node in (circuits.node_a, circuits.node_b):
             _refuse(

@@ -120,34 +120,34 @@ def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
     return list(groups.values())
 
 
-def _branch(edges: frozenset[Edge], known: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
+def _branch(edges: frozenset[Edge], solved: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
     """Least columns by number of rows for one component.
 
     Its busiest line is left out, or all lines that cross it there are.
     """
-    if edges in known:
-        return known[edges]
+    if edges in solved:
+        return solved[edges]
     degree: dict[tuple[int, int], int] = {}
     for row, column in edges:
         degree[0, row] = degree.get((0, row), 0) + 1
         degree[1, column] = degree.get((1, column), 0) + 1
     side, line = max(sorted(degree), key=lambda at: degree[at])
     crossing = frozenset(edge[1 - side] for edge in edges if edge[side] == line)
-    taken = _shifted(_rest(edges, side, frozenset((line,)), known), side, frozenset((line,)))
-    avoided = _shifted(_rest(edges, 1 - side, crossing, known), 1 - side, crossing)
-    known[edges] = _lower(taken, avoided)
-    return known[edges]
+    taken = _shifted(_rest(edges, side, frozenset((line,)), solved), side, frozenset((line,)))
+    avoided = _shifted(_rest(edges, 1 - side, crossing, solved), 1 - side, crossing)
+    solved[edges] = _lower(taken, avoided)
+    return solved[edges]
 
 
 def _rest(
     edges: frozenset[Edge],
     side: int,
     lines: frozenset[int],
-    known: dict[frozenset[Edge], list[_Cover]],
+    solved: dict[frozenset[Edge], list[_Cover]],
 ) -> list[_Cover]:
     covers: list[_Cover] = [(0, 0, 0)]
     for part in _components(edge for edge in sorted(edges) if edge[side] not in lines):
-        covers = _combine(covers, _branch(frozenset(part), known))
+        covers = _combine(covers, _branch(frozenset(part), solved))
     return covers
 
 
@@ -166,8 +166,10 @@ def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cov
     result: list[_Cover] = []
     for a in range(max(len(first), len(second))):
         options = [covers[a] for covers in (first, second) if a < len(covers)]
-        own = [cover for cover in (*options, result[-1] if result else None) if cover is not None]
-        result.append(min(own, key=lambda cover: cover[0]))
+        covers_of_row = [
+            cover for cover in (*options, result[-1] if result else None) if cover is not None
+        ]
+        result.append(min(covers_of_row, key=lambda cover: cover[0]))
     while len(result) > 1 and result[-1][0] == result[-2][0]:
         result.pop()
     return result
@@ -195,7 +197,7 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
     rows, columns = (sorted({edge[axis] for edge in edges}) for axis in (0, 1))
     at_row, at_column = ({line: i for i, line in enumerate(lines)} for lines in (rows, columns))
     height, width = healthy.shape
-    least = matching_size(healthy)
+    lower_bound = matching_size(healthy)
     variables = len(rows) + len(columns)
     cover = np.zeros((len(edges) + 1, variables))
     for i, (row, column) in enumerate(edges):
@@ -204,21 +206,22 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
     cost = np.concatenate([np.zeros(len(rows)), np.ones(len(columns))])
     best = Largest(tuple(rows), (), (height - len(rows)) * width)
     for a in range(len(rows)):
-        if (height - a) * (width - max(0, least - a)) <= best.nodes:
+        if (height - a) * (width - max(0, lower_bound - a)) <= best.nodes:
             continue
         lower = np.concatenate([np.ones(len(edges)), [0.0]])
         upper = np.concatenate([np.full(len(edges), np.inf), [float(a)]])
-        found = milp(
+        solution = milp(
             cost,
             constraints=LinearConstraint(csr_array(cover), lower, upper),
             integrality=np.ones(variables, dtype=np.int64),
             bounds=Bounds(0, 1),
         )
-        if found.x is None:
+        if solution.x is None:
             raise ValueError(
-                f"largest product: the integer programme ended without a solution ({found.message})"
+                "largest product: the integer programme ended without a solution"
+                f" ({solution.message})"
             )
-        out = np.round(found.x).astype(np.bool_)
+        out = np.round(solution.x).astype(np.bool_)
         rows_out = tuple(row for row, is_out in zip(rows, out[: len(rows)], strict=True) if is_out)
         columns_out = tuple(
             column for column, is_out in zip(columns, out[len(rows) :], strict=True) if is_out

@@ -262,7 +262,7 @@ class _Run:
             )
         return self.possible[kind]
 
-    def _place(self, job: int) -> bool:
+    def _start(self, job: int) -> bool:
         shape = self.jobs[int(self.stream.kind[job])]
         lines = find_nodes(self.free, shape.rows, shape.columns, self.system, self.policy)
         if lines is None:
@@ -295,9 +295,9 @@ class _Run:
             return
         ran = self.now - self._release(job)
         self.failed.clear()
-        kept = math.floor(ran / self.checkpoint_hours) * self.checkpoint_hours
-        self.lost += (ran - kept) * self._nodes(job)
-        self.remaining[job] -= kept
+        saved = math.floor(ran / self.checkpoint_hours) * self.checkpoint_hours
+        self.lost += (ran - saved) * self._nodes(job)
+        self.remaining[job] -= saved
         self.runs[job] += 1
         self.interruptions += 1
         self.waiting.appendleft(job)
@@ -310,7 +310,7 @@ class _Run:
             job = self.waiting.popleft()
             kind = int(self.stream.kind[job])
             enough = self._nodes(job) <= free
-            if enough and kind not in failed and self._place(job):
+            if enough and kind not in failed and self._start(job):
                 free -= self._nodes(job)
                 continue
             failed |= self.contains[kind]

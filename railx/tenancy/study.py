@@ -29,11 +29,11 @@ from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, si
 from railx.vocabulary.topology import Circuits
 
 __all__ = [
+    "allocate_jobs",
     "degraded_table",
     "fault_table",
     "mix_of_jobs",
     "node_grid",
-    "place_jobs",
     "tenancy_summary",
     "utilisation_table",
 ]
@@ -63,13 +63,13 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
     for count in counted(settings.faults.counts, "counts of failures"):
         formula = formula_share(count, side) if count <= side else float("nan")
         for placement, sample, healthy in _draws(settings, count, seed):
-            product, least = largest_product(healthy), matching_size(healthy)
+            product, lines_needed = largest_product(healthy), matching_size(healthy)
             nodes: dict[System, int] = {
                 "railx": product.nodes,
                 "hammingmesh": product.nodes,
                 "torus": largest_block(healthy),
             }
-            for system, own in nodes.items():
+            for system, usable in nodes.items():
                 rows.append(
                     {
                         "system": system,
@@ -77,11 +77,11 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
                         "failed_nodes": count,
                         "sample": sample,
                         "nodes": side**2,
-                        "usable_nodes": own,
-                        "usable_share": own / side**2,
+                        "usable_nodes": usable,
+                        "usable_share": usable / side**2,
                         "healthy_share": 1 - count / side**2,
                         "formula_share": formula,
-                        "lines_needed": least,
+                        "lines_needed": lines_needed,
                         "lines_out": len(product.rows_out) + len(product.columns_out)
                         if system != "torus"
                         else None,
@@ -123,7 +123,7 @@ def degraded_table(settings: TenancySettings, seed: int) -> Rows:
     )
 
 
-def place_jobs(
+def allocate_jobs(
     grid: NodeGrid, jobs: Sequence[GridJobSettings], faults: Faults
 ) -> list[PlacedJob | None]:
     """Place jobs one after another, the largest first, around the failures.
@@ -188,10 +188,10 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
     grid, mix = node_grid(settings), settings.mix
     rng = np.random.default_rng([seed, _MIX])
     faults = random_faults(grid, mix.failed_nodes, mix.failed_rails, mix.failed_switches, rng)
-    placed = place_jobs(grid, mix.jobs, faults)
-    found = [placement for placement in placed if placement is not None]
-    circuits = [placement_circuits(grid, placement, faults) for placement in found]
-    counts = check_placements(grid, faults, list(zip(found, circuits, strict=True)))
+    placed = allocate_jobs(grid, mix.jobs, faults)
+    placements = [placement for placement in placed if placement is not None]
+    circuits = [placement_circuits(grid, placement, faults) for placement in placements]
+    counts = check_placements(grid, faults, list(zip(placements, circuits, strict=True)))
     touched = _touched(grid, circuits)
     failed_rails = {
         ((row * grid.side + column) * 2 + d) * grid.rails + rail
@@ -227,15 +227,15 @@ def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
     Nodes, rails of nodes, switches and ports.
     """
     ocs, dimension, rail = (
-        np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64)
+        np.concatenate([getattr(part, name) for part in circuits]).astype(np.int64)
         for name in ("ocs", "dimension", "rail")
     )
     ends = [
-        np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64)
+        np.concatenate([getattr(part, name) for part in circuits]).astype(np.int64)
         for name in ("node_a", "node_b")
     ]
     ports = [
-        ocs * 2 * grid.side + np.concatenate([getattr(own, name) for own in circuits])
+        ocs * 2 * grid.side + np.concatenate([getattr(part, name) for part in circuits])
         for name in ("port_a", "port_b")
     ]
     parts = {
@@ -244,7 +244,7 @@ def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
         "switches": ocs,
         "ports": np.concatenate(ports),
     }
-    numbers: dict[str, Any] = {name: set(np.unique(own).tolist()) for name, own in parts.items()}
+    numbers: dict[str, Any] = {name: set(np.unique(part).tolist()) for name, part in parts.items()}
     return numbers | {"port_ends": 2 * len(ocs)}
 
 
@@ -278,10 +278,10 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
                 }
                 for policy in stream.policies:
                     for queue in stream.queues:
-                        known: dict[bool, dict[str, Any]] = {}
+                        measures: dict[bool, dict[str, Any]] = {}
                         for system in stream.systems:
                             rule = system == "torus"
-                            if rule not in known:
+                            if rule not in measures:
                                 outcome = simulate_stream(
                                     stream.jobs,
                                     drawn,
@@ -294,14 +294,14 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
                                     repair_hours=stream.repair_hours,
                                     checkpoint_hours=stream.checkpoint_hours,
                                 )
-                                known[rule] = _measures(settings, drawn, outcome)
+                                measures[rule] = _measures(settings, drawn, outcome)
                             rows.append(
                                 {
                                     "system": system,
                                     "policy": policy,
                                     "queue": queue,
                                     **head,
-                                    **known[rule],
+                                    **measures[rule],
                                 }
                             )
     return rows
@@ -309,20 +309,20 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
 
 def _measures(settings: TenancySettings, stream: Stream, outcome: Outcome) -> dict[str, Any]:
     window = outcome.to_hours - outcome.from_hours
-    counted = stream.arrival_hours >= outcome.from_hours
+    considered = stream.arrival_hours >= outcome.from_hours
     nodes = np.array([job.nodes for job in settings.stream.jobs])[stream.kind]
     asked = nodes * stream.duration_hours
-    wait = (outcome.start_hours - stream.arrival_hours)[counted & ~np.isnan(outcome.start_hours)]
-    refused = counted & outcome.rejected
+    wait = (outcome.start_hours - stream.arrival_hours)[considered & ~np.isnan(outcome.start_hours)]
+    refused = considered & outcome.rejected
     return {
-        "jobs": int(counted.sum()),
+        "jobs": int(considered.sum()),
         "utilisation": outcome.busy_node_hours / (window * settings.side**2),
         "utilisation_of_healthy": outcome.busy_node_hours / outcome.healthy_node_hours,
-        "rejected_share": float(refused.sum() / counted.sum()),
+        "rejected_share": float(refused.sum() / considered.sum()),
         "rejected_by_shape_share": float(
-            (refused & outcome.rejected_by_shape).sum() / counted.sum()
+            (refused & outcome.rejected_by_shape).sum() / considered.sum()
         ),
-        "rejected_node_hours_share": float(asked[refused].sum() / asked[counted].sum()),
+        "rejected_node_hours_share": float(asked[refused].sum() / asked[considered].sum()),
         "wait_mean_hours": float(wait.mean()) if len(wait) else None,
         "wait_p95_hours": float(np.quantile(wait, 0.95)) if len(wait) else None,
         "blocked_by_shape_share": outcome.blocked_hours / window,
@@ -351,16 +351,18 @@ def tenancy_summary(
         "fidelity": "analytic",
     }
     for count in settings.faults.counts:
-        own = [row for row in faults if row["failed_nodes"] == count]
+        count_rows = [row for row in faults if row["failed_nodes"] == count]
         for system in ("railx", "torus"):
             shares = [
                 row["usable_share"]
-                for row in own
+                for row in count_rows
                 if row["system"] == system and row["placement"] == "random"
             ]
             summary[f"faults.{count}.{system}_share"] = float(np.mean(shares))
         exact = [
-            row for row in own if row["system"] == "railx" and row["placement"] == "distinct_lines"
+            row
+            for row in count_rows
+            if row["system"] == "railx" and row["placement"] == "distinct_lines"
         ]
         if exact:
             summary[f"faults.{count}.distinct_lines_share"] = exact[0]["usable_share"]

@@ -53,15 +53,15 @@ class GridRings:
     """Rings through nodes of the lines of ``grid``, and through their chips.
 
     Dimension 0 is a row, 1 a column. ``joined``: any nodes of a line are joined by
-    links of their own, else only neighbours along the ring are. ``whole_lines``: rings
-    of chips need all nodes of a line. ``single_chips``: the nodes are the chips
+    links of their own, else only neighbours along the ring are. ``full_lines_only``:
+    rings of chips need all nodes of a line. ``single_chips``: the nodes are the chips
     themselves.
     """
 
     topology: Topology
     grid: Grid
     joined: ClassVar[bool] = False
-    whole_lines: ClassVar[bool] = False
+    full_lines_only: ClassVar[bool] = False
     single_chips: ClassVar[bool] = False
 
     def arcs(self, positions: Sequence[int], dimension: int) -> tuple[list[list[Arc]], bool]:
@@ -128,7 +128,7 @@ class GridRings:
         rows.
         """
         grid = self.grid
-        if self.whole_lines and len(positions) < self.length(dimension):
+        if self.full_lines_only and len(positions) < self.length(dimension):
             return None
         arcs, closed = self.arcs(positions, dimension)
         participants = grid.m * len(positions)

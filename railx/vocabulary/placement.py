@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Placement", "Sizes", "place_blocks", "place_nodes", "place_runs", "snake"]
+__all__ = ["Placement", "Sizes", "block_placement", "node_placement", "run_placement", "snake"]
 
 IntArray = NDArray[np.int64]
 #: Chips of a node, nodes of a row, nodes of a column.
@@ -62,7 +62,9 @@ def snake(columns: int, rows: int) -> IntArray:
 # Nodes that are meshes of chips
 
 
-def place_nodes(topology: Topology, sizes: Sizes, grid: tuple[int, int] | None = None) -> Placement:
+def node_placement(
+    topology: Topology, sizes: Sizes, grid: tuple[int, int] | None = None
+) -> Placement:
     """On the grid of nodes, or along a snake where the grid has another shape.
 
     By node number where there is no grid. ``grid``: columns and rows of nodes, node (X,
@@ -97,7 +99,7 @@ def _rows_snake(columns: int, rows: int) -> IntArray:
 # Tori of single chips
 
 
-def place_blocks(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -> Placement:
+def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -> Placement:
     """Blocks as nodes, those with the smallest surface that leave room.
 
     In three dimensions the first two make the row.
@@ -159,7 +161,7 @@ def _walk(block: Sequence[int]) -> IntArray:
 # Switched networks
 
 
-def place_runs(topology: Topology, sizes: Sizes) -> Placement:
+def run_placement(topology: Topology, sizes: Sizes) -> Placement:
     """Nodes of consecutive chips, cut into as few equal parts as leave room.
 
     Each part is below one switch or in one server.

@@ -20,6 +20,7 @@ __all__ = [
     "Topology",
     "check_size",
     "chip_nodes",
+    "duplex_links",
     "join_links",
     "kind_code",
 ]
@@ -155,6 +156,34 @@ def kind_code(name: str) -> int:
     if name not in LINK_KINDS:
         raise ValueError(f"link kind: got {name!r}; allowed: {', '.join(LINK_KINDS)}")
     return LINK_KINDS.index(name)
+
+
+def duplex_links(
+    a: NDArray[np.integer],
+    b: NDArray[np.integer],
+    kind: str,
+    *,
+    gbps: float,
+    latency_ns: float,
+    lanes: int = 1,
+    rail: NDArray[np.integer] | int = -1,
+) -> Links:
+    """Full-duplex links between pairs of vertices, given as arrays of any equal shape.
+
+    Row 2i goes from ``a`` to ``b``, row 2i + 1 back. ``gbps``: rate of a lane in one
+    direction; ``latency_ns``: time of flight; ``rail``: rail index of both rows.
+    """
+    a, b, index = (np.ravel(array) for array in np.broadcast_arrays(a, b, rail))
+    rows = 2 * a.size
+    return Links(
+        src=np.stack([a, b], axis=1).ravel().astype(np.int32),
+        dst=np.stack([b, a], axis=1).ravel().astype(np.int32),
+        kind=np.full(rows, kind_code(kind), dtype=np.int8),
+        gbps=np.full(rows, gbps, dtype=np.float64),
+        latency_ns=np.full(rows, latency_ns, dtype=np.float64),
+        rail=np.repeat(index, 2).astype(np.int32),
+        lanes=np.full(rows, lanes, dtype=np.int32),
+    )
 
 
 def join_links(parts: list[Links]) -> Links:

@@ -61,8 +61,8 @@ def checked_lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
     given = np.asarray(lengths)
     if not given.size:
         raise ValueError("lengths: no sequences; allowed: at least one length")
-    whole = given.dtype.kind in "iuf" and given.ndim == 1
-    good = (given >= 1) & (given <= MOST_TOKENS) & (given == np.floor(given)) if whole else None
+    numeric = given.dtype.kind in "iuf" and given.ndim == 1
+    good = (given >= 1) & (given <= MOST_TOKENS) & (given == np.floor(given)) if numeric else None
     if good is None:
         raise ValueError(
             f"lengths: got {given.dtype} of {given.ndim} dimensions; allowed: a list of whole"

@@ -307,23 +307,23 @@ def _text_corpus(
     described: str,
     seed: int,
 ) -> Corpus:
-    kept = documents
+    chosen = documents
     if settings.sequences is not None and settings.sequences < len(documents):
         drawn = np.random.default_rng(seed).choice(
             len(documents), settings.sequences, replace=False
         )
-        kept = [documents[index] for index in np.sort(drawn)]
+        chosen = [documents[index] for index in np.sort(drawn)]
     tokenizer = (
-        BYTES if settings.tokenizer == "bytes" else train_tokenizer(kept, settings.vocabulary)
+        BYTES if settings.tokenizer == "bytes" else train_tokenizer(chosen, settings.vocabulary)
     )
     described += ", bytes" if settings.tokenizer == "bytes" else ", pairs of bytes"
     described += " as tokens"
-    if len(kept) < len(documents):
-        described += f"; {len(kept)} of {len(documents)} documents"
-    encoded = Encoded(tokenizer, tuple(tokenizer.encode(kept)))
+    if len(chosen) < len(documents):
+        described += f"; {len(chosen)} of {len(documents)} documents"
+    encoded = Encoded(tokenizer, tuple(tokenizer.encode(chosen)))
     lengths = np.array([len(ids) + 1 for ids in encoded.ids], dtype=np.int64)
     return Corpus(
-        settings.name, settings.source, "real_text", described, lengths, tuple(kept), encoded
+        settings.name, settings.source, "real_text", described, lengths, tuple(chosen), encoded
     )
 
 

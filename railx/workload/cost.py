@@ -343,7 +343,7 @@ class CostModel:
             raise SettingsError(
                 "cluster.all_to_all_gb_s", f"is empty; allowed for degree {degree}: a bandwidth"
             )
-        larger = [one for one in listed if one >= degree]
+        larger = [size for size in listed if size >= degree]
         return listed[min(larger, default=max(listed))] / degree
 
     def latency_for(self, degree: int) -> float:
@@ -353,7 +353,7 @@ class CostModel:
         """
         if degree in self.latency_ms or PowerOfTwo().accepts(degree):
             return self.latency_ms.get(degree, 0.0)
-        larger = [one for one in self.latency_ms if one > degree]
+        larger = [size for size in self.latency_ms if size > degree]
         return self.latency_ms[min(larger)] if larger else 0.0
 
     def chunk_time_ms(
@@ -441,7 +441,7 @@ def build_cost_model(
     again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
     moved = again.exchanged(exchanged)
     element = settings.bytes_per_element
-    activation_mib = again.kept(activation_mib, element * model.layers * model.hidden / _MIB)
+    activation_mib = again.stored(activation_mib, element * model.layers * model.hidden / _MIB)
     key_value_mib = 2 * element * model.layers * key_value_width(model) / _MIB
     return CostModel(
         quadratic_ms=again.taken(quadratic),
@@ -503,7 +503,7 @@ class _Recomputed:
         """The exchanges of a forward pass are half of all."""
         return amount * (1 + self.share / 2)
 
-    def kept(self, all_layers: float, inputs: float) -> float:
+    def stored(self, all_layers: float, inputs: float) -> float:
         """Of those layers their input alone."""
         return (1 - self.share) * all_layers + self.share * inputs
 
@@ -521,15 +521,15 @@ def _bandwidths(
         degrees = (
             d for d in range(2, min(cluster.devices, model.heads) + 1) if model.heads % d == 0
         )
-    found = {1: float("inf")}
+    bandwidths = {1: float("inf")}
     for degree in sorted(d for d in set(degrees) if 1 < d <= cluster.devices):
         if PowerOfTwo().accepts(degree):
             bandwidth = powers.get(degree)
         else:
             bandwidth = bandwidth_gb_s(cluster, degree)
         if bandwidth is not None:
-            found[degree] = bandwidth
-    return found
+            bandwidths[degree] = bandwidth
+    return bandwidths
 
 
 def _sharding_ms(
@@ -551,15 +551,15 @@ def _sharding_ms(
             f"got traffic of ZeRO-3 with zero_stage {settings.zero_stage}; allowed: zero_stage 3,"
             " or null",
         )
-    bytes_each = 2 * traffic.parameter_bytes + traffic.gradient_bytes
+    bytes_per_parameter = 2 * traffic.parameter_bytes + traffic.gradient_bytes
     elsewhere = (cluster.devices - 1) / cluster.devices
-    moved = parameter_count(model, max_length_tokens) * bytes_each * elsewhere
+    moved = parameter_count(model, max_length_tokens) * bytes_per_parameter * elsewhere
     return traffic.exposed_share * moved / (traffic.gb_s * 1e6)
 
 
-def _listed_ms(cluster: ClusterSettings, ms_at_one_gb_s: float) -> dict[int, float]:
+def _listed_ms(cluster: ClusterSettings, ms_at_1_gb_s: float) -> dict[int, float]:
     """Time per token of one rank's share, by degree of the cluster's table."""
-    return {int(degree): ms_at_one_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
+    return {int(degree): ms_at_1_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
 
 
 def _profiled(
@@ -593,7 +593,7 @@ def _profiled(
     inputs = fit.checkpoint_bytes_per_token
     if inputs is None:
         inputs = float(fit.element_bytes * model.hidden)
-    activation = again.kept(layers * layer, layers * inputs) + fit.ends_bytes_per_token
+    activation = again.stored(layers * layer, layers * inputs) + fit.ends_bytes_per_token
     split = fit.context_bytes_per_token
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
@@ -630,14 +630,16 @@ def model_state_mib(
     Source: FlexSP's public code, memory model. Stage 3 shards all; stage 2 all but 1/8
     (half-precision parameters); stage 1 all but 2/8 (and gradients).
     """
-    whole = parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
-    return whole * state_share(settings.zero_stage, cluster.devices)
+    total_mib = (
+        parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
+    )
+    return total_mib * state_share(settings.zero_stage, cluster.devices)
 
 
 def state_share(zero_stage: Literal[1, 2, 3], devices: int) -> float:
     """Share of the model's states on one of the devices that ZeRO cuts them over."""
-    kept = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[zero_stage]
-    return (1 - kept) / devices + kept
+    undivided = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[zero_stage]
+    return (1 - undivided) / devices + undivided
 
 
 def _tokens_per_device(

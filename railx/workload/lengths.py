@@ -111,8 +111,8 @@ def sample_mixture(
     random = np.random.default_rng(seed)
     in_tail = random.random(sequences) < tail_fraction
     body = body_median_tokens * np.exp(body_sigma * random.standard_normal(sequences))
-    kept = 1 - (tail_start_tokens / longest_tokens) ** tail_exponent
-    tail = tail_start_tokens * (1 - kept * random.random(sequences)) ** (-1 / tail_exponent)
+    below_limit = 1 - (tail_start_tokens / longest_tokens) ** tail_exponent
+    tail = tail_start_tokens * (1 - below_limit * random.random(sequences)) ** (-1 / tail_exponent)
     return np.clip(np.rint(np.where(in_tail, tail, body)), 1, longest_tokens).astype(np.int64)
 
 
@@ -150,20 +150,22 @@ def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
     place.
     """
     lengths = []
-    for place, value in values:
+    for location, value in values:
         try:
             number = int(value)
-            whole = not isinstance(value, bool) and number == float(value)
+            is_integer = not isinstance(value, bool) and number == float(value)
         except (TypeError, ValueError, OverflowError):
-            whole = False
-        if not whole:
-            raise ValueError(f"{origin}: {place} is {value!r}; allowed: a whole number of tokens")
+            is_integer = False
+        if not is_integer:
+            raise ValueError(
+                f"{origin}: {location} is {value!r}; allowed: a whole number of tokens"
+            )
         if number > MOST_TOKENS:
             raise ValueError(
-                f"{origin}: {place} has length {number}; allowed: at most {MOST_TOKENS} tokens"
+                f"{origin}: {location} has length {number}; allowed: at most {MOST_TOKENS} tokens"
             )
         if number < 1:
-            raise ValueError(f"{origin}: {place} has length {number}; allowed: at least 1 token")
+            raise ValueError(f"{origin}: {location} has length {number}; allowed: at least 1 token")
         lengths.append(number)
     if not lengths:
         raise ValueError(f"{origin}: no sequences; allowed: at least one length")

@@ -27,11 +27,11 @@ from typing import Literal
 
 from railx.workload.model import ModelSettings, key_value_width
 
-__all__ = ["Held", "Kept", "Memory", "Pass", "pass_bytes", "rank_memory", "unit_sizes"]
+__all__ = ["Kernels", "Memory", "ModelShard", "Pass", "pass_bytes", "rank_memory", "unit_sizes"]
 
 
 @dataclass(frozen=True)
-class Held:
+class ModelShard:
     """What a rank holds of the model, and how.
 
     ``ranks`` share the rows of its parameters. ``cast`` says that the master is apart
@@ -73,7 +73,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kernels:
     """How the kernels at hand keep what the backward pass needs.
 
     ``fused_attention``: one call takes all sequences of a pass, and its output is not
@@ -104,34 +104,34 @@ class Memory:
 
 def rank_memory(
     model: ModelSettings,
-    held: Held,
+    shard: ModelShard,
     passes: Sequence[Pass],
     *,
     loss_chunk_tokens: int,
-    kept: Kept | None = None,
+    kernels: Kernels | None = None,
 ) -> Memory:
     """The peak of a step that is not the first, on one rank.
 
     The first step has no moments before its end. What libraries hold for messages of
     their own is not counted.
     """
-    kept = kept or Kept()
-    layer, bottom, top = unit_sizes(model, held)
-    units = [*([bottom] if held.embeds else []), *[layer] * held.layers]
-    units += [top] if held.scores and not (held.embeds and model.tied_embeddings) else []
-    own = sum(unit for unit in units) // held.ranks
-    compute, master = held.compute_bytes, held.master_bytes
-    whole_gradients = master * sum(units) if held.hold == "batch" and held.ranks > 1 else 0
+    kernels = kernels or Kernels()
+    layer, bottom, top = unit_sizes(model, shard)
+    units = [*([bottom] if shard.embeds else []), *[layer] * shard.layers]
+    units += [top] if shard.scores and not (shard.embeds and model.tied_embeddings) else []
+    parameters = sum(unit for unit in units) // shard.ranks
+    compute, master = shard.compute_bytes, shard.master_bytes
+    all_gradients = master * sum(units) if shard.hold == "batch" and shard.ranks > 1 else 0
     steady = {
-        "master_bytes": master * own,
-        "moments_bytes": 2 * master * own,
-        "gradients_bytes": whole_gradients or master * own,
+        "master_bytes": master * parameters,
+        "moments_bytes": 2 * master * parameters,
+        "gradients_bytes": all_gradients or master * parameters,
     }
-    by_unit = held.apart and held.hold == "unit"
-    everything = compute * sum(units) if held.apart and not by_unit else 0
+    by_unit = shard.apart and shard.hold == "unit"
+    everything = compute * sum(units) if shard.apart and not by_unit else 0
     computing = passes[-1]
-    waiting = sum(pass_bytes(model, held, other, kept) for other in passes[:-1])
-    full = waiting + pass_bytes(model, held, computing, kept)
+    waiting = sum(pass_bytes(model, shard, other, kernels) for other in passes[:-1])
+    full = waiting + pass_bytes(model, shard, computing, kernels)
     tokens, hidden = computing.tokens, model.hidden
     moments: list[Memory] = []
 
@@ -147,21 +147,21 @@ def rank_memory(
             )
         )
 
-    head = top if held.scores else 0
-    if held.scores:
+    head = top if shard.scores else 0
+    if shard.scores:
         table = model.vocabulary * hidden
         chunk = min(loss_chunk_tokens, tokens) * model.vocabulary
         exact = max(4, compute)
         # Gradients of hidden states and of the table are made with the loss. Beside a
         # chunk's scores and their exact logarithms stands the slope of the chunk
         # before, and where scores are less exact, their exact copy.
-        made = compute * (tokens * hidden + table)
+        loss_gradients = compute * (tokens * hidden + table)
         scores = chunk * (2 * compute + exact + (exact if compute < exact else 0))
-        normed = _norm(model, held, tokens)
-        moment(compute * head, 0, full + normed, scores, made)
+        normed = _norm(model, shard, tokens)
+        moment(compute * head, 0, full + normed, scores, loss_gradients)
         # Both gradients once more, scaled, while the layer below is on its way.
-        moment(compute * (head + layer), 0, full + normed, 0, 2 * made)
-        moment(compute * (head + layer), master * head, full, 0, made)
+        moment(compute * (head + layer), 0, full + normed, 0, 2 * loss_gradients)
+        moment(compute * (head + layer), master * head, full, 0, loss_gradients)
     # A layer runs backward: its gathered copy and the one on its way, the sum of the
     # unit above and its own gradients; in the feed-forward three wide gradients, less
     # the product that is not needed any more, and the residual's beside the last
@@ -173,28 +173,28 @@ def rank_memory(
         (joined if computing.context else 0) + 2 * tokens * hidden,
     )
     again = 0
-    if computing.checkpoint_layers >= held.layers:
-        again = _layer(model, held, computing, kept)
+    if computing.checkpoint_layers >= shard.layers:
+        again = _layer(model, shard, computing, kernels)
     moment(
         2 * compute * layer,
-        master * (layer + max(head, 0 if held.scores else layer)),
+        master * (layer + max(head, 0 if shard.scores else layer)),
         full + again,
         0,
         working,
     )
-    if 0 < computing.checkpoint_layers < held.layers:
-        below = Pass(tokens, computing.degree, computing.context, held.layers)
-        under = pass_bytes(model, _with_layers(held, computing.checkpoint_layers), below, kept)
-        again = _layer(model, held, computing, kept)
+    if 0 < computing.checkpoint_layers < shard.layers:
+        below = Pass(tokens, computing.degree, computing.context, shard.layers)
+        under = pass_bytes(model, _with_layers(shard, computing.checkpoint_layers), below, kernels)
+        again = _layer(model, shard, computing, kernels)
         moment(2 * compute * layer, 2 * master * layer, waiting + under + again, 0, working)
     return max(moments, key=lambda memory: memory.peak_bytes)
 
 
-def _with_layers(held: Held, layers: int) -> Held:
-    return Held(**{**vars(held), "layers": layers})
+def _with_layers(shard: ModelShard, layers: int) -> ModelShard:
+    return ModelShard(**{**vars(shard), "layers": layers})
 
 
-def unit_sizes(model: ModelSettings, held: Held) -> tuple[int, int, int]:
+def unit_sizes(model: ModelSettings, shard: ModelShard) -> tuple[int, int, int]:
     """Parameters of a layer, of the embedding and of the head, with padded rows."""
     hidden, narrow, wide = model.hidden, key_value_width(model), model.feed_forward
     norm = [(hidden, 1)] * (2 if model.biases else 1)
@@ -205,41 +205,41 @@ def unit_sizes(model: ModelSettings, held: Held) -> tuple[int, int, int]:
     table = [(model.vocabulary, hidden)]
     positions = [(model.max_positions, hidden)] if model.positions == "learned" else []
     tied = model.tied_embeddings
-    bottom = table + positions + (norm if tied and held.scores else [])
+    bottom = table + positions + (norm if tied and shard.scores else [])
     return tuple(  # type: ignore[return-value]
-        sum(-(-count // held.ranks) * held.ranks * width for count, width in unit)
+        sum(-(-count // shard.ranks) * shard.ranks * width for count, width in unit)
         for unit in (rows + biases + 2 * norm, bottom, table + norm)
     )
 
 
-def pass_bytes(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
+def pass_bytes(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels) -> int:
     """What a pass keeps between forward and backward."""
-    exact = max(4, held.compute_bytes)
-    stored = held.compute_bytes * one.tokens * model.hidden
-    recomputed = min(one.checkpoint_layers, held.layers)
-    rotation = exact * one.tokens * model.head_width if model.positions == "rotary" else 0
-    layers = (held.layers - recomputed) * _layer(model, held, one, kept)
-    read = recomputed * 2 * _narrow(model, one) * held.compute_bytes * one.context
+    exact = max(4, shard.compute_bytes)
+    stored = shard.compute_bytes * item.tokens * model.hidden
+    recomputed = min(item.checkpoint_layers, shard.layers)
+    rotation = exact * item.tokens * model.head_width if model.positions == "rotary" else 0
+    layers = (shard.layers - recomputed) * _layer(model, shard, item, kernels)
+    read = recomputed * 2 * _narrow(model, item) * shard.compute_bytes * item.context
     return layers + recomputed * stored + rotation + read
 
 
-def _layer(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
+def _layer(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels) -> int:
     """What a layer keeps: two norms, attention, the feed-forward."""
-    element, tokens = held.compute_bytes, one.tokens
+    element, tokens = shard.compute_bytes, item.tokens
     wide = 3 if model.feed_forward_kind == "swiglu" else 2
-    joined = 1 if one.degree == 1 and (kept.fused_attention or not one.packed) else 2
-    narrow = _narrow(model, one)
+    joined = 1 if item.degree == 1 and (kernels.fused_attention or not item.packed) else 2
+    narrow = _narrow(model, item)
     row = (1 + joined) * model.hidden + 2 * narrow + wide * model.feed_forward
     logarithms = model.heads * max(4, element if element == 8 else 4)
-    return 2 * _norm(model, held, tokens) + tokens * (element * row + logarithms)
+    return 2 * _norm(model, shard, tokens) + tokens * (element * row + logarithms)
 
 
-def _narrow(model: ModelSettings, one: Pass) -> int:
+def _narrow(model: ModelSettings, item: Pass) -> int:
     """The width of keys or values, with copies until each rank has whole ones."""
-    return key_value_width(model) * (one.degree // gcd(one.degree, model.kv_heads))
+    return key_value_width(model) * (item.degree // gcd(item.degree, model.kv_heads))
 
 
-def _norm(model: ModelSettings, held: Held, tokens: int) -> int:
+def _norm(model: ModelSettings, shard: ModelShard, tokens: int) -> int:
     """What a norm keeps: its input and output, and a number or two for each token."""
     numbers = 2 if model.biases else 1
-    return tokens * (2 * held.compute_bytes * model.hidden + numbers * max(4, held.compute_bytes))
+    return tokens * (2 * shard.compute_bytes * model.hidden + numbers * max(4, shard.compute_bytes))

@@ -135,13 +135,15 @@ def stage_parameters(model: ModelSettings, max_length_tokens: int, stage: int, s
     layers = model.layers // stages + (stage < model.layers % stages)
     norm = model.hidden * (2 if model.biases else 1)
     biases = _linear_biases(model) if model.biases else 0
-    held = layers * (_linear_weights(model) + biases + 2 * norm)
+    parameters = layers * (_linear_weights(model) + biases + 2 * norm)
     table = model.vocabulary * model.hidden
     if stage == 0:
-        held += table + (max_length_tokens * model.hidden if model.positions == "learned" else 0)
+        parameters += table + (
+            max_length_tokens * model.hidden if model.positions == "learned" else 0
+        )
     if stage == stages - 1:
-        held += norm + (0 if model.tied_embeddings and stages == 1 else table)
-    return held
+        parameters += norm + (0 if model.tied_embeddings and stages == 1 else table)
+    return parameters
 
 
 def linear_flops_per_token(model: ModelSettings) -> int:

@@ -101,9 +101,11 @@ class PassTime:
 
     def part(self, share: float, degree: int, more_ms: float) -> PassTime:
         """That of a share of the layers on ``degree`` ranks, and so much a chunk."""
-        each = share / degree
+        rank_share = share / degree
         return PassTime(
-            each * self.quadratic_ms, each * self.linear_ms, share * self.constant_ms + more_ms
+            rank_share * self.quadratic_ms,
+            rank_share * self.linear_ms,
+            share * self.constant_ms + more_ms,
         )
 
 
@@ -193,8 +195,8 @@ class PipelineCost:
         of the model's: a layer's all-to-all is done again too. Parameters are not
         gathered again: backward has gathered them, and its own time says so.
         """
-        own_ms = forward_ms - self.gather_ms
-        return self.recompute_over_forward * own_ms / max(self.layer_counts)
+        pass_ms = forward_ms - self.gather_ms
+        return self.recompute_over_forward * pass_ms / max(self.layer_counts)
 
     def send_ms(self, tokens: int) -> float:
         """Time of a chunk's hidden states from one stage to the next; 0 with one."""
@@ -218,10 +220,11 @@ class PipelineCost:
         said in bytes.
         """
         stages = range(self.shape.stages)
-        held = max(
-            self.capacities[one] / float(self.activation_bytes(1, False, one)) for one in stages
+        tokens = max(
+            self.capacities[stage] / float(self.activation_bytes(1, False, stage))
+            for stage in stages
         )
-        return math.ceil(held / self.shape.devices * (1 - 1e-12))
+        return math.ceil(tokens / self.shape.devices * (1 - 1e-12))
 
     def activation_bytes(
         self,
@@ -235,22 +238,22 @@ class PipelineCost:
         ``tokens`` and ``split`` (whether a chunk is one slice of a cut sequence) are
         numbers or [n], as is the result.
         """
-        count, cut, recomputed = (np.asarray(one) for one in (tokens, split, checkpoint_layers))
+        count, cut, recomputed = (np.asarray(value) for value in (tokens, split, checkpoint_layers))
         layers = self.layer_counts[stage]
         last = stage == self.shape.stages - 1
-        each = (
+        token_bytes = (
             (layers - recomputed) * self.layer_bytes
             + recomputed * (self.input_bytes + cut * self.key_value_bytes)
             + layers * cut * self.key_value_bytes
             + (self.logits_bytes if last else 0.0)
         )
-        return count * each / self.shape.degree
+        return count * token_bytes / self.shape.degree
 
     def layer_saving_bytes(self, tokens: npt.ArrayLike, split: npt.ArrayLike) -> Any:
         """What recomputing one layer of chunks frees on a rank (F of the programme)."""
         cut = np.asarray(split)
-        each = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
-        return np.asarray(tokens) * each / self.shape.degree
+        token_bytes = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
+        return np.asarray(tokens) * token_bytes / self.shape.degree
 
 
 def build_pipeline_cost(
@@ -291,11 +294,11 @@ def build_pipeline_cost(
     counts = _layer_counts(model.layers, shape.stages)
     share = counts[0] / model.layers
     element = _element_bytes(settings)
-    layer_bytes, checkpoint_bytes, logits_bytes = _kept_bytes(settings, model, shape.degree)
+    layer_bytes, checkpoint_bytes, logits_bytes = _stored_bytes(settings, model, shape.degree)
     forward, backward = _passes(settings, model, cost)
     traffic = _traffic_ms(settings, cluster, model, max_length_tokens, shape)
-    each_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
-    gather, reduce = traffic if each_chunk else (0.0, 0.0)
+    per_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
+    gather, reduce = traffic if per_chunk else (0.0, 0.0)
     exchange = share * cost.all_to_all_ms[shape.degree]
     latency = counts[0] * _latency_ms(settings, cluster, shape.degree)
     return PipelineCost(
@@ -314,7 +317,7 @@ def build_pipeline_cost(
         logits_bytes=logits_bytes,
         send=_send(cluster, element * model.hidden / shape.degree),
         # Parameters that stay are gathered once.
-        batch_ms=0.0 if each_chunk else traffic[1],
+        batch_ms=0.0 if per_chunk else traffic[1],
         gather_ms=gather,
         given_tokens=cluster.tokens_per_device,
     )
@@ -322,8 +325,8 @@ def build_pipeline_cost(
 
 def _layer_counts(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage; the first have one more where it does not divide."""
-    each, rest = divmod(layers, stages)
-    return tuple(each + (stage < rest) for stage in range(stages))
+    base, rest = divmod(layers, stages)
+    return tuple(base + (stage < rest) for stage in range(stages))
 
 
 def _element_bytes(settings: CostModelSettings) -> int:
@@ -337,9 +340,9 @@ def _passes(
     settings: CostModelSettings, model: ModelSettings, cost: CostModel
 ) -> tuple[PassTime, PassTime]:
     """Computation of the whole model on one rank, forward and backward."""
-    whole = PassTime(cost.quadratic_ms, cost.linear_ms, cost.constant_ms - cost.sharding_ms)
+    both_passes = PassTime(cost.quadratic_ms, cost.linear_ms, cost.constant_ms - cost.sharding_ms)
     share = cost.forward_share
-    forward = PassTime(*(share * one for one in astuple(whole)))
+    forward = PassTime(*(share * value for value in astuple(both_passes)))
     if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
         fit, layers = settings.fit, model.layers
         # Embedding, head and loss were measured as one pass.
@@ -348,7 +351,9 @@ def _passes(
             layers * fit.forward_linear_ms_per_token + share * fit.ends_linear_ms_per_token,
             layers * fit.forward_constant_ms + share * fit.ends_constant_ms,
         )
-    backward = (max(0.0, a - b) for a, b in zip(astuple(whole), astuple(forward), strict=True))
+    backward = (
+        max(0.0, a - b) for a, b in zip(astuple(both_passes), astuple(forward), strict=True)
+    )
     return forward, PassTime(*backward)
 
 
@@ -370,7 +375,7 @@ def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
     return PassTime(0.0, bytes_per_token / bytes_per_ms, cluster.point_to_point_latency_ms)
 
 
-def _kept_bytes(
+def _stored_bytes(
     settings: CostModelSettings, model: ModelSettings, degree: int
 ) -> tuple[float, float, float]:
     """What a layer keeps of a token, recomputed too, and the last stage beyond them."""
@@ -383,10 +388,10 @@ def _kept_bytes(
             inputs = fit.checkpoint_bytes_per_token
         return layer, inputs, fit.ends_bytes_per_token
     if isinstance(settings, FittedCostSettings):
-        kept = settings.activation_mib_per_token * 2**20
+        stored = settings.activation_mib_per_token * 2**20
     else:
-        kept = float(activation_bytes_per_token(model, settings.bytes_per_element))
-    return kept / model.layers, inputs, settings.logits_bytes_per_token
+        stored = float(activation_bytes_per_token(model, settings.bytes_per_element))
+    return stored / model.layers, inputs, settings.logits_bytes_per_token
 
 
 def _capacities(
@@ -400,11 +405,11 @@ def _capacities(
     logits_bytes: float,
 ) -> tuple[float, ...]:
     """Bytes for activations on a rank of each stage."""
-    found = []
+    capacities = []
     for stage, layers in enumerate(counts):
-        each = layers * layer_bytes + (logits_bytes if stage == shape.stages - 1 else 0.0)
+        token_bytes = layers * layer_bytes + (logits_bytes if stage == shape.stages - 1 else 0.0)
         if cluster.tokens_per_device is not None:
-            found.append(cluster.tokens_per_device * shape.stages * each)
+            capacities.append(cluster.tokens_per_device * shape.stages * token_bytes)
             continue
         parameters = stage_parameters(model, max_length_tokens, stage, shape.stages)
         states = parameters * _state_bytes(settings, shape)
@@ -415,8 +420,8 @@ def _capacities(
                 f"got {cluster.memory_gib}; allowed: more than {states / 2**30:.6g}, for the states"
                 f" of stage {stage} on {shape.degree * shape.replicas} devices",
             )
-        found.append(capacity)
-    return tuple(found)
+        capacities.append(capacity)
+    return tuple(capacities)
 
 
 def _traffic_ms(
@@ -440,17 +445,17 @@ def _traffic_ms(
     )
     larger = [degree for degree in map(int, cluster.gather_gb_s) if degree >= ranks]
     gb_s = cluster.gather_gb_s[str(min(larger))] if larger else traffic.gb_s
-    each = traffic.exposed_share * parameters * (ranks - 1) / ranks / (gb_s * 1e6)
-    gather = traffic.parameter_bytes * each
-    return gather, gather + traffic.gradient_bytes * each
+    ms_per_byte = traffic.exposed_share * parameters * (ranks - 1) / ranks / (gb_s * 1e6)
+    gather = traffic.parameter_bytes * ms_per_byte
+    return gather, gather + traffic.gradient_bytes * ms_per_byte
 
 
 def _state_bytes(settings: CostModelSettings, shape: PipelineShape) -> float:
     """Bytes on a rank for each parameter of its stage: states, and copies that stay."""
     ranks = shape.degree * shape.replicas
     if shape.tensor is not None:
-        whole = settings.state_bytes_per_parameter / shape.tensor
-        return whole * state_share(1, ranks // shape.tensor)
+        states = settings.state_bytes_per_parameter / shape.tensor
+        return states * state_share(1, ranks // shape.tensor)
     states = settings.state_bytes_per_parameter * state_share(settings.zero_stage, ranks)
     if isinstance(settings, ProfiledCostSettings) and ranks > 1:
         # The runtime that was profiled holds a stage's parameters and gradients whole.

@@ -42,7 +42,7 @@ from railx.settings import (
 from railx.workload.model import ModelSettings
 
 __all__ = [
-    "LEAST_POINTS",
+    "MIN_POINTS",
     "PUBLISHED_ERROR",
     "PUBLISHED_PIPELINE_ERROR",
     "Point",
@@ -50,16 +50,16 @@ __all__ = [
     "ProfileSettings",
     "compared",
     "fit_profile",
-    "held_out_points",
     "layer_points",
+    "predicted_activation_bytes",
     "predicted_forward_ms",
-    "predicted_kept_bytes",
     "predicted_ms",
+    "validation_points",
 ]
 
 #: Points without recomputation that a fit needs: three coefficients and a fifth set
 #: aside.
-LEAST_POINTS = 5
+MIN_POINTS = 5
 #: Most that a predicted time is off the measured one, as FlexSP says of its cost model.
 PUBLISHED_ERROR = 0.06
 #: How far InfiniPipe's cost model is typically off, in time and in memory.
@@ -155,10 +155,10 @@ class ProfileSettings:
                 f" {self.model.name}",
             )
         points = len(self.lengths) * len(self.degrees) * len(self.contexts)
-        if points < LEAST_POINTS:
+        if points < MIN_POINTS:
             raise SettingsError(
                 "lengths",
-                f"got {points} points with degrees and contexts; allowed: {LEAST_POINTS} or more",
+                f"got {points} points with degrees and contexts; allowed: {MIN_POINTS} or more",
             )
         if len({(c + s) ** 2 - c**2 for s in self.lengths for c in self.contexts}) < 3:
             raise SettingsError(
@@ -313,7 +313,7 @@ class ProfileFit:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
 
-def held_out_points(
+def validation_points(
     rows: Sequence[Mapping[str, Any]], seed: int
 ) -> frozenset[tuple[int, int, int]]:
     """A fifth of the points of rows, one at least: (degree, context, tokens)."""
@@ -334,15 +334,17 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
     layer = _layers(rows)
     layer.sort(key=lambda row: (row["tokens"], row["context"], row["degree"]))
     ends = [row for row in rows if row["part"] == "ends"]
-    held_out = held_out_points(layer, seed)
-    used, aside = _parted(layer, held_out)
+    validation = validation_points(layer, seed)
+    used, aside = _parted(layer, validation)
     forward, backward = (
         _solved(_terms(used), _column(used, name)) for name in ("forward_ms", "backward_ms")
     )
     times = forward + backward
     end_times = _solved(_per_token(ends), _total_ms(ends))
-    kept = _solved(_kept_terms(_whole(used)), _column(_whole(used), "kept_bytes"))
-    ends_kept = _solved(_per_token(ends), _column(ends, "kept_bytes"))
+    stored = _solved(
+        _memory_terms(_without_context(used)), _column(_without_context(used), "kept_bytes")
+    )
+    ends_stored = _solved(_per_token(ends), _column(ends, "kept_bytes"))
     sliced = [row for row in used if row["context"]]
     left = None
     if sliced:
@@ -350,13 +352,13 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         degree = _column(sliced, "degree")[:, None]
         shares = np.stack([_column(sliced, "context"), _column(sliced, "tokens")], axis=1) / degree
         left = float(_solved(shares, _column(sliced, "left_bytes"))[0])
-    unused = _whole(aside) or _whole(used)
-    again = _recomputed(rows, held_out, forward, times)
+    unused = _without_context(aside) or _without_context(used)
+    again = _recomputed(rows, validation, forward, times)
     exchanges = {
         degree: _exchange([row for row in rows if _exchanges(row, degree)], seed)
         for degree in sorted({row["degree"] for row in rows if row["part"] == "all_to_all"})
     }
-    exchanged = {degree: found for degree, found in exchanges.items() if found is not None}
+    exchanged = {degree: measured for degree, measured in exchanges.items() if measured is not None}
     said = layer[0]
     return ProfileFit(
         model=said["model"],
@@ -373,14 +375,14 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         ends_linear_ms_per_token=float(end_times[0]),
         ends_constant_ms=float(end_times[1]),
         forward_share=float(_column(used, "forward_ms").sum() / _total_ms(used).sum()),
-        activation_bytes_per_token=float(kept[0]),
-        exchange_bytes_per_token=float(kept[1]),
+        activation_bytes_per_token=float(stored[0]),
+        exchange_bytes_per_token=float(stored[1]),
         checkpoint_bytes_per_token=again.get("kept"),
-        ends_bytes_per_token=float(ends_kept[0]),
+        ends_bytes_per_token=float(ends_stored[0]),
         context_bytes_per_token=left,
-        all_to_all_gb_s={str(degree): found[0] for degree, found in exchanged.items()},
-        all_to_all_latency_ms={str(degree): found[1] for degree, found in exchanged.items()},
-        held_out_all_to_all_error=float(np.median([found[2] for found in exchanged.values()]))
+        all_to_all_gb_s={str(degree): measured[0] for degree, measured in exchanged.items()},
+        all_to_all_latency_ms={str(degree): measured[1] for degree, measured in exchanged.items()},
+        held_out_all_to_all_error=float(np.median([measured[2] for measured in exchanged.values()]))
         if exchanged
         else None,
         points=len(layer),
@@ -392,7 +394,7 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         held_out_recompute_error=again.get("error"),
         published_error=PUBLISHED_ERROR,
         published_pipeline_error=PUBLISHED_PIPELINE_ERROR,
-        held_out_memory_error=_error(_kept_terms(unused) @ kept, _column(unused, "kept_bytes")),
+        held_out_memory_error=_error(_memory_terms(unused) @ stored, _column(unused, "kept_bytes")),
         held_out_checkpoint_memory_error=again.get("kept_error"),
         fidelity=said["fidelity"],
     )
@@ -422,15 +424,15 @@ def predicted_forward_ms(fit: ProfileFit, tokens: int, context: int, degree: int
     return _layer_ms(coefficients, tokens, context, degree)
 
 
-def predicted_kept_bytes(
+def predicted_activation_bytes(
     fit: ProfileFit, tokens: int, degree: int, checkpointed: bool = False
 ) -> float:
     """What a rank keeps of a layer for its backward pass, without context."""
-    own = tokens / degree
+    rank_tokens = tokens / degree
     if checkpointed:
-        return (fit.checkpoint_bytes_per_token or 0.0) * own
+        return (fit.checkpoint_bytes_per_token or 0.0) * rank_tokens
     exchanged = fit.exchange_bytes_per_token if degree > 1 else 0.0
-    return (fit.activation_bytes_per_token + exchanged) * own
+    return (fit.activation_bytes_per_token + exchanged) * rank_tokens
 
 
 def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
@@ -441,12 +443,12 @@ def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> l
     predicted_kept_bytes and memory_error (of layers without context) and
     published_error.
     """
-    held_out = held_out_points(_layers(rows), seed)
+    validation = validation_points(_layers(rows), seed)
     aside = {
         ("all_to_all", *point)
         for degree in fit.all_to_all_gb_s
-        for point in held_out_points([r for r in rows if _exchanges(r, int(degree))], seed)
-    } | {("layer", *point) for point in held_out}
+        for point in validation_points([r for r in rows if _exchanges(r, int(degree))], seed)
+    } | {("layer", *point) for point in validation}
     return [
         {key: value for key, value in row.items() if key != "fidelity"}
         | _comparison(row, fit, aside)
@@ -456,12 +458,12 @@ def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> l
 
 
 def _comparison(
-    row: Mapping[str, Any], fit: ProfileFit, held_out: set[tuple[str, int, int, int]]
+    row: Mapping[str, Any], fit: ProfileFit, validation: set[tuple[str, int, int, int]]
 ) -> dict[str, Any]:
-    predicted, forward, kept, aside = None, None, None, None
+    predicted, forward, stored, aside = None, None, None, None
     if row["part"] == "ends":
-        own = row["tokens"] / row["degree"]
-        predicted = fit.ends_linear_ms_per_token * own + fit.ends_constant_ms
+        rank_tokens = row["tokens"] / row["degree"]
+        predicted = fit.ends_linear_ms_per_token * rank_tokens + fit.ends_constant_ms
     elif row["part"] == "all_to_all":
         degree = str(row["degree"])
         if degree in fit.all_to_all_gb_s:
@@ -472,24 +474,24 @@ def _comparison(
         predicted = predicted_ms(fit, *point, again)
         forward = predicted_forward_ms(fit, *point)
         if not row["context"]:
-            kept = predicted_kept_bytes(fit, row["tokens"], row["degree"], again)
+            stored = predicted_activation_bytes(fit, row["tokens"], row["degree"], again)
     if predicted is not None:
-        aside = (row["part"], *_point(row)) in held_out
+        aside = (row["part"], *_point(row)) in validation
     measured = row["forward_ms"] + row["backward_ms"]
     return {
         "held_out": aside,
         "predicted_ms": predicted,
         "predicted_forward_ms": forward,
         "error": None if predicted is None else abs(predicted / measured - 1),
-        "predicted_kept_bytes": kept,
-        "memory_error": None if kept is None else abs(kept / row["kept_bytes"] - 1),
+        "predicted_kept_bytes": stored,
+        "memory_error": None if stored is None else abs(stored / row["kept_bytes"] - 1),
         "published_error": fit.published_error,
     }
 
 
 def _recomputed(
     rows: Sequence[Mapping[str, Any]],
-    held_out: frozenset[tuple[int, int, int]],
+    validation: frozenset[tuple[int, int, int]],
     forward: FloatArray,
     times: FloatArray,
 ) -> dict[str, float]:
@@ -502,29 +504,30 @@ def _recomputed(
     if not all_rows:
         return {}
     plain = {_point(row): row for row in _layers(rows)}
-    used, aside = _parted(all_rows, held_out)
-    whole, unused = _whole(used), _whole(aside) or _whole(used)
+    used, aside = _parted(all_rows, validation)
+    without_context = _without_context(used)
+    unused = _without_context(aside) or without_context
     once = _column(used, "forward_ms")
     more = _column(used, "backward_ms") - _column(
         [plain[_point(row)] for row in used], "backward_ms"
     )
     share = float(_solved((once / _total_ms(used))[:, None], more / _total_ms(used), False)[0])
-    kept = _solved(_per_token(whole), _column(whole, "kept_bytes"))
+    stored = _solved(_per_token(without_context), _column(without_context, "kept_bytes"))
     return {
         "share": share,
-        "kept": float(kept[0]),
+        "kept": float(stored[0]),
         "error": _error(_terms(aside) @ (times + share * forward), _total_ms(aside)),
-        "kept_error": _error(_per_token(unused) @ kept, _column(unused, "kept_bytes")),
+        "kept_error": _error(_per_token(unused) @ stored, _column(unused, "kept_bytes")),
     }
 
 
 def _parted(
-    rows: Sequence[Mapping[str, Any]], held_out: frozenset[tuple[int, int, int]]
+    rows: Sequence[Mapping[str, Any]], validation: frozenset[tuple[int, int, int]]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Rows that have part in a fit, and the others."""
     return (
-        [row for row in rows if _point(row) not in held_out],
-        [row for row in rows if _point(row) in held_out],
+        [row for row in rows if _point(row) not in validation],
+        [row for row in rows if _point(row) in validation],
     )
 
 
@@ -549,18 +552,18 @@ def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, floa
 
     None where more bytes take no more time.
     """
-    held_out = held_out_points(rows, seed)
-    used = [row for row in rows if _point(row) not in held_out] if len(rows) > 2 else rows
-    aside = [row for row in rows if _point(row) in held_out]
+    validation = validation_points(rows, seed)
+    used = [row for row in rows if _point(row) not in validation] if len(rows) > 2 else rows
+    aside = [row for row in rows if _point(row) in validation]
 
     def terms(some: Sequence[Mapping[str, Any]]) -> FloatArray:
         return np.stack([_column(some, "exchanged_bytes") / 1e6, np.ones(len(some))], axis=1)
 
-    found = _solved(terms(used), _total_ms(used))
-    if found[0] <= 0:
+    coefficients = _solved(terms(used), _total_ms(used))
+    if coefficients[0] <= 0:
         return None
-    errors = np.abs(terms(aside) @ found / _total_ms(aside) - 1)
-    return float(1 / found[0]), float(found[1]), float(np.median(errors))
+    errors = np.abs(terms(aside) @ coefficients / _total_ms(aside) - 1)
+    return float(1 / coefficients[0]), float(coefficients[1]), float(np.median(errors))
 
 
 def _layers(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -571,7 +574,7 @@ def _point(row: Mapping[str, Any]) -> tuple[int, int, int]:
     return row["degree"], row["context"], row["tokens"]
 
 
-def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_context(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for row in rows if not row["context"]]
 
 
@@ -590,11 +593,11 @@ def _terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
     return np.stack([squares / degree, tokens / degree, np.ones(len(rows))], axis=1)
 
 
-def _kept_terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _memory_terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
     """A rank's own tokens, the same in groups of several ranks, and one, [rows, 3]."""
     degree = _column(rows, "degree")
-    own = _column(rows, "tokens") / degree
-    return np.stack([own, own * (degree > 1), np.ones(len(rows))], axis=1)
+    rank_tokens = _column(rows, "tokens") / degree
+    return np.stack([rank_tokens, rank_tokens * (degree > 1), np.ones(len(rows))], axis=1)
 
 
 def _per_token(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
@@ -611,18 +614,18 @@ def _solved(terms: FloatArray, measured: FloatArray, relative: bool = True) -> F
     errors as they are.
     """
     scale = np.where((measured > 0) & relative, measured, 1.0)
-    weighed, wanted = terms / scale[:, None], measured / scale
+    weighed, target = terms / scale[:, None], measured / scale
     # Terms differ by many orders of magnitude.
     size = np.linalg.norm(weighed, axis=0)
     count = terms.shape[1]
     there = np.flatnonzero(size).tolist()
-    best, least = np.zeros(count), float(wanted @ wanted)
-    rounding = _ROUNDING**2 * least
+    best, smallest = np.zeros(count), float(target @ target)
+    rounding = _ROUNDING**2 * smallest
     for chosen in (list(s) for n in range(1, count + 1) for s in combinations(there, n)):
-        found = np.linalg.lstsq(weighed[:, chosen] / size[chosen], wanted, rcond=None)[0]
-        rest = weighed[:, chosen] / size[chosen] @ found - wanted
-        if (found >= 0).all() and float(rest @ rest) < least - rounding:
-            least = float(rest @ rest)
+        solution = np.linalg.lstsq(weighed[:, chosen] / size[chosen], target, rcond=None)[0]
+        rest = weighed[:, chosen] / size[chosen] @ solution - target
+        if (solution >= 0).all() and float(rest @ rest) < smallest - rounding:
+            smallest = float(rest @ rest)
             best = np.zeros(count)
-            best[chosen] = found / size[chosen]
+            best[chosen] = solution / size[chosen]
     return best

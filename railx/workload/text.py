@@ -12,12 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-__all__ = [
-    "folder_documents",
-    "folder_files",
-    "split_definitions",
-    "stdlib_documents",
-]
+__all__ = ["folder_documents", "folder_files", "split_definitions", "stdlib_documents"]
 
 # Third-party packages are no part of the interpreter, and its tests are left out
 # because many distributions do not ship them.

@@ -53,12 +53,12 @@ class Tokenizer:
     def pieces(self) -> tuple[bytes, ...]:
         """The bytes of every id but the beginning of a sequence."""
         pieces = [bytes([byte]) for byte in range(256)]
-        known = set(pieces)
+        seen = set(pieces)
         for left, right in self.merges:
             piece = pieces[left] + pieces[right]
             # Two merges may make the same piece, which has one id.
-            if piece not in known:
-                known.add(piece)
+            if piece not in seen:
+                seen.add(piece)
                 pieces.append(piece)
         return tuple(pieces)
 
@@ -83,16 +83,18 @@ class Tokenizer:
     def encode(self, documents: Sequence[bytes]) -> list[npt.NDArray[np.int64]]:
         """The ids of each document, without the beginning of a sequence."""
         if not self.merges:
-            return [np.frombuffer(each, dtype=np.uint8).astype(np.int64) for each in documents]
+            return [
+                np.frombuffer(document, dtype=np.uint8).astype(np.int64) for document in documents
+            ]
         encoded = self._engine.encode_batch(
-            [each.decode(_ENCODING) for each in documents], add_special_tokens=False
+            [document.decode(_ENCODING) for document in documents], add_special_tokens=False
         )
-        return [np.array(each.ids, dtype=np.int64) for each in encoded]
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encoded]
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """The bytes of ids; those that are no text (the beginning) have none."""
         pieces = self.pieces
-        return b"".join(pieces[each] for each in ids if each < len(pieces))
+        return b"".join(pieces[index] for index in ids if index < len(pieces))
 
     @cached_property
     def _engine(self) -> tokenizers.Tokenizer:
@@ -132,7 +134,9 @@ def train_tokenizer(documents: Sequence[bytes], vocabulary: int) -> Tokenizer:
         show_progress=False,
         initial_alphabet=[chr(byte) for byte in range(256)],
     )
-    engine.train_from_iterator((each.decode(_ENCODING) for each in documents), trainer=trainer)
+    engine.train_from_iterator(
+        (document.decode(_ENCODING) for document in documents), trainer=trainer
+    )
     model: dict[str, Any] = json.loads(engine.to_str())["model"]
     ids: dict[str, int] = model["vocab"]
     trained = Tokenizer(

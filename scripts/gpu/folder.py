@@ -88,7 +88,7 @@ def _write_run(folder: Path, name: str, settings: Mapping[str, Any]) -> None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from training.data import plan_lengths
 
     plan = f"plans/{name}.json"
@@ -110,7 +110,7 @@ def _write_stand_ins(folder: Path, fabric: Mapping[str, Any], training: Mapping[
     import pyarrow as pa
 
     from railx.io import write_table
-    from railx.planning.plan import write_plan
+    from railx.planning.format.files import write_plan
 
     draw = np.random.default_rng(1)
     rows = [
@@ -156,17 +156,8 @@ def _write_stand_ins(folder: Path, fabric: Mapping[str, Any], training: Mapping[
 
 def _stand_in_plans() -> dict[str, Any]:
     """Plans by hand for the same four sequences."""
-    from railx.planning.plan import (
-        SCHEMA,
-        Chunk,
-        Group,
-        MicroBatch,
-        Pipeline,
-        PipelineBatch,
-        Plan,
-        SequenceParallelBatch,
-        Slice,
-    )
+    from railx.planning.format.parts import Chunk, Group, MicroBatch, Pipeline, Slice
+    from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan, SequenceParallelBatch
 
     ids, lengths = tuple(_LENGTHS), tuple(_LENGTHS.values())
 
@@ -231,7 +222,7 @@ def prepare(options: argparse.Namespace) -> int:
     Alone in this package it needs the packages of the whole project.
     """
     os.chdir(CODE)
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from workflow.experiment import checked_experiment
     from workflow.stages import STAGES, inputs_of
 

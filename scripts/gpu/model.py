@@ -62,7 +62,7 @@ def kernels(work: Work) -> Findings:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from training.data import plan_lengths, read_sequences
     from training.engine import Engine
     from training.settings import load_run_settings

@@ -180,8 +180,8 @@ def _switched(work: Work, name: str) -> Findings:
 
 def _of_fewer_layers(work: Work, name: str, path: str, layers: int) -> Path:
     """The plan for a model of fewer layers: no stage recomputes more than it has."""
-    from railx.planning.plan import read_plan, write_plan
-    from railx.planning.schedule import stage_layers
+    from railx.planning.format.files import read_plan, write_plan
+    from railx.planning.format.schedule import stage_layers
 
     plan = read_plan(path)
     target = work.out / "configs" / f"{name}_plan.json"

@@ -19,8 +19,8 @@ def stages(work: Work) -> Findings:
 
     Without, with half and with full checkpointing of the layers.
     """
-    from railx.planning.plan import read_plan, write_plan
-    from railx.planning.schedule import stage_layers
+    from railx.planning.format.files import read_plan, write_plan
+    from railx.planning.format.schedule import stage_layers
     from railx.settings import to_dict
     from training.settings import load_run_settings
 
@@ -103,11 +103,11 @@ def _predicted(
 
     A batch is as full as the fullest window of chunks that are alive at once.
     """
-    from railx.planning.schedule import peak_live_chunks
-    from railx.workload.memory import Held, Kept, Pass, rank_memory
+    from railx.planning.format.schedule import peak_live_chunks
+    from railx.workload.memory import Kernels, ModelShard, Pass, rank_memory
 
     low = loaded.training.precision == "bfloat16"
-    held = Held(
+    held = ModelShard(
         layers,
         embeds=stage == 0,
         scores=stage == 1,
@@ -132,7 +132,7 @@ def _predicted(
                 held,
                 alive[at : at + window],
                 loss_chunk_tokens=loaded.training.loss_chunk_tokens,
-                kept=Kept(fused_attention=fused),
+                kernels=Kernels(fused_attention=fused),
             )
             most = max(most, memory.peak_bytes)
     return most

@@ -21,10 +21,8 @@ from railx.economics import (
 )
 from railx.economics.sensitivity import in_node_lanes_of
 from railx.families import FAMILIES, TopologySettings
-from railx.families.railx_hyperx.bill import external_hops
-from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
+from railx.families.railx_hyperx import RailXHyperXSettings, external_hops
 from railx.settings import SettingsError, load, to_dict
-from railx.vocabulary.grid_counts import optical_switches
 from railx.vocabulary.topology import FamilySettings
 from tests.builders import CATALOGUE, published
 from workflow.config import choices, compose_stage
@@ -59,8 +57,9 @@ def test_railx_full_scale_has_the_published_counts() -> None:
     assert counts.chips == int(numbers["chips_full_scale"]["value"]) == 200_704
     assert counts.components == {"transceiver": 1_032_192, "ocs_port": 1_032_192}
     assert counts.components["ocs_port"] == int(numbers["optical_ports_full_scale"]["value"])
+    full = grid(7, 9).grid
     assert (
-        optical_switches(grid_of(grid(7, 9)))
+        (full.columns + full.rows) * full.rails
         == int(numbers["optical_switches_full_scale"]["value"])
         == 8_064
     )

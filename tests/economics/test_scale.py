@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.economics import EconomicsSettings, bill_of_materials, cost_by_scale, cost_summary
-from railx.families.fat_tree.settings import FatTreeSettings
-from railx.families.railx_split.settings import RailXSplitSettings
+from railx.families.fat_tree import FatTreeSettings
+from railx.families.railx_split import RailXSplitSettings
 from railx.settings import SettingsError, load, to_dict
 from workflow.config import compose_stage
 

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 
 from railx.families import build_topology
-from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import FamilySettings, Links, Topology, chip_nodes, join_links
+from railx.vocabulary.topology import (
+    FamilySettings,
+    Links,
+    Topology,
+    chip_nodes,
+    duplex_links,
+    join_links,
+)
 from workflow.config import compose_stage
 
 __all__ = ["NETWORKS", "capacities", "chosen", "drawn", "lane_counts"]

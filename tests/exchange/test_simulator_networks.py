@@ -30,7 +30,7 @@ Pairs = dict[tuple[int, int], float]
 
 def latencies(topology: Topology) -> Pairs:
     joined = join(topology)
-    ends = zip(joined.one.tolist(), joined.other.tolist(), strict=True)
+    ends = zip(joined.low.tolist(), joined.high.tolist(), strict=True)
     return dict(zip(ends, joined.latency_ns.tolist(), strict=True))
 
 

@@ -6,8 +6,8 @@ A test holds that they forget nothing and share nothing that changes.
 from __future__ import annotations
 
 from railx.fabric.core import ControllerCore
-from railx.fabric.decisions.state import Asked, Expected, Hint, Hold, Operation, Tombstone
-from railx.fabric.holdings import Holdings, _Held
+from railx.fabric.decisions.state import Asked, Expected, Hint, Hold, Tombstone, TrackedOperation
+from railx.fabric.holdings import Holdings, _Lease
 
 __all__ = ["SHARED", "copy_core", "copy_holdings"]
 
@@ -22,7 +22,7 @@ _FLAT = (
     *("_returning", "_presented", "_ended_early"),
 )
 _NESTED = (
-    *("leases", "held", "_holds_of", "_ready", "_listening", "_listeners_of", "_heard"),
+    *("leases", "holds_by_circuit", "_holds_of", "_ready", "_listening", "_listeners_of", "_heard"),
     *("_ahead_on", "_last", "_given_up"),
 )
 _OF_OPERATIONS = ("_by_channel", "_by_configuration", "_by_member", "_waiting")
@@ -64,8 +64,8 @@ def copy_core(core: ControllerCore) -> ControllerCore:
     return new
 
 
-def _copy_operation(item: Operation) -> Operation:
-    return Operation(
+def _copy_operation(item: TrackedOperation) -> TrackedOperation:
+    return TrackedOperation(
         item.key,
         item.configuration,
         item.circuits,
@@ -79,7 +79,7 @@ def _copy_operation(item: Operation) -> Operation:
         item.granted,
         item.order,
         item.commands,
-        item.told_of_loss,
+        item.loss_announced,
         item.stall_since_ns,
     )
 
@@ -94,7 +94,7 @@ def _copy_hold(hold: Hold) -> Hold:
         hold.released.copy(),
         hold.lost.copy(),
         hold.recalled,
-        hold.told_of_loss,
+        hold.loss_announced,
         hold.lost_port,
         hold.channels.copy(),
     )
@@ -104,9 +104,9 @@ def copy_holdings(old: Holdings) -> Holdings:
     """What a rank holds, in the same state."""
     new = object.__new__(Holdings)
     new._layout = old._layout
-    new._held = {
-        configuration: _Held(held.number, held.begun.copy(), held.operations)
-        for configuration, held in old._held.items()
+    new._leases = {
+        configuration: _Lease(held.number, held.begun.copy(), held.operations)
+        for configuration, held in old._leases.items()
     }
     new._last_given_back = old._last_given_back.copy()
     new._open = old._open.copy()

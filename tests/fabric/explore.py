@@ -180,7 +180,7 @@ def _alone(world: World, number: int, mine: list[Event]) -> bool:
 def _hears_nothing(world: World, number: int, rank: Rank) -> bool:
     core, holdings = world.core, rank.holdings
     return (
-        not holdings._held
+        not holdings._leases
         and not holdings._asked
         and not holdings._given_up
         and rank.listening is None

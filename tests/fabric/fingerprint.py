@@ -118,7 +118,7 @@ def _rank_part(rank: Rank) -> tuple[tuple[Any, ...], _Numbers]:
         stray.sort(key=hash_of)
     for _, _, those in stray:
         numbers += those
-    for configuration, item in sorted(holdings._held.items(), key=_name):
+    for configuration, item in sorted(holdings._leases.items(), key=_name):
         held.append((configuration, _frozen(item.begun)))
         numbers.append((configuration, item.number))
     back = sorted(holdings._last_given_back.items(), key=_name)
@@ -168,7 +168,7 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
                     frozenset(operation.released),
                     operation.granted,
                     operation.order is None,
-                    operation.told_of_loss,
+                    operation.loss_announced,
                 )
                 for operation in core._operations.values()
             ]
@@ -190,7 +190,7 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
                     frozenset(hold.released),
                     frozenset(hold.lost),
                     hold.recalled,
-                    hold.told_of_loss,
+                    hold.loss_announced,
                     hold.lost_port is None,
                 )
                 for configuration, hold in holds

@@ -92,7 +92,7 @@ def _moves_what_is_leased(core: Any, circuits: list[Circuit]) -> bool:
 
 def _moves_what_moves(core: Any, circuits: list[Circuit]) -> bool:
     here = [core.active.get(port) for circuit in circuits for port in circuit.ports]
-    return not any(circuit in core.leases or circuit in core.held for circuit in here)
+    return not any(circuit in core.leases or circuit in core.holds_by_circuit for circuit in here)
 
 
 def _takes_spoiled_for_lit(core: Any, command: int, now_ns: int) -> Any:
@@ -170,7 +170,7 @@ def test_a_copied_world_is_equal_and_shares_nothing_that_changes() -> None:
             mine, other = dict(_changing(world)), dict(_changing(copy))
             assert not mine.keys() & other.keys(), mine
             seen.update(type(item).__name__ for item in mine.values())
-    assert {"Operation", "Hold", "Hint", "Tombstone", "Expected", "_Held"} <= seen
+    assert {"TrackedOperation", "Hold", "Hint", "Tombstone", "Expected", "_Lease"} <= seen
 
 
 def test_what_a_world_remembers_of_its_state_is_never_old() -> None:
@@ -201,7 +201,7 @@ def _changing(world: World) -> Iterator[tuple[int, Any]]:
             todo += item
         elif hasattr(type(item), "__slots__") and not isinstance(item, str):
             todo += [getattr(item, name) for name in type(item).__slots__]
-        elif type(item).__name__ in ("Holdings", "_Held"):
+        elif type(item).__name__ in ("Holdings", "_Lease"):
             todo += [value for name, value in vars(item).items() if name != "_layout"]
         else:
             continue

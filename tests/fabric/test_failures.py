@@ -25,8 +25,8 @@ from railx.fabric import (
 )
 from railx.fabric.circuits import Port
 from railx.fabric.journal import replay_journal
-from railx.fabric.metrics import metrics_text
 from railx.fabric.observer import Observer, ObserverError
+from railx.fabric.serving.metrics import metrics_text
 from railx.fabric.settings import JournalSettings
 from railx.fabric.switches import (
     EmulatedSwitchSettings,

@@ -764,7 +764,7 @@ class RandomStory:
         circuits = core.lit | set(core.moving.values())
         ports = {port for circuit in circuits for port in circuit.ports}
         assert len(ports) == 2 * len(circuits), "the circuits are no matching"
-        assert (set(core.leases) | set(core.held)) <= core.lit
+        assert (set(core.leases) | set(core.holds_by_circuit)) <= core.lit
         for rank, holdings in enumerate(fabric.holdings):
             for configuration in holdings.all():
                 assert set(core.layout.circuits(configuration)) <= core.lit, (

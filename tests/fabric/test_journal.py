@@ -20,7 +20,7 @@ from railx.fabric.core import Action, ControllerCore, GrantAction, SwitchAction
 from railx.fabric.holdings import Presentation, Report
 from railx.fabric.journal import (
     EVENTS,
-    KEPT,
+    ROTATED,
     Journal,
     JournalError,
     journaled,
@@ -241,13 +241,13 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(
 
 def test_journals_of_earlier_starts_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "events.jsonl"
-    for steps in range(KEPT + 3):
+    for steps in range(ROTATED + 3):
         short_run(path, steps=steps)
-    names = {f"events.jsonl.{number}" for number in range(1, KEPT + 1)} | {"events.jsonl"}
+    names = {f"events.jsonl.{number}" for number in range(1, ROTATED + 1)} | {"events.jsonl"}
     assert {item.name for item in path.parent.iterdir()} == names
     counts = [
         replay_journal(item).events.total()
-        for item in [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, KEPT + 1))]
+        for item in [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, ROTATED + 1))]
     ]
     assert counts == sorted(counts, reverse=True)
     assert (path.stat().st_mode & 0o777) == 0o600

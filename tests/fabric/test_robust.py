@@ -28,7 +28,7 @@ from railx.fabric.circuits import Port
 from railx.fabric.controller import serve
 from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN, MessageDecoder, encode
-from railx.fabric.serving.state import OBSERVERS
+from railx.fabric.serving.base import OBSERVERS
 from railx.fabric.switches import EmulatedSwitchSettings
 from railx.settings import SettingsError, to_dict
 from tests.commands import environment

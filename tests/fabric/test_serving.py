@@ -15,14 +15,14 @@ import pytest
 
 from railx.fabric import Configuration, FabricSettings, launch_controller, protocol
 from railx.fabric.actions import SwitchAction
-from railx.fabric.connections import Connection
 from railx.fabric.core import ControllerCore
-from railx.fabric.metrics import metrics_text
 from railx.fabric.observer import Observer
 from railx.fabric.protocol import MAXIMUM_BYTES, MessageDecoder, ProtocolError, encode
 from railx.fabric.requests import Prepare, read_request
-from railx.fabric.server import Server
-from railx.fabric.serving import observers
+from railx.fabric.serving import server as serving
+from railx.fabric.serving.connections import Connection
+from railx.fabric.serving.metrics import metrics_text
+from railx.fabric.serving.server import Server
 from tests.fabric.raw import register
 from workflow.commands.fabric_status import status_text
 
@@ -179,7 +179,7 @@ def test_silence_of_each_rank_is_left_out_of_metrics_that_no_message_holds(
             Peer(server, rank)
         observer = Peer(server)
         for most, told in ((3, True), (2, False)):
-            monkeypatch.setattr(observers, "_ENTRIES", most)
+            monkeypatch.setattr(serving, "_ENTRIES", most)
             observer.say(encode("METRICS", request=1))
             await turns()
             text = observer.wire.heard()[-1]["text"]
@@ -230,7 +230,7 @@ def test_a_rank_gets_so_many_counters_in_a_turn(monkeypatch: pytest.MonkeyPatch)
         assert rank.wire.reads, "three short ones are answered at once"
         await turns(1)
         assert rank.heard() == [("STATS", 0), ("STATS", 1), ("STATS", 2)]
-        monkeypatch.setattr(observers, "_TURN_BYTES", 1000)
+        monkeypatch.setattr(serving, "_TURN_BYTES", 1000)
         rank.say(questions + encode("LEAVE"))
         assert not rank.wire.reads
         # Its own silence is not counted while nobody listens to it.

@@ -712,11 +712,11 @@ class World:
         self._check_matching()
         if core.lit != self.light:
             raise Violation(f"the core takes {core.lit} for lit, the switch has {self.light}")
-        for circuit in (*core.leases, *core.held):
+        for circuit in (*core.leases, *core.holds_by_circuit):
             if circuit not in self.light:
                 raise Violation(f"{circuit} is leased, but dark")
         users: dict[Port, Circuit] = {}
-        for circuit in {*core.leases, *core.held}:
+        for circuit in {*core.leases, *core.holds_by_circuit}:
             for port in circuit.ports:
                 if users.setdefault(port, circuit) != circuit:
                     raise Violation(f"{port} has two holders")

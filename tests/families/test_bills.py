@@ -18,17 +18,16 @@ from railx.families import (
     build_topology,
     check_topology,
     family_of,
+    railx_hyperx,
+    railx_split,
+    railx_torus,
+    railx_twisted_torus,
 )
-from railx.families.railx_dragonfly import bill as railx_dragonfly
-from railx.families.railx_dragonfly.settings import RailXDragonflySettings
-from railx.families.railx_hyperx import bill as railx_hyperx
-from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
-from railx.families.railx_split import bill as railx_split
-from railx.families.railx_torus import bill as railx_torus
-from railx.families.railx_twisted_torus import bill as railx_twisted_torus
+from railx.families.railx_dragonfly import RailXDragonflySettings
+from railx.families.railx_dragonfly import graph as railx_dragonfly
+from railx.families.railx_hyperx import RailXHyperXSettings
 from railx.settings import SettingsError, load
 from railx.vocabulary.counts import NetworkCounts, count_ports
-from railx.vocabulary.grid_counts import optical_switches
 from railx.vocabulary.routing.analysis import path_sums, table_lane_loads
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
@@ -300,7 +299,8 @@ def test_every_rail_of_every_line_has_a_switch() -> None:
     topology = build_topology(settings)
     assert topology.circuits is not None
     assert isinstance(settings, RailXHyperXSettings)
-    assert optical_switches(grid_of(settings)) == len(set(topology.circuits.ocs.tolist()))
+    grid = settings.grid
+    assert (grid.columns + grid.rows) * grid.rails == len(set(topology.circuits.ocs.tolist()))
 
 
 @given(st.integers(1, 7), st.integers(1, 9), st.data())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from railx.families import build_routing, family_of
 from railx.families.hammingmesh import FAMILY as HAMMINGMESH
-from railx.families.railx_torus.routing import chip_grid
+from railx.families.railx_torus import chip_grid
 from railx.network.metrics import chip_hop_counts
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError

@@ -18,7 +18,7 @@ from railx.families import (
     read_topology,
     write_topology,
 )
-from railx.families.railx_hyperx.settings import RailXHyperXSettings
+from railx.families.railx_hyperx import RailXHyperXSettings
 from railx.io import read_metadata, write_table
 from railx.network.metrics import check_optical_circuits
 from railx.settings import SettingsError, to_dict

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import family_of
+from railx.families import family_of, railx_split
 from railx.families.railx_dragonfly import graph as dragonfly
-from railx.families.railx_split import settings as split_settings
 from railx.network.metrics import check_optical_circuits, node_hop_counts, topology_metrics
 from railx.settings import SettingsError
 from railx.vocabulary.grid import rail_ports
@@ -186,7 +185,7 @@ def test_split_joins_nodes_that_differ_in_one_coordinate(
     if rings == "directed" and {4, 6} & {*sizes, *other}:
         return
     rails = sum(size - 1 for size in sizes) + spare * (sizes[0] - 1)
-    fit = split_settings._fit(tuple(other), rails)
+    fit = railx_split._fit(tuple(other), rails)
     if fit is None or rails > 16:
         return
     first = [(1 + spare) * (sizes[0] - 1), *(size - 1 for size in sizes[1:])]
@@ -267,7 +266,7 @@ def test_dragonfly_reaches_rows_that_a_hyperx_cannot() -> None:
     assert np.array_equal(
         between - np.diag(np.diag(between)), 1 - np.eye(41, dtype=int)
     )  # every pair exactly once
-    columns = dragonfly.differences(largest.settings)  # type: ignore[arg-type]
+    columns = dragonfly.row_differences(largest.settings)  # type: ignore[arg-type]
     assert (
         len({frozenset(column.tolist()) for column in columns}) == 5
     )  # each column is set to another graph

@@ -18,6 +18,7 @@ from railx.economics.settings import PricedNetwork
 from railx.families import (
     FAMILIES,
     Family,
+    FamilyBase,
     TopologySettings,
     build_routing,
     build_topology,
@@ -28,7 +29,7 @@ from railx.families import (
     registered,
 )
 from railx.figures.theme import colours, label
-from railx.mapping import Basis, JobSettings, place_ranks, step_times
+from railx.mapping import Basis, JobSettings, assign_ranks, step_times
 from railx.mapping.settings import MappedTopology
 from railx.network.collectives import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
@@ -43,19 +44,18 @@ from railx.network.throughput import simulate_static
 from railx.settings import AtLeast, Positive, SettingsError, load
 from railx.vocabulary.chip_rings import torus_rings
 from railx.vocabulary.counts import Bill, Ports
-from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.line_rings import LineRings
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.analysis import check_deadlock_free, check_delivery, path_lengths
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology, check_size, chip_nodes
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links
 from tests.builders import CATALOGUE, SMALL_JOB, checked, choice
 from workflow.schemas import schema_of
 from workflow.stage import Job
 from workflow.stages import topology as topology_stage
 
-SETTINGS = {"family": "plain_ring", "chips": 8, "port_gbps": 400.0, "latency_ns": 100.0}
+SETTINGS = {"family": "plain_ring"}
 PORT_GB_S = 50.0
 
 
@@ -63,19 +63,15 @@ PORT_GB_S = 50.0
 
 
 @dataclass(frozen=True)
-class PlainRingSettings:
+class PlainRingSettings(FamilyBase):
     """Chips in a ring, one link between neighbours."""
 
     family: Literal["plain_ring"]
-    """Which network family this is."""
 
-    chips: Annotated[int, AtLeast(3)]
+    chips: Annotated[int, AtLeast(3)] = 8
     """Chips of the ring."""
 
-    port_gbps: Annotated[float, Positive()]
-    """Rate of a port in one direction, in 10^9 bit/s."""
-
-    latency_ns: Annotated[float, Positive()]
+    latency_ns: Annotated[float, Positive()] = 100.0
     """Time of flight of a link, in nanoseconds."""
 
 
@@ -93,7 +89,10 @@ def build(settings: PlainRingSettings) -> Topology:
 
 
 def route(
-    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+    settings: PlainRingSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
     known = "balanced" if routing == "downhill" else routing
     return route_rings(topology, known, (topology.chips,), destinations)
@@ -103,7 +102,7 @@ def chip_rings(settings: PlainRingSettings) -> tuple[LineRings, ...]:
     return torus_rings(np.arange(settings.chips), 1)
 
 
-def place(topology: Topology, sizes: Sizes) -> Placement:
+def placement(settings: PlainRingSettings, topology: Topology, sizes: Sizes) -> Placement:
     mesh, x, y = sizes
     if mesh * x * y > topology.chips:
         raise SettingsError("layout", f"got {mesh * x * y} chips; allowed: {topology.chips}")
@@ -132,7 +131,7 @@ PLAIN_RING = Family(
     routings=("min", "balanced", "downhill"),
     route=route,
     chip_rings=chip_rings,
-    place=place,
+    placement=placement,
     bill=Bill(ports=ports, resize=lambda settings, chips: replace(settings, chips=chips)),
 )
 
@@ -220,9 +219,12 @@ def test_a_routing_of_no_family_is_refused_with_the_names_of_all() -> None:
 
 def test_exact_loads_of_a_table_that_looks_at_queues_are_refused(ring: Topology) -> None:
     def queueing(
-        topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+        settings: PlainRingSettings,
+        topology: Topology,
+        routing: str,
+        destinations: NDArray[np.int32] | None = None,
     ) -> RoutingTable:
-        return replace(route(topology, "min", destinations), selection="adaptive")
+        return replace(route(settings, topology, "min", destinations), selection="adaptive")
 
     FAMILIES.remove(PLAIN_RING)
     try:
@@ -276,7 +278,7 @@ def test_mapping_places_and_times_a_job(ring: Topology) -> None:
         JobSettings,
         SMALL_JOB | {"layout": {"mesh": {"tensor": 2}, "x": {"data": 2}, "y": {"pipeline": 2}}},
     )
-    assert place_ranks(ring, (2, 2, 2)).chips.transpose(2, 1, 0).ravel().tolist() == list(range(8))
+    assert assign_ranks(ring, (2, 2, 2)).chips.transpose(2, 1, 0).ravel().tolist() == list(range(8))
     slow, fast = (
         step_times(ring, ["min"], {"small": job}, [Basis("equal", factor, factor, None)], "ring")
         for factor in (1.0, 2.0)

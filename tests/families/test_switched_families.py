@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_topology, check_topology, family_of
-from railx.families.torus_3d.settings import Torus3DSettings
+from railx.families.torus_3d import Torus3DSettings
 from railx.network.metrics import check_optical_circuits, chip_hop_counts, topology_metrics
 from railx.settings import SettingsError
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_routing, build_topology, family_of
-from railx.families.torus_3d.settings import Torus3DSettings
+from railx.families.torus_3d import Torus3DSettings
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.mapping import Basis, JobSettings, compute_flops, place_ranks, step_times, step_transfers
+from railx.mapping import (
+    Basis,
+    JobSettings,
+    assign_ranks,
+    compute_flops,
+    step_times,
+    step_transfers,
+)
 from railx.mapping.step import GroupRates
 from railx.vocabulary.topology import Topology
 from tests.builders import build
@@ -47,7 +54,7 @@ def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> 
     Every chip sends 1/4 of its data to the same chip of each other node; balanced
     routing fills the 8 links that leave a node.
     """
-    chips = place_ranks(railx, (4, 5, 5)).chips
+    chips = assign_ranks(railx, (4, 5, 5)).chips
     rows = chips.transpose(0, 2, 1).reshape(-1, 5)
     direct, _ = GroupRates(railx, "balanced").ways(rows, "gather")
     assert direct.name == "direct"
@@ -56,7 +63,7 @@ def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> 
 
 
 def test_stages_on_railx_share_the_two_links_to_the_next_node(railx: Topology) -> None:
-    chips = place_ranks(railx, (4, 5, 5)).chips
+    chips = assign_ranks(railx, (4, 5, 5)).chips
     (way,) = GroupRates(railx, "balanced").ways(chips.reshape(-1, 5), "next")
     assert way.between_gb_s == pytest.approx(2 * PORT / 4, rel=1e-9)
 
@@ -66,7 +73,7 @@ def test_ring_along_a_line_of_the_torus_uses_both_directions() -> None:
     half of its data to each.
     """
     torus = build("torus_2d")
-    rows = place_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
+    rows = assign_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
     ways = {way.name: way for way in GroupRates(torus, "balanced").ways(rows, "gather")}
     assert ways["ring"].between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
     # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1) over 2 n ports, ties
@@ -78,7 +85,7 @@ def test_ring_along_a_line_of_the_torus_uses_both_directions() -> None:
 
 def test_full_fat_tree_moves_everything_at_injection_rate() -> None:
     tree = build("fat_tree")
-    chips = place_ranks(tree, (4, 4, 8)).chips
+    chips = assign_ranks(tree, (4, 4, 8)).chips
     network = GroupRates(tree, "min")
     for groups, pattern in (
         (chips.reshape(4, -1).T, "gather"),
@@ -95,7 +102,7 @@ def test_servers_gather_over_their_own_switch() -> None:
     ports.
     """
     rails = build("rail_only")
-    servers = place_ranks(rails, (8, 4, 4)).chips.reshape(8, -1).T
+    servers = assign_ranks(rails, (8, 4, 4)).chips.reshape(8, -1).T
     for way in GroupRates(rails, "min").ways(np.ascontiguousarray(servers), "gather"):
         assert way.between_gb_s == np.inf
         assert way.inside_gb_s == pytest.approx(9 * 8 * PORT, rel=1e-9)
@@ -150,7 +157,7 @@ def step_of(job_of: JobOf, experts: Changes) -> Callable[[float, float], dict[st
     job, topology = job_of(**experts), build("railx_hyperx")
     networks, placement = (
         [step.GroupRates(topology, "min")],
-        place_ranks(topology, job.layout.sizes),
+        assign_ranks(topology, job.layout.sizes),
     )
 
     def make(ports: float, inside: float) -> dict[str, float]:
@@ -208,7 +215,7 @@ def test_gather_over_two_axes_takes_the_faster_way(
         job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}}),
         build(name),
     )
-    network, chips = GroupRates(topology, "min"), place_ranks(topology, (4, 4, 4)).chips
+    network, chips = GroupRates(topology, "min"), assign_ranks(topology, (4, 4, 4)).chips
     x, y, both = (
         chips.transpose(0, 2, 1).reshape(-1, 4),
         chips.reshape(-1, 4),
@@ -232,7 +239,7 @@ def test_gather_over_two_axes_takes_the_faster_way(
 
 def test_groups_of_equal_chips_but_unequal_size_are_not_mixed_up(railx: Topology) -> None:
     """Same chips in the same order: 4 at a time, then 16 at a time."""
-    chips = place_ranks(railx, (4, 4, 4)).chips.transpose(0, 2, 1)
+    chips = assign_ranks(railx, (4, 4, 4)).chips.transpose(0, 2, 1)
     fours, sixteens = chips.reshape(-1, 4), chips.reshape(-1, 16)
     assert fours.tobytes() == sixteens.tobytes()
     network, other = GroupRates(railx, "min"), GroupRates(railx, "min")

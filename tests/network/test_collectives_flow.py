@@ -29,9 +29,9 @@ PORT = 50.0
 
 
 def grid_rings_of(topology: Topology) -> GridRings:
-    known = family_of(topology).grid_rings
-    assert known is not None
-    return known(topology)
+    grid_rings = family_of(topology).grid_rings
+    assert grid_rings is not None
+    return grid_rings(topology.settings, topology)
 
 
 def chip_lines(topology: Topology) -> tuple[LineRings, ...] | None:

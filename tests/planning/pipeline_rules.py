@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from railx.planning.plan import SCHEMA, Pipeline, PipelineBatch, Plan, validate_plan
+from railx.planning.format.files import validate_plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
+from railx.planning.format.schedule import operations
 from railx.planning.planner import PlanningTask
-from railx.planning.schedule import operations
 from railx.workload import SampledBatch, build_cost_model
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from tests.builders import checked

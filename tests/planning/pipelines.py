@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from railx.planning.checkpoints import CheckpointProblem
-from railx.planning.plan import Chunk, Pipeline, Slice
-from railx.planning.schedule import one_f_one_b
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.schedule import operations_1f1b
+from railx.planning.pipeline.checkpoints import CheckpointProblem
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 
 __all__ = ["cost_of", "held_bytes", "pipeline_of", "problem_of"]
@@ -86,7 +86,7 @@ def problem_of(
 def held_bytes(pipeline: Pipeline, stage: int, each: Sequence[float]) -> list[float]:
     """What a stage holds after each pass of its order; ``each`` [n] is a chunk's."""
     held, now = [], 0.0
-    for op in one_f_one_b(pipeline, stage):
+    for op in operations_1f1b(pipeline, stage):
         now += each[op.chunk] if op.kind == "forward" else -each[op.chunk]
         held.append(now)
     return held

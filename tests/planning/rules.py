@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.planning.plan import SequenceParallelBatch
+from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked
@@ -30,10 +30,10 @@ def check_batch(
     lengths: Sequence[int],
     devices: int,
     cost: CostModel,
-    own_times: bool = False,
+    use_plan_times: bool = False,
 ) -> None:
     """Every sequence once, memory and devices enough, times those of the cost model
-    (``own_times``: of the planner's own).
+    (``use_plan_times``: of the planner's own).
     """
     planned = [s for m in made.micro_batches for group in m.groups for s in group.sequences]
     assert sorted(planned) == [10 + index for index in range(len(lengths))]
@@ -45,7 +45,7 @@ def check_batch(
         for group in micro_batch.groups:
             assert [lengths[s - 10] for s in group.sequences] == list(group.lengths)
             assert group.tokens <= cost.tokens_per_device * group.degree
-            if not own_times:
+            if not use_plan_times:
                 time = cost.group_time_ms(group.lengths, group.degree)
                 assert group.predicted_ms == pytest.approx(time.total_ms, rel=1e-12)
 

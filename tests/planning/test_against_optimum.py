@@ -14,12 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.any_degree import AnyDegreeSettings, plan_any_degree_batch, with_every_degree
-from railx.planning.byte_scale import ByteScaleSettings, plan_byte_scale_batch
-from railx.planning.dynamic_cp import DynamicCPSettings, plan_dynamic_cp_batch
-from railx.planning.plan import PlanError, SequenceParallelBatch
-from railx.planning.static import plan_static_batch
-from railx.planning.wlb import plan_wlb_batch
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import SequenceParallelBatch
+from railx.planning.rivals.any_degree import (
+    AnyDegreeSettings,
+    plan_any_degree_batch,
+    with_every_degree,
+)
+from railx.planning.rivals.byte_scale import ByteScaleSettings, plan_byte_scale_batch
+from railx.planning.rivals.dynamic_cp import DynamicCPSettings, plan_dynamic_cp_batch
+from railx.planning.rivals.wlb import plan_wlb_batch
+from railx.planning.sequence.static import plan_static_batch
 from railx.settings import SettingsError
 from railx.workload import CostModel
 from tests.planning.optima import costs, optimum_ms

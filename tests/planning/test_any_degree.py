@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.any_degree import (
+from railx.planning.format.parts import PlanError
+from railx.planning.rivals.any_degree import (
     ANY_DEGREE,
     AnyDegreeSettings,
     _longest_that_fits,
@@ -16,7 +17,6 @@ from railx.planning.any_degree import (
     plan_any_degree_batch,
     with_every_degree,
 )
-from railx.planning.plan import PlanError
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of

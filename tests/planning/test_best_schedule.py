@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.best_schedule import (
-    NAMES,
-    TRAINED,
-    TRIED,
+from railx.planning.format.occupancy import fits, peak_bytes, weight_ms
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import pipeline_ms, runnable
+from railx.planning.pipeline.best_schedule import (
+    CANDIDATE_SCHEDULES,
+    SCHEDULE_NAMES,
+    TRAINABLE_SCHEDULES,
     best_batch,
     best_schedule,
-    weight_ms,
     with_schedule,
 )
-from railx.planning.occupancy import fits, peak_bytes
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
-from railx.planning.schedule import pipeline_ms, runnable
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 
 COST = PipelineCost(
@@ -69,9 +69,9 @@ def test_weights_take_half_of_what_is_linear() -> None:
 
 
 def test_the_fastest_is_taken_and_all_are_told() -> None:
-    choice = best_schedule(UNEVEN, COST, NAMES)
+    choice = best_schedule(UNEVEN, COST, SCHEDULE_NAMES)
     times = {}
-    for name in NAMES:
+    for name in SCHEDULE_NAMES:
         made = with_schedule(UNEVEN, name, COST)
         assert made is not None
         times[name] = pipeline_ms(made)
@@ -86,7 +86,7 @@ def test_what_memory_does_not_hold_is_not_taken() -> None:
     equal = _pipeline([[10]] * 6)
     window = max(peak_bytes(equal, COST))
     tight = replace(COST, capacities=(window, window))
-    choice = best_schedule(equal, tight, NAMES)
+    choice = best_schedule(equal, tight, SCHEDULE_NAMES)
     assert choice.name == "zero_bubble"
     assert fits(choice.pipeline, tight)
     # All six chunks at once, with no more than their inputs kept, are too much.
@@ -125,7 +125,7 @@ def test_a_schedule_that_holds_more_recomputes_what_it_must() -> None:
 
 def test_a_batch_says_what_it_takes_and_what_the_papers_order_takes() -> None:
     batch = PipelineBatch(0, (UNEVEN, _pipeline([[9]])), {"slices_of_the_longest": [2]})
-    made = best_batch(batch, COST, TRAINED)
+    made = best_batch(batch, COST, TRAINABLE_SCHEDULES)
     assert made.solver["slices_of_the_longest"] == [2]
     assert made.solver["one_f_one_b_ms"] == batch.predicted_ms
     assert made.solver["schedules"] == ["searched", "1f1b"]
@@ -152,7 +152,7 @@ def test_virtual_stages_have_their_share_of_layers_and_times() -> None:
 def test_there_and_back_again(priced: bool) -> None:
     cost = COST if priced else None
     before = _pipeline([[20, 12], [30]], recomputed=3)
-    for name in NAMES:
+    for name in SCHEDULE_NAMES:
         there = with_schedule(before, name, cost)
         assert there is not None
         back = with_schedule(there, "1f1b", cost)
@@ -171,7 +171,7 @@ def test_never_slower_than_the_papers_order_where_that_fits(
     pipeline = _pipeline(counts)
     bytes_ = room * max(peak_bytes(pipeline, COST))
     cost = replace(COST, capacities=(bytes_, bytes_))
-    choice = best_schedule(pipeline, cost, TRIED, budget=40)
+    choice = best_schedule(pipeline, cost, CANDIDATE_SCHEDULES, budget=40)
     assert (choice.times_ms["1f1b"] is not None) == fits(pipeline, cost)
     if fits(pipeline, cost):
         assert pipeline_ms(choice.pipeline) <= pipeline_ms(pipeline)
@@ -188,43 +188,43 @@ def test_times_that_are_not_the_cost_s_stay_the_plan_s() -> None:
             for chunk in UNEVEN.chunks
         ),
     )
-    parted = with_schedule(own, "interleaved", COST, own_times=True)
+    parted = with_schedule(own, "interleaved", COST, use_plan_times=True)
     assert parted is not None
     for chunk in parted.chunks:
         assert (chunk.predicted_forward_ms, chunk.predicted_backward_ms) == (4.0, 8.0)
     # Of five and four layers a virtual stage has three at most.
     uneven = replace(COST, layer_counts=(5, 4))
-    thirds = with_schedule(own, "interleaved", uneven, own_times=True)
+    thirds = with_schedule(own, "interleaved", uneven, use_plan_times=True)
     assert thirds is not None
     for chunk in thirds.chunks:
         assert chunk.predicted_forward_ms == pytest.approx(8 * 3 / 5)
-    back = with_schedule(thirds, "1f1b", uneven, own_times=True)
+    back = with_schedule(thirds, "1f1b", uneven, use_plan_times=True)
     assert back is not None
     for chunk in back.chunks:
         assert chunk.predicted_backward_ms == pytest.approx(16.0)
     tight = replace(COST, capacities=(1000.0, 1000.0))
-    held = with_schedule(own, "gpipe", tight, own_times=True)
+    held = with_schedule(own, "gpipe", tight, use_plan_times=True)
     assert held is not None
     assert all(map(any, (chunk.checkpoint_layers for chunk in held.chunks)))
     assert {chunk.predicted_layer_forward_ms for chunk in held.chunks} == {2.0}
     told = replace(
         own, chunks=tuple(replace(one, predicted_layer_forward_ms=1.5) for one in own.chunks)
     )
-    held = with_schedule(told, "gpipe", tight, own_times=True)
+    held = with_schedule(told, "gpipe", tight, use_plan_times=True)
     assert held is not None
     assert {chunk.predicted_layer_forward_ms for chunk in held.chunks} == {1.5}
     put_off = with_schedule(
         replace(own, chunks=tuple(replace(one, predicted_backward_ms=1.0) for one in own.chunks)),
         "zero_bubble",
         COST,
-        own_times=True,
+        use_plan_times=True,
     )
     assert put_off is not None
     assert max(one.predicted_weight_ms for one in put_off.chunks) == 1.0
-    choice = best_schedule(own, COST, NAMES, own_times=True)
+    choice = best_schedule(own, COST, SCHEDULE_NAMES, use_plan_times=True)
     assert choice.times_ms["interleaved"] == pytest.approx(pipeline_ms(parted))
     batch = PipelineBatch(0, (own,))
-    assert best_batch(batch, COST, NAMES, own_times=True).solver["schedule_ms"][0][
+    assert best_batch(batch, COST, SCHEDULE_NAMES, use_plan_times=True).solver["schedule_ms"][0][
         "interleaved"
     ] == pytest.approx(pipeline_ms(parted))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.blaster import bucket_lengths, cut_batch
+from railx.planning.sequence.blaster import bucket_lengths, cut_batch
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=7)
 

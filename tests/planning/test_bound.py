@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.batches import DEVICES, Case, cases, cost_of
-from railx.planning.bound import _charges, batch_lower_bound_ms
+from railx.planning.sequence.bound import _charges, batch_lower_bound_ms
 from railx.workload.cost import CostModel
 from tests.planning.optima import costs, optimum_ms
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.byte_scale import (
+from railx.planning.format.parts import PlanError
+from railx.planning.rivals.byte_scale import (
     BYTE_SCALE,
     ByteScaleSettings,
     Unit,
@@ -13,7 +14,6 @@ from railx.planning.byte_scale import (
     rounds,
     units,
 )
-from railx.planning.plan import PlanError
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.checkpoints import (
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.schedule import pipeline_ms
+from railx.planning.pipeline.checkpoints import (
     CheckpointProblem,
     exact,
     fast,
@@ -21,8 +23,6 @@ from railx.planning.checkpoints import (
     quick,
     rows,
 )
-from railx.planning.plan import Pipeline
-from railx.planning.schedule import pipeline_ms
 from tests.planning.pipelines import held_bytes, pipeline_of, problem_of
 
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
@@ -43,7 +43,7 @@ def problems(draw: st.DrawFn) -> tuple[CheckpointProblem, Pipeline]:
 
 def _holds(problem: CheckpointProblem, pipeline: Pipeline, layers: np.ndarray) -> bool:
     """Whether the pipeline's own order stays within memory on every stage."""
-    left = problem.kept - problem.saved * layers
+    left = problem.stored - problem.saved * layers
     return all(
         max(held_bytes(pipeline, stage, left[stage].tolist())) <= capacity * (1 + 1e-8)
         for stage, capacity in enumerate(problem.capacity.tolist())
@@ -58,7 +58,7 @@ def test_small_cases_are_solved_exactly_and_hold(
     problem, pipeline = case
     solved, found, soon = exact(problem), fast(problem), quick(problem)
     best = None if solved is None else solved.counts
-    everything = np.full_like(problem.kept, problem.layers)
+    everything = np.full_like(problem.stored, problem.layers)
     if best is None:
         assert found is None
         assert soon is None
@@ -135,7 +135,7 @@ def test_no_uniform_count_is_below_the_programme(
     problem, pipeline = case
     found = fast(problem)
     for layers in range(problem.layers + 1):
-        if _holds(problem, pipeline, np.full_like(problem.kept, layers)):
+        if _holds(problem, pipeline, np.full_like(problem.stored, layers)):
             assert found is not None
             assert found.sum() <= layers * problem.diagonals
             break
@@ -168,8 +168,8 @@ def test_every_choice_of_counts_tried(counts: list[int], stages: int, share: flo
 @given(problems())
 def test_peaks_are_those_of_the_order(case: tuple[CheckpointProblem, Pipeline]) -> None:
     problem, pipeline = case
-    layers = np.arange(problem.kept.size).reshape(problem.kept.shape) % (problem.layers + 1)
-    left = problem.kept - problem.saved * layers
+    layers = np.arange(problem.stored.size).reshape(problem.stored.shape) % (problem.layers + 1)
+    left = problem.stored - problem.saved * layers
     # Without recomputing the last forward of the warm-up is the most; with it, steps of
     # the end can hold no more than they held before.
     expected = [max(held_bytes(pipeline, s, left[s].tolist())) for s in range(problem.stages)]

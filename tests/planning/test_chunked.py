@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.chunked import (
+from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.schedule import longest_split, pipeline_ms
+from railx.planning.pipeline.chunk_rules import (
     Run,
     chunk_of,
     cut_evenly,
@@ -21,18 +23,14 @@ from railx.planning.chunked import (
     recomputing,
     sizes_of,
     spread,
-    whole,
+    uncut,
     window_bytes,
 )
-from railx.planning.chunked import (
-    cost_of as cost_of_settings,
-)
-from railx.planning.dapple import packs
-from railx.planning.plan import Chunk, Pipeline, PlanError
+from railx.planning.pipeline.chunk_rules import cost_of as cost_of_settings
 from railx.planning.planners import planner_of
-from railx.planning.schedule import longest_split, pipeline_ms
-from railx.planning.seq1f1b import equal_work_cuts, fixed_slices, n_way
-from railx.planning.slim_pipe import balanced, uniform_slices
+from railx.planning.rivals.dapple import packs
+from railx.planning.rivals.seq1f1b import equal_work_cuts, fixed_slices, n_way
+from railx.planning.rivals.slim_pipe import balanced, uniform_slices
 from railx.settings import SettingsError
 from railx.workload.pipeline_cost import PipelineCost
 from tests.builders import checked
@@ -93,7 +91,7 @@ def test_every_rule_keeps_every_token_once(lengths: list[int], tokens: int) -> N
     ):
         held = dict.fromkeys(range(len(lengths)), 0)
         for run in runs:
-            assert len({p.sequence for chunk in run for p in chunk if not p.is_whole}) <= 1
+            assert len({p.sequence for chunk in run for p in chunk if not p.is_uncut}) <= 1
             for chunk in run:
                 assert sum(part.start > 0 for part in chunk) <= 1
                 assert len(chunk) == 1 or sum(part.tokens for part in chunk) <= tokens
@@ -294,7 +292,7 @@ def test_what_fits_nowhere_is_named(name: str) -> None:
 
 
 def test_packs_go_where_they_fill_most() -> None:
-    short = [whole(index, length) for index, length in enumerate((30, 20, 10))]
-    joined, new = filled(short, 50, [whole(9, 40), whole(8, 15)])
+    short = [uncut(index, length) for index, length in enumerate((30, 20, 10))]
+    joined, new = filled(short, 50, [uncut(9, 40), uncut(8, 15)])
     assert [[part.sequence for part in one] for one in joined] == [[9, 2], [8, 0]]
     assert [[part.sequence for part in one] for one in new] == [[1]]

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.chunk_kernels import pack
-from railx.planning.chunks import (
+from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
     cut_and_pack,
@@ -19,6 +18,7 @@ from railx.planning.chunks import (
     longest_slice,
     mesh,
 )
+from railx.planning.pipeline.kernels import pack
 from railx.workload.pipeline_cost import PipelineCost
 from tests.planning.pipelines import cost_of
 
@@ -196,7 +196,7 @@ def test_chunks_keep_every_rule(
     for chunk in range(found.chunks):
         parts = found.slices(chunk)
         assert sum(part.tokens for part in parts) == found.tokens[chunk] <= most
-        cut = [part for part in parts if not part.is_whole]
+        cut = [part for part in parts if not part.is_uncut]
         assert len(cut) <= 1  # no two tails, no slice beside another
         assert found.split[chunk] == (bool(cut) and len(parts) == 1)
         time = COST.chunk_time_ms([(part.start, part.tokens) for part in parts])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from railx.planning.chunked import spread
-from railx.planning.dyna_pipe import consecutive_cuts, plan_dyna_pipe_batch
-from railx.planning.schedule import pipeline_ms
+from railx.planning.format.schedule import pipeline_ms
+from railx.planning.pipeline.chunk_rules import spread
+from railx.planning.pipeline.consecutive import consecutive_cuts, plan_dyna_pipe_batch
 from tests.builders import checked
 from tests.planning.pipeline_rules import batch_of, cost_of, replayed_peak_bytes
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.dynamic_cp import (
+from railx.planning.format.parts import PlanError
+from railx.planning.rivals.dynamic_cp import (
     DynamicCPSettings,
     ScheduledGroup,
     _Schedule,
     balanced_schedules,
     plan_dynamic_cp_batch,
 )
-from railx.planning.plan import PlanError
 from railx.settings import SettingsError
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked
@@ -106,7 +106,7 @@ def test_a_rank_that_holds_less_takes_more_ranks(small: CostModel) -> None:
 
 
 def test_a_rank_cannot_hold_more_than_a_device(small: CostModel) -> None:
-    from railx.planning.dynamic_cp import DYNAMIC_CP
+    from railx.planning.rivals.dynamic_cp import DYNAMIC_CP
     from tests.planning.rules import task_of
 
     with pytest.raises(SettingsError, match=r"planner\.tokens_per_rank: got 101; allowed: at most"):

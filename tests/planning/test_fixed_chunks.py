@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.chunked import sizes_of
-from railx.planning.dapple import packs
-from railx.planning.fixed_chunks import fixed_chunks
-from railx.planning.pipeline import PIPELINE, PipelineSettings, _static
+from railx.planning.format.schedule import pipeline_ms
+from railx.planning.pipeline.chunk_rules import sizes_of
+from railx.planning.pipeline.fixed_chunks import fixed_chunks
+from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings, _static
+from railx.planning.pipeline.kernels import makespan_1f1b_ms
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import planner_of
-from railx.planning.schedule import pipeline_ms
-from railx.planning.seq1f1b import fixed_slices, n_way
-from railx.planning.simulation_kernels import one_f_one_b_ms
-from railx.planning.slim_pipe import uniform_slices
+from railx.planning.rivals.dapple import packs
+from railx.planning.rivals.seq1f1b import fixed_slices, n_way
+from railx.planning.rivals.slim_pipe import uniform_slices
 from tests.builders import checked
 from tests.planning.pipeline_rules import cost_of, task_of
 from tests.planning.pipelines import pipeline_of
@@ -106,7 +106,7 @@ def test_static_chunks_of_chunk_flow_recompute_all_but_the_last() -> None:
 def test_the_compiled_simulation_is_the_simulation(
     counts: list[int], stages: int, random: Any, send_ms: float
 ) -> None:
-    from railx.planning.schedule import backward_order
+    from railx.planning.format.schedule import backward_order
 
     counts = sorted(counts, reverse=True)
     pipeline = pipeline_of(counts, stages, [7] * sum(counts))
@@ -130,7 +130,7 @@ def test_the_compiled_simulation_is_the_simulation(
         ]
         for stage in range(stages)
     ]
-    time_ms = one_f_one_b_ms(
+    time_ms = makespan_1f1b_ms(
         np.array([chunk.predicted_forward_ms for chunk in chunks]),
         np.array(back),
         np.array([chunk.predicted_send_ms for chunk in chunks]),

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from railx.planning.bound import batch_lower_bound_ms
-from railx.planning.flexsp import (
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import SequenceParallelBatch
+from railx.planning.sequence.bound import batch_lower_bound_ms
+from railx.planning.sequence.flexsp import (
     _ladders,
     _try_static,
     _Work,
     plan_flexsp_batch,
     simple_bound_ms,
 )
-from railx.planning.groups import Assignment, micro_batch_ms
-from railx.planning.plan import PlanError, SequenceParallelBatch
-from railx.planning.search import Problem, first_limits, search
-from railx.planning.static import best_static, plan_static_batch, total_ms
+from railx.planning.sequence.groups import Assignment, micro_batch_ms
+from railx.planning.sequence.search import Problem, first_limits, search
+from railx.planning.sequence.static import best_static, plan_static_batch, total_ms
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked
 from tests.planning.optima import equals_ms

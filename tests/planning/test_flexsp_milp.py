@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.blaster import cut_batch
-from railx.planning.flexsp_milp import bucketed, least_micro_batches, plan_milp_batch
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.make import make_plan
-from railx.planning.plan import PlanError, SequenceParallelBatch, read_plan, write_plan
-from railx.planning.programme import build_programme
-from railx.planning.solver import SolverLimits, SolverPool, solve
+from railx.planning.sequence.blaster import cut_batch, fewest_micro_batches
+from railx.planning.sequence.flexsp_milp import bucketed, plan_milp_batch
+from railx.planning.sequence.programme import build_programme
+from railx.planning.sequence.solver import SolverLimits, SolverPool, solve
 from railx.workload import CostModel, SampledBatch
 from railx.workload.batches import BatchSettings
 from tests.builders import checked, drawn_batch
@@ -83,7 +85,7 @@ def test_the_number_of_micro_batches_with_the_least_total_is_chosen(
     values = np.array(lengths)
     planned = _plan(lengths, small, pool, bucketing="none", work_limit=None)
     trials = planned.solver["trials"]
-    first = least_micro_batches(values, 400, "sorted")
+    first = fewest_micro_batches(values, 400, "sorted")
     assert [trial["micro_batches"] for trial in trials] == list(range(first, first + 5))
     totals: list[float] = []
     for trial in trials:
@@ -122,7 +124,7 @@ def test_processes_change_nothing(small: CostModel, pool: SolverPool) -> None:
 @given(st.lists(st.integers(1, 99), min_size=1, max_size=8), st.sampled_from(["sorted", "given"]))
 def test_the_first_number_keeps_every_run_below_memory(values: list[int], order: Any) -> None:
     lengths = np.array(values)
-    number = least_micro_batches(lengths, 100, order)
+    number = fewest_micro_batches(lengths, 100, order)
 
     def fits(count: int) -> bool:
         return all(lengths[run].sum() < 100 for run in cut_batch(lengths, count, order))
@@ -228,7 +230,7 @@ def test_tiny_batches_have_the_optimum_of_their_cuts(
     planned = _plan(values, small, pool, work_limit=None)
     totals = [
         sum(fastest(lengths[run].tolist()) for run in cut_batch(lengths, number, "sorted"))
-        for number in range(least_micro_batches(lengths, 400, "sorted"), len(values) + 1)
+        for number in range(fewest_micro_batches(lengths, 400, "sorted"), len(values) + 1)
     ]
     assert planned.predicted_ms == pytest.approx(min(totals), abs=0.02)
 

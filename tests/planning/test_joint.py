@@ -11,18 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.flexsp import FLEXSP
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
+from railx.planning.format.tables import plan_rows, schedule_rows
 from railx.planning.joint import JOINT, JointSettings, pipeline_bound_ms, shapes_of
-from railx.planning.make import make_plan, plan_rows, schedule_rows
-from railx.planning.pipeline import PIPELINE
-from railx.planning.plan import (
-    PipelineBatch,
-    PlanError,
-    SequenceParallelBatch,
-    read_plan,
-    write_plan,
-)
+from railx.planning.make import make_plan
+from railx.planning.pipeline.infinipipe import PIPELINE
 from railx.planning.planner import PlanningTask
+from railx.planning.sequence.flexsp import FLEXSP
 from railx.workload.batches import BatchSettings
 from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import ROOT, checked

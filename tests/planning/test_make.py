@@ -11,18 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from railx.io import read_rows
-from railx.planning import (
-    BatchSettings,
-    PlannerSettings,
-    make_plan,
-    plan_rows,
-    plan_summary,
-    read_plan,
-    schedule_rows,
-    write_plan,
-)
-from railx.planning.plan import Plan
-from railx.planning.predictions import named_cost_model
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.plan import Plan
+from railx.planning.format.predictions import named_cost_model
+from railx.planning.format.tables import plan_rows, plan_summary, schedule_rows
+from railx.planning.make import make_plan
+from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load, to_dict
 from railx.workload import (
     ClusterSettings,
@@ -31,7 +25,7 @@ from railx.workload import (
     ModelSettings,
     build_corpus,
 )
-from railx.workload.batches import FilledBatchSettings, sample_batches
+from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
 from tests.builders import CONF, checked, write_stage_table
 from workflow.choices import about
 from workflow.config import choices, read_choice

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.megatron import MEGATRON, MegatronSettings, Shape, plan_megatron_batch, shapes
-from railx.planning.plan import PlanError
+from railx.planning.format.parts import PlanError
 from railx.planning.planner import PlanningTask
+from railx.planning.rivals.megatron import (
+    MEGATRON,
+    MegatronSettings,
+    Shape,
+    plan_megatron_batch,
+    shapes,
+)
 from railx.workload import CostModel, SampledBatch, build_cost_model
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
@@ -202,7 +208,7 @@ def test_plans_hold_every_sequence_once_within_memory(
     own = replace(RING, tensor=tensor, context=context, exchange=exchange)
     [shape] = shapes(own, _task(192_000, *lengths))
     made = planned_of(plan_megatron_batch, lengths, own, 64, shape)
-    check_batch(made, lengths, 64, shape.cost, own_times=True)
+    check_batch(made, lengths, 64, shape.cost, use_plan_times=True)
     for one in made.micro_batches:
         for group in one.groups:
             time = shape.group_time_ms(np.asarray(group.lengths))

@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.make import memory_rows
-from railx.planning.occupancy import (
+from railx.planning.format.occupancy import (
     batch_starts,
     chunk_bytes,
     cost_of,
     fits,
-    held_over_time,
+    memory_over_time,
     peak_bytes,
     stage_times,
     virtual_cost,
 )
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
-from railx.planning.schedule import (
-    SCHEDULES,
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import (
     ScheduledOp,
-    ScheduleName,
     peak_live_chunks,
     pipeline_ms,
     simulate_pipeline,
 )
+from railx.planning.format.simulation import SCHEDULES, ScheduleName
+from railx.planning.format.tables import memory_rows
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from tests.planning.pipelines import pipeline_of
 from tests.plans import pipeline_plan
@@ -73,7 +73,7 @@ def test_bytes_of_chunks_by_hand() -> None:
 
 def test_memory_over_time_by_hand() -> None:
     """F takes 1 ms, B 2, and one recomputed layer a third of F."""
-    first, last = held_over_time(Pipeline(2, 0, CHUNKS), COST)
+    first, last = memory_over_time(Pipeline(2, 0, CHUNKS), COST)
     moments = [(held.time_ms, held.chunks, held.tokens, held.activation_bytes) for held in last]
     assert moments == [
         (1, 1, 10, 170),
@@ -103,12 +103,12 @@ def test_without_a_cost_chunks_are_counted_as_the_window_says() -> None:
             schedule=name,
             virtual_stages=parts,
         )
-        for stage, own in enumerate(held_over_time(pipeline)):
+        for stage, own in enumerate(memory_over_time(pipeline)):
             assert max(held.chunks for held in own) <= peak_live_chunks(pipeline, stage)
             assert (own[-1].chunks, own[-1].tokens) == (0, 0)
             assert all(held.activation_bytes is None for held in own)
     paper = Pipeline(2, 0, CHUNKS)
-    peaks = [max(held.chunks for held in own) for own in held_over_time(paper)]
+    peaks = [max(held.chunks for held in own) for own in memory_over_time(paper)]
     assert peaks == [peak_live_chunks(paper, stage) for stage in range(2)] == [3, 2]
 
 
@@ -225,7 +225,7 @@ def test_chunks_are_held_as_long_as_the_order_says(name: ScheduleName) -> None:
     pipeline = replace(pipeline_of([2, *[1] * 6], 3, [10] * 8), schedule=name, virtual_stages=parts)
     chunks = tuple(replace(chunk, predicted_weight_ms=1.0) for chunk in pipeline.chunks)
     pipeline = replace(pipeline, chunks=chunks)
-    for stage, own in enumerate(held_over_time(pipeline)):
+    for stage, own in enumerate(memory_over_time(pipeline)):
         assert max(held.chunks for held in own) == peak_live_chunks(pipeline, stage)
 
 
@@ -237,7 +237,7 @@ def test_passes_without_a_time_are_held_too() -> None:
         for chunk in pipeline.chunks
     )
     still = replace(pipeline, chunks=free)
-    for timed, timeless in zip(held_over_time(pipeline), held_over_time(still), strict=True):
+    for timed, timeless in zip(memory_over_time(pipeline), memory_over_time(still), strict=True):
         for what in ("chunks", "tokens"):
             most = max(getattr(held, what) for held in timed)
             assert max(getattr(held, what) for held in timeless) == most > 0

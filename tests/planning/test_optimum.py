@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.optimum import MOST_SEQUENCES, optimum, optimum_of_equals
-from railx.planning.search import Found, Problem, search
+from railx.planning.sequence.optimum import MOST_SEQUENCES, optimum, optimum_of_equals
+from railx.planning.sequence.search import Problem, SearchResult, search
 from railx.workload import CostModel
 from tests.planning.optima import costs, equals_ms, optimum_ms
 
@@ -32,7 +32,7 @@ def test_it_is_the_optimum(lengths: list[int], devices: int, cost: CostModel) ->
 
 
 def _check(
-    found: Found, tokens: np.ndarray, degrees: list[int], devices: int, cost: CostModel
+    found: SearchResult, tokens: np.ndarray, degrees: list[int], devices: int, cost: CostModel
 ) -> None:
     """The plan that it says is the one that takes so long."""
     assert list(found.limits) == sorted(found.limits, reverse=True)

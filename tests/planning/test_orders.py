@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.io import read_json, write_json
-from railx.planning.plan import Pipeline, Plan, PlanError, read_plan, validate_plan, write_plan
-from railx.planning.schedule import (
-    SCHEDULES,
+from railx.planning.format.files import read_plan, validate_plan, write_plan
+from railx.planning.format.parts import Pipeline, PlanError
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import (
     Op,
-    ScheduleName,
     operations,
     ordered,
     peak_live_chunks,
@@ -24,6 +24,7 @@ from railx.planning.schedule import (
     schedule_name,
     simulate_pipeline,
 )
+from railx.planning.format.simulation import SCHEDULES, ScheduleName
 from tests.plans import chunk, pipeline_plan
 
 #: A sequence of two slices and one of one, through two stages.

@@ -12,29 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning import checkpoints
-from railx.planning.checkpoints import CheckpointProblem, Solution
-from railx.planning.chunks import share_among_replicas
+from railx.planning.format.files import validate_plan
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
+from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
 from railx.planning.make import make_plan
-from railx.planning.pipeline import (
+from railx.planning.pipeline import checkpoints
+from railx.planning.pipeline.checkpoints import CheckpointProblem, Solution
+from railx.planning.pipeline.chunks import share_among_replicas
+from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
+    _best_processed,
     _most_chunk_tokens,
-    _own,
     _recomputing_less,
     checkpoint_problem,
     plan_pipeline_batch,
 )
-from railx.planning.plan import (
-    SCHEMA,
-    Chunk,
-    Pipeline,
-    PipelineBatch,
-    Plan,
-    PlanError,
-    Slice,
-    validate_plan,
-)
-from railx.planning.schedule import backward_order, longest_split, pipeline_ms
 from railx.settings import SettingsError
 from railx.workload import SampledBatch
 from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
@@ -182,8 +175,8 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
     group or all separate.
     """
     # The grouping works on chunks that no plan shows, so it is asked itself.
-    from railx.planning import pipeline as module
-    from railx.planning.chunks import cut_and_pack
+    from railx.planning.pipeline import infinipipe as module
+    from railx.planning.pipeline.chunks import cut_and_pack
 
     cost = cost_of(3, tokens=tokens)
     lengths = np.array([400, 300, 290, 200, 190, *[100] * 30])
@@ -201,7 +194,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
                 found = checkpoints.rough(problem)
                 counts = math.inf if found is None else float(found.sum())
             else:
-                everything = np.full(problem.kept.shape, 4 if mode == "full" else 0)
+                everything = np.full(problem.stored.shape, 4 if mode == "full" else 0)
                 holds = checkpoints.fits(problem, everything)
                 counts = float(everything[0, 0] * problem.diagonals) if holds else math.inf
             total += 2 * float(chunked.total_ms[own].mean())
@@ -228,8 +221,8 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
 @pytest.mark.parametrize("tokens", [330, 380, 500])
 def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
     """Chunks of unequal time, every division of the classes of equal count."""
-    from railx.planning import pipeline as module
-    from railx.planning.chunks import cut_and_pack
+    from railx.planning.pipeline import infinipipe as module
+    from railx.planning.pipeline.chunks import cut_and_pack
 
     cost, chosen = cost_of(3, tokens=tokens), _planner(stages=3)
     lengths = np.array([400, 390, 260, 250, 230, 120, 110, *[45] * 9])
@@ -241,7 +234,7 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
         bounds = (*(starts[first] for first, _ in grouping), chunked.chunks)
         problems = [module._problem_of(chunked, *ends, cost) for ends in itertools.pairwise(bounds)]
         if all(checkpoints.rough(problem) is not None for problem in problems):
-            divided = module._Divided(chunked, bounds, 0.0, 0.0)
+            divided = module._Division(chunked, bounds, 0.0, 0.0)
             times.append(module._solved(divided, chosen, cost, "rough").simulated_ms)
     grouped = module._group(chunked, chosen, cost, simulated=True)
     assert grouped is not None
@@ -260,7 +253,7 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
 )
 def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, tokens: int) -> None:
     """Every number of slices and limit of tokens, grouped in either way."""
-    from railx.planning import pipeline as module
+    from railx.planning.pipeline import infinipipe as module
 
     drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
     chosen = _planner(stages=stages, most_over_mean=None)
@@ -448,7 +441,7 @@ def test_best_chunks_are_taken_by_time_alone() -> None:
     rows, lengths = np.arange(6), np.array([617, 549, 46, 42, 25, 28])
     cost, planner = cost_of(2, tokens=200), _planner(most_slices=6)
     free, even, best = (
-        _own(rows, lengths, replace(planner, **changes), cost)
+        _best_processed(rows, lengths, replace(planner, **changes), cost)
         for changes in ({"most_over_mean": None}, {}, {"chunking": "best"})
     )
     assert free is not None
@@ -490,8 +483,8 @@ def test_recomputation_of_another_planner_stays_where_ours_is_slower() -> None:
             )
         )
     given_ones = Pipeline(2, 0, tuple(chunks))
-    kept, _ = _recomputing_less(given_ones, _planner(), cost)
-    assert kept == given_ones
+    stored, _ = _recomputing_less(given_ones, _planner(), cost)
+    assert stored == given_ones
     every = tuple(replace(chunk, checkpoint_layers=(3, 3)) for chunk in chunks)
     less, diagonals = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
     assert pipeline_ms(less) < pipeline_ms(replace(given_ones, chunks=every))

@@ -8,22 +8,15 @@ from typing import Any
 import pytest
 
 from railx.io import read_json, write_json
-from railx.planning.plan import (
+from railx.planning.format.files import read_plan, validate_plan, write_plan
+from railx.planning.format.parts import Chunk, Group, MicroBatch, Pipeline, PlanError, Slice
+from railx.planning.format.plan import (
     SCHEMA,
-    Chunk,
-    Group,
-    MicroBatch,
-    Pipeline,
     PipelineBatch,
     Plan,
-    PlanError,
     SequenceParallelBatch,
-    Slice,
     check_ranks,
-    read_plan,
     sequence_lengths,
-    validate_plan,
-    write_plan,
 )
 from tests.commands import loaded
 from tests.plans import chunk, made_for_itself, pipeline_plan
@@ -367,9 +360,9 @@ def test_a_broken_plan_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "railx.planning.plan",
-        "railx.planning.schedule",
-        "railx.planning.occupancy",
+        "railx.planning.format.plan",
+        "railx.planning.format.schedule",
+        "railx.planning.format.occupancy",
         "railx.planning",
         "railx.workload.model",
         "railx.workload",

@@ -10,16 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.planning import occupancy
+from railx.planning.format import occupancy
+from railx.planning.format.files import read_plan, validate_plan, write_plan
+from railx.planning.format.parts import Chunk, PlanError
+from railx.planning.format.plan import Plan
 from railx.planning.make import make_plan
-from railx.planning.plan import (
-    Chunk,
-    Plan,
-    PlanError,
-    read_plan,
-    validate_plan,
-    write_plan,
-)
 from railx.settings import SettingsError
 from railx.workload.cost import ShardingTraffic
 from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.blaster import bucket_lengths
-from railx.planning.groups import micro_batch_ms
-from railx.planning.programme import (
+from railx.planning.sequence.blaster import bucket_lengths
+from railx.planning.sequence.groups import micro_batch_ms
+from railx.planning.sequence.programme import (
     Programme,
     build_programme,
     hand_out,
     homogeneous_fills,
-    least_ms,
+    micro_batch_bound_ms,
 )
-from railx.planning.solver import SolverLimits, solve
+from railx.planning.sequence.solver import SolverLimits, solve
 from railx.workload import CostModel
 
 EXACT = SolverLimits(work=None, time_s=None)
@@ -189,7 +189,7 @@ def test_sequences_are_drawn_from_their_buckets(small: CostModel) -> None:
 @given(lengths=st.lists(st.integers(1, 180), min_size=1, max_size=4))
 def test_no_programme_beats_the_bound(lengths: list[int], small: CostModel) -> None:
     programme = _programme(lengths, small, "at_most")
-    bound = least_ms(np.array(lengths), 4, (1, 2, 4), small)
+    bound = micro_batch_bound_ms(np.array(lengths), 4, (1, 2, 4), small)
     assert bound <= _optimum_ms(programme) * (1 + 1e-9)
     assert bound >= small.constant_ms + small.sequence_ms(lengths).sum() / 4 * (1 - 1e-9)
 
@@ -219,4 +219,4 @@ def test_counts_that_take_too_much_are_none(use: Any, small: CostModel) -> None:
 def test_the_bound_of_a_micro_batch_waits_for_its_longest_sequence(small: CostModel) -> None:
     lengths = np.array([180, 1, 1])
     soonest = min(small.group_time_ms([180], degree).total_ms for degree in (2, 4))
-    assert least_ms(lengths, 64, (1, 2, 4), small) == pytest.approx(soonest)
+    assert micro_batch_bound_ms(lengths, 64, (1, 2, 4), small) == pytest.approx(soonest)

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from railx.planning.blaster import cut_batch
-from railx.planning.rounding import rounding_rows
+from railx.planning.sequence.blaster import cut_batch, rounding_rows
 from railx.workload import CostModel
 from tests.builders import drawn_batch
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.simulation import (
+from railx.planning.format.simulation import (
     SCHEDULES,
     ScheduleName,
     Shape,

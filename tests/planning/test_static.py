@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.groups import best_fit_decreasing
-from railx.planning.plan import PlanError
-from railx.planning.static import (
+from railx.planning.format.parts import PlanError
+from railx.planning.packing import best_fit_decreasing
+from railx.planning.sequence.static import (
     StaticSettings,
     best_static,
     plan_static_batch,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.planning.format.plan import Plan
 from railx.planning.make import make_plan
-from railx.planning.plan import Plan
 from railx.planning.underlay import mix_rows, on_network, remade, repriced
 from railx.settings import SettingsError
 from railx.workload.cost import build_cost_model

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.plan import PlanError
-from railx.planning.wlb import (
+from railx.planning.format.parts import PlanError
+from railx.planning.rivals.wlb import (
     WLB,
     WLBSettings,
     delayed,

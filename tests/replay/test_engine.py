@@ -122,7 +122,7 @@ def test_leases_that_stay_change_what_is_asked_and_no_time(
     """As in a run: of operations in a row on the same circuits the first asks."""
     programs = alternating(window_ns, 3, in_a_row)
     asking = replay(programs, Layout(1), mode, latency_ns)
-    holding = replay(programs, Layout(1), mode, latency_ns, held=True)
+    holding = replay(programs, Layout(1), mode, latency_ns, keep_leases=True)
     for one, other in zip(asking, holding, strict=True):
         assert (other.begin_ns, other.end_ns) == (one.begin_ns, one.end_ns)
         assert (other.stall_ns, other.reconfigurations) == (one.stall_ns, one.reconfigurations)
@@ -143,7 +143,9 @@ def test_messages_take_their_time(
     programs = alternating(window_ns, 3, in_a_row)
 
     def lasted(mode: Mode) -> set[int]:
-        rows = replay(programs, Layout(1), mode, latency_ns, held=held, message_ns=message_ns)
+        rows = replay(
+            programs, Layout(1), mode, latency_ns, keep_leases=held, message_ns=message_ns
+        )
         assert all(row.mispredictions == 0 for row in rows)
         return {row.duration_ns for row in rows if row.iteration > 0}
 
@@ -176,7 +178,7 @@ def test_every_program_ends_however_long_messages_take(
     message_ns: int,
     held: bool,
 ) -> None:
-    rows = replay(steps, model, mode, latency_ns, held=held, message_ns=message_ns)
+    rows = replay(steps, model, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     plain = replay(steps, model, "electrical", 0)
     assert [(row.rank, row.iteration) for row in rows] == [
         (row.rank, row.iteration) for row in plain

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Layout
-from railx.planning.plan import Pipeline
+from railx.planning.format.parts import Pipeline
 from railx.replay.cluster_time import RECORDED, cluster_time
 from railx.replay.engine import replay
 from railx.replay.passes import profiled_passes

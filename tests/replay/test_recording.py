@@ -11,7 +11,9 @@ import pytest
 
 from railx.fabric.circuits import Layout
 from railx.io import read_rows, write_json
-from railx.planning.plan import Pipeline, Plan, write_plan
+from railx.planning.format.files import write_plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
 from railx.replay.engine import replay
 from railx.replay.recording import cluster_programs, recorded_programs
 from railx.settings import to_dict

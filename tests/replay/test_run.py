@@ -39,9 +39,9 @@ def test_the_compiled_engine_decides_as_the_core_does(
 ) -> None:
     prepared = prepare(Programs.from_steps(steps), model)
     log: list[Logged] = []
-    rows = replay(steps, model, mode, latency_ns, log=log, held=held, message_ns=message_ns)
+    rows = replay(steps, model, mode, latency_ns, log=log, keep_leases=held, message_ns=message_ns)
     ours = replay_programs(
-        prepared, None, mode, latency_ns, held=held, message_ns=message_ns, keep_log=True
+        prepared, None, mode, latency_ns, keep_leases=held, message_ns=message_ns, keep_log=True
     )
     assert list(ours.log) == log
     assert ours.rows() == rows
@@ -71,9 +71,9 @@ def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
     for rank in steps:
         steps[rank].append(Step(0, "end"))
     log: list[Logged] = []
-    rows = replay(steps, two_to_a_server, "provisioned", 5, log=log, held=True)
+    rows = replay(steps, two_to_a_server, "provisioned", 5, log=log, keep_leases=True)
     prepared = prepare(Programs.from_steps(steps), two_to_a_server)
-    ours = replay_programs(prepared, None, "provisioned", 5, held=True, keep_log=True)
+    ours = replay_programs(prepared, None, "provisioned", 5, keep_leases=True, keep_log=True)
     assert list(ours.log) == log
     assert ours.rows() == rows
     # The two hinted it at 15 ns, and come to it 300 ns later.

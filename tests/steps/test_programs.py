@@ -23,7 +23,7 @@ from tests.steps.jobs import EXPERTS, MODEL, small
 def made(
     job: StepJob, *, electrical: bool = False, iterations: int = 1, whole: bool = False
 ) -> Programs:
-    return programs(job, electrical=electrical, iterations=iterations, whole=whole)
+    return programs(job, electrical=electrical, iterations=iterations, all_ranks=whole)
 
 
 def step_ns(
@@ -37,7 +37,7 @@ def step_ns(
 ) -> int:
     """The last step of the slowest rank, by the plain engine."""
     own = made(job, electrical=mode == "electrical", iterations=iterations, whole=whole)
-    model: Any = circuit_model(job, rule, whole=whole)
+    model: Any = circuit_model(job, rule, all_ranks=whole)
     rows = replay(own.to_steps(), model, mode, latency_ns)
     return max(row.duration_ns for row in rows if row.iteration == iterations - 1)
 
@@ -166,7 +166,7 @@ def test_programs_are_conserved(changes: dict[str, Any], whole: bool) -> None:
     """Every operation is issued and waited for once on each of its members."""
     job = small(**changes)
     own = made(job, whole=whole, iterations=2)
-    assert own.ranks == job_ranks(job, whole=whole)
+    assert own.ranks == job_ranks(job, all_ranks=whole)
     columns = own.columns
     issued, waited = (columns["does"] == DOES.index(word) for word in ("issue", "wait"))
     members = np.array([len(one.members) for one in own.configurations] or [0])

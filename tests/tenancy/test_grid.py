@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_topology
-from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.families.railx_torus.settings import RailXTorusSettings
+from railx.families.railx_hyperx import RailXHyperXSettings
+from railx.families.railx_torus import RailXTorusSettings
 from railx.settings import SettingsError
 from railx.tenancy import GridJobSettings, check_job
 from railx.tenancy.allocate import find_block, find_product
@@ -28,7 +28,7 @@ from railx.tenancy.grid import (
     usable_rails,
 )
 from railx.tenancy.settings import Wiring
-from railx.tenancy.study import place_jobs
+from railx.tenancy.study import allocate_jobs
 
 jobs = st.builds(
     lambda a, b, s: GridJobSettings(a, b, "torus" if s == "ring" and min(a, b) > 1 else s),
@@ -54,7 +54,7 @@ def test_jobs_never_share_and_never_touch_failures(
     faults = random_faults(
         grid, int(rng.integers(0, 4)), int(rng.integers(0, 5)), int(rng.integers(0, 5)), rng
     )
-    placed = place_jobs(grid, wanted, faults)
+    placed = allocate_jobs(grid, wanted, faults)
     found = [placement for placement in placed if placement is not None]
     circuits = [placement_circuits(grid, placement, faults) for placement in found]
     counts = check_placements(grid, faults, list(zip(found, circuits, strict=True)))

@@ -21,7 +21,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from railx.planning.plan import Pipeline, Plan, Slice
+from railx.planning.format.parts import Pipeline, Slice
+from railx.planning.format.plan import Plan
 from tests.plans import micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.training.parallel_program import MODEL, join, mixed_chunks
 from training.data import PackedTokens, Sequences, pack, plan_lengths

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from railx.planning.plan import Plan
-from railx.planning.schedule import Op, operations
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import Op, operations
 from railx.workload.model import ModelSettings
 from tests.builders import choice
 from tests.training.parallel_program import join, whole_sequences

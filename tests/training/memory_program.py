@@ -19,8 +19,10 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from railx.planning.plan import Pipeline, Plan, ScheduleName
-from railx.workload.memory import Held, Pass, rank_memory
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
+from railx.planning.format.simulation import ScheduleName
+from railx.workload.memory import ModelShard, Pass, rank_memory
 from railx.workload.model import ModelSettings
 from tests.builders import choice
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
@@ -50,7 +52,7 @@ class Case:
     precision: str
     sharding: str
     plan: Plan
-    held: Held
+    held: ModelShard
     passes: tuple[Pass, ...]
     checkpoint_layers: int = 0
 
@@ -72,24 +74,27 @@ def cases() -> list[Case]:
     one = (Pass(TOKENS),)
     unit = {"ranks": 4, "hold": "unit"}
     return [
-        Case("whole", LLAMA, "float32", "none", data_parallel(1), Held(3), one),
+        Case("whole", LLAMA, "float32", "none", data_parallel(1), ModelShard(3), one),
         Case(
             *("cast", LLAMA, "bfloat16", "none", data_parallel(1)),
-            *(Held(3, cast=True, compute_bytes=2), one),
+            *(ModelShard(3, cast=True, compute_bytes=2), one),
         ),
-        Case("cut", LLAMA, "float32", "zero3", data_parallel(4), Held(3, **unit), one),
+        Case("cut", LLAMA, "float32", "zero3", data_parallel(4), ModelShard(3, **unit), one),
         Case(
             *("cut_and_cast", LLAMA, "bfloat16", "zero3", data_parallel(4)),
-            *(Held(3, compute_bytes=2, **unit), one),
+            *(ModelShard(3, compute_bytes=2, **unit), one),
         ),
         Case(
             *("recomputed", LLAMA, "float32", "zero3", data_parallel(4)),
-            *(Held(3, **unit), (Pass(TOKENS, checkpoint_layers=2),), 2),
+            *(ModelShard(3, **unit), (Pass(TOKENS, checkpoint_layers=2),), 2),
         ),
-        Case("gpt", GPT, "float32", "zero3", data_parallel(4), Held(3, **unit), one),
+        Case("gpt", GPT, "float32", "zero3", data_parallel(4), ModelShard(3, **unit), one),
         Case(
             *("stage", LLAMA, "bfloat16", "zero3", piped()),
-            *(Held(2, scores=False, ranks=2, compute_bytes=2), (Pass(TOKENS, packed=False),) * 2),
+            *(
+                ModelShard(2, scores=False, ranks=2, compute_bytes=2),
+                (Pass(TOKENS, packed=False),) * 2,
+            ),
         ),
     ]
 
@@ -136,7 +141,7 @@ def stage_cases() -> list[StageCase]:
 
 
 def watched(case: StageCase) -> list[tuple[int, int, int]]:
-    """Held, predicted and most bytes of each pass of a step.
+    """ModelShard, predicted and most bytes of each pass of a step.
 
     Messages leave at once here, so that what is held does not wait for them.
     """

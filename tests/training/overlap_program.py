@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from railx.planning.plan import Pipeline
+from railx.planning.format.parts import Pipeline
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.training.sharding_program import UNEVEN, Case, settings
 from training import backend

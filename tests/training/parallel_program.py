@@ -22,15 +22,10 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from railx.planning.plan import (
-    Chunk,
-    Pipeline,
-    Plan,
-    SequenceParallelBatch,
-    Slice,
-    validate_plan,
-)
-from railx.planning.schedule import peak_live_chunks
+from railx.planning.format.files import validate_plan
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.plan import Plan, SequenceParallelBatch
+from railx.planning.format.schedule import peak_live_chunks
 from railx.workload.model import ModelSettings
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.attention import Packing, variable_length_attention

@@ -17,7 +17,8 @@ import pytest
 
 from railx.fabric import Layout
 from railx.io import read_json, read_rows, write_json
-from railx.planning.plan import Pipeline, Plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
 from railx.replay.engine import replay
 from railx.replay.recording import recorded_programs
 from tests.builders import write_corpus

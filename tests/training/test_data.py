@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from railx.planning.plan import (
-    Pipeline,
-    Slice,
-)
+from railx.planning.format.parts import Pipeline, Slice
 from tests.builders import write_corpus, write_stage_table
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.data import pack, plan_lengths, read_sequences, valid_tokens, whole_slices

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.plan import Chunk, Pipeline, validate_plan
-from railx.planning.schedule import ordered, shape_of, stage_layers
+from railx.planning.format.files import validate_plan
+from railx.planning.format.parts import Chunk, Pipeline
+from railx.planning.format.schedule import ordered, shape_of, stage_layers
 from tests.commands import ROOT, environment
 from tests.plans import chunk, pipeline_plan
 from tests.training import drawn_program

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from railx.workload.memory import Held, Kept, Memory, Pass, rank_memory
+from railx.workload.memory import Kernels, Memory, ModelShard, Pass, rank_memory
 from railx.workload.model import ModelSettings
 from tests.commands import python
 from tests.training import memory_program
@@ -44,8 +44,10 @@ def test_what_a_stage_holds_after_each_pass_is_predicted(
     assert all(held <= most for held, _, most in rows)
 
 
-def peak(held: Held, *passes: Pass, kept: Kept | None = None, model: ModelSettings = MODEL) -> int:
-    return rank_memory(model, held, passes, loss_chunk_tokens=128, kept=kept).peak_bytes
+def peak(
+    held: ModelShard, *passes: Pass, kept: Kernels | None = None, model: ModelSettings = MODEL
+) -> int:
+    return rank_memory(model, held, passes, loss_chunk_tokens=128, kernels=kept).peak_bytes
 
 
 def test_the_peak_is_the_sum_of_its_parts() -> None:
@@ -55,15 +57,15 @@ def test_the_peak_is_the_sum_of_its_parts() -> None:
 
 def test_what_saves_memory_saves_it() -> None:
     one = Pass(4096)
-    whole, cut = Held(3), Held(3, ranks=4, hold="unit")
+    whole, cut = ModelShard(3), ModelShard(3, ranks=4, hold="unit")
     assert peak(cut, one) < peak(replace(cut, hold="batch"), one) < peak(whole, one)
     assert peak(cut, replace(one, checkpoint_layers=2)) < peak(cut, one)
     assert peak(replace(cut, ranks=8), one) < peak(cut, one)
     assert peak(cut, replace(one, packed=False)) < peak(cut, one)
-    assert peak(cut, one, kept=Kept(fused_attention=True)) < peak(cut, one)
+    assert peak(cut, one, kept=Kernels(fused_attention=True)) < peak(cut, one)
     assert peak(cut, Pass(2048)) < peak(cut, one) < peak(cut, one, one)
 
 
 def test_heads_are_copied_where_a_degree_needs_them() -> None:
-    held = Held(3, ranks=4, hold="unit")
+    held = ModelShard(3, ranks=4, hold="unit")
     assert peak(held, Pass(1024, degree=2)) < peak(held, Pass(1024, degree=6))

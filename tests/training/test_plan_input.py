@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from railx.io import read_json, write_json
-from railx.planning.plan import Pipeline, Plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
 from railx.planning.planners import PLANNERS
 from railx.settings import SettingsError
 from tests.builders import checked

@@ -18,11 +18,14 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from railx.io import read_json, read_rows, read_table, write_json
-from railx.planning import BatchSettings, PlannerSettings, make_plan
-from railx.planning.again import planner_again
-from railx.planning.plan import Plan, plan_file, read_plan, write_plan
+from railx.planning.format.files import plan_file, read_plan, write_plan
+from railx.planning.format.plan import Plan
+from railx.planning.make import make_plan
+from railx.planning.planners import PlannerSettings
+from railx.planning.replan import replanner
 from railx.settings import SettingsError, load
 from railx.workload import ClusterSettings, CostModelSettings, ModelSettings
+from railx.workload.batches import BatchSettings
 from tests.builders import choice, stage_columns
 from tests.commands import environment, python
 from tests.training.test_run import (
@@ -167,7 +170,7 @@ def test_a_run_from_a_file_plans_nothing(runs: dict[str, Path]) -> None:
 @pytest.mark.parametrize("planner", ["flexsp", "static", "wlb", "any_degree"])
 def test_a_batch_planned_alone_is_that_of_the_plan(planner: str, tmp_path: Path) -> None:
     plan = made(prepared(tmp_path, sequence_parallel()), planner, 4)
-    again = planner_again(plan)
+    again = replanner(plan)
     for place in (2, 0, 1):
         assert again(place) == plan.batches[place]
 
@@ -189,7 +192,9 @@ def test_a_planner_that_is_killed_ends_the_run_with_one_line(tmp_path: Path) -> 
         # Two steps are done.
         wait_until(lambda: any((tmp_path / "out").glob("unfinished/*/checkpoint.json")), 60)
         (planner,) = [
-            process for process in members(launcher.pid) if b"railx.planning.again" in said(process)
+            process
+            for process in members(launcher.pid)
+            if b"railx.planning.replan" in said(process)
         ]
         os.kill(planner, signal.SIGKILL)
         _, error = launcher.communicate(timeout=60)

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from railx.io import read_rows, write_json
-from railx.planning.plan import read_plan
+from railx.planning.format.files import read_plan
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.cost import with_profile
-from railx.workload.memory import Held, Pass, rank_memory
+from railx.workload.memory import ModelShard, Pass, rank_memory
 from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from railx.workload.profile import Point, ProfileSettings
 from tests.builders import checked, choice, write_corpus
@@ -138,7 +138,7 @@ def test_pipelines_plan_with_no_less_than_their_runtime_keeps(
         PipelineShape(2, 2),
     ).activation_bytes(256, split, stage, recomputed)
     passes = [Pass(128, 2, 128 * split, recomputed, packed=not split)] * 3
-    held = Held(2, stage == 0, stage == 1, ranks=2)
+    held = ModelShard(2, stage == 0, stage == 1, ranks=2)
     three, one = (
         rank_memory(settings().model, held, passes[:count], loss_chunk_tokens=64).activations_bytes
         for count in (3, 1)

@@ -21,11 +21,9 @@ import pytest
 import torch
 
 from railx.io import read_json, read_rows, read_table, write_json
-from railx.planning.plan import (
-    Pipeline,
-    Plan,
-    write_plan,
-)
+from railx.planning.format.files import write_plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
 from railx.workload.model import ModelSettings
 from tests.builders import write_corpus
 from tests.commands import environment, python

@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from railx.planning.plan import (
-    Pipeline,
-    Plan,
-    PlanError,
-)
+from railx.planning.format.parts import Pipeline, PlanError
+from railx.planning.format.plan import Plan
 from railx.settings import SettingsError
 from railx.workload.model import ModelSettings
 from tests.builders import checked, choice

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_routing, build_topology
-from railx.families.torus_2d.settings import Torus2DSettings
+from railx.families.torus_2d import Torus2DSettings
 from railx.network.metrics import chip_hop_counts
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (

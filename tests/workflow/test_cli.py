@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from railx.io import read_rows, write_json, write_table
-from railx.planning.plan import read_plan
+from railx.planning.format.files import read_plan
 from railx.settings import to_dict
 from tests.builders import write_result
 from tests.commands import python

@@ -392,8 +392,8 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
             f"topologies: got 'torus_9d'; allowed (conf/topology): {ALLOWED_GROUP}",
         ),
         (
-            "topologies: [railx_hyperx, mine: base_railx]",
-            f"topologies: got 'base_railx'; allowed (conf/topology): {ALLOWED_GROUP}",
+            "topologies: [railx_hyperx, mine: base]",
+            f"topologies: got 'base'; allowed (conf/topology): {ALLOWED_GROUP}",
         ),
         (
             "topologies: {mine: torus_9d}",

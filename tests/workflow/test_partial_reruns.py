@@ -70,7 +70,7 @@ def test_nothing_changed_nothing_runs(pipeline: MadePipeline) -> None:
 
 
 def test_one_topology(pipeline: MadePipeline) -> None:
-    with pipeline.changed("conf/topology/torus_2d.yaml", "n: 2", "n: 3"):
+    with pipeline.changed("conf/topology/torus_2d.yaml", "choices:", "n: 3\nchoices:"):
         assert pipeline.jobs() == {
             "topology torus_2d",
             "metrics",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from railx.planning.plan import read_plan
+from railx.planning.format.files import read_plan
 from railx.planning.planners import PLANNERS
 from tests.workflow.test_cli import printed, refused
 

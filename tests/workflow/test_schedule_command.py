@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from railx.io import read_json, write_json
-from railx.planning.plan import Pipeline, read_plan, write_plan
-from railx.planning.schedule import pipeline_ms, schedule_name
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.schedule import pipeline_ms, schedule_name
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.workflow.test_cli import refused
 from workflow.cli import main

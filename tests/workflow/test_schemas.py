@@ -191,7 +191,7 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("experiment/gpu.yaml", lambda c: c.update(defaults=["papers"])),
         ("experiment/gpu.yaml", lambda c: c.update(runs=["no name"])),
         ("figure/base.yaml", lambda c: c.update(dpi=10)),
-        ("topology/base_railx.yaml", lambda c: c.update(lane=10)),
+        ("topology/torus_2d.yaml", lambda c: c.update(lane=10)),
         ("config.yaml", lambda c: c.update(experiment="papers")),
         ("config.yaml", lambda c: c.update(tracking="none")),
         ("stage.yaml", lambda c: c.update(topologies={})),

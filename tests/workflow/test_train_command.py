@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from railx.io import read_rows
-from railx.planning.plan import Pipeline, Plan, read_plan, write_plan
-from railx.planning.schedule import operations, ordered
+from railx.planning.format.files import read_plan, write_plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import operations, ordered
 from tests.commands import python
 from tests.plans import chunk, pipeline_plan
 from tests.workflow.test_cli import refused

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from railx.settings import SettingsError, to_dict
 from railx.workload.cost import CostModel, ShardingTraffic, build_cost_model, with_profile
-from railx.workload.memory import Held, Pass, rank_memory
+from railx.workload.memory import ModelShard, Pass, rank_memory
 from railx.workload.model import parameter_count, stage_parameters
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.workload.profile import fit_profile
@@ -284,7 +284,7 @@ def test_a_profiled_runtime_has_the_memory_that_its_states_leave(degree: int, st
     model = checked("model", "tiny")
     built = build_pipeline_cost(settings, cluster, model, 1024, PipelineShape(2, degree))
     held = rank_memory(
-        model, Held(2, stage == 0, stage == 1, degree), [Pass(1)], loss_chunk_tokens=1
+        model, ModelShard(2, stage == 0, stage == 1, degree), [Pass(1)], loss_chunk_tokens=1
     )
     steady = held.master_bytes + held.moments_bytes + held.gradients_bytes + held.gathered_bytes
     states = cluster.memory_gib * 2**30 - built.capacity_bytes(stage)

@@ -17,10 +17,10 @@ from railx.workload.profile import (
     ProfileSettings,
     compared,
     fit_profile,
-    held_out_points,
     layer_points,
     predicted_forward_ms,
     predicted_ms,
+    validation_points,
 )
 from tests.builders import checked, choice, profile_row, profile_rows, published_rows
 
@@ -91,7 +91,7 @@ def test_a_coefficient_of_zero_stays_zero(missing: int) -> None:
 def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
     exact = rows()
     layers = [one for one in exact if one["part"] == "layer" and not one["checkpointed"]]
-    points = held_out_points(layers, 3)
+    points = validation_points(layers, 3)
     held = [
         one
         for one in exact
@@ -100,8 +100,8 @@ def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
         and (one["degree"], one["context"], one["tokens"]) in points
     ]
     assert len(held) == 5
-    assert points != held_out_points(layers, 4)
-    assert points == held_out_points(layers[::-1], 3)
+    assert points != validation_points(layers, 4)
+    assert points == validation_points(layers[::-1], 3)
     for one in held:
         one["forward_ms"] *= 2
         one["backward_ms"] *= 2
@@ -134,7 +134,7 @@ def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
 def test_errors_of_passes_recomputation_and_memory_are_those_of_points_left_out() -> None:
     def off(name: str, factor: float, recomputed: bool) -> ProfileFit:
         changed = rows()
-        points = held_out_points([one for one in changed if _plain(one)], 1)
+        points = validation_points([one for one in changed if _plain(one)], 1)
         for one in changed:
             here = (one["degree"], one["context"], one["tokens"]) in points
             if here and one["part"] == "layer" and one["checkpointed"] == recomputed:

@@ -147,7 +147,8 @@ def serve_metrics(address: str, token: str | None, port: int) -> int:
 
     Each scrape asks the controller anew; while it does not answer, scrapes get 503.
     """
-    from railx.fabric.metrics import CONTENT_TYPE
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
     from railx.fabric.observer import Observer, ObserverError
 
     def text() -> str:
@@ -170,7 +171,7 @@ def serve_metrics(address: str, token: str | None, port: int) -> int:
         def _answer(self, status: int, body: str) -> None:
             data = body.encode()
             self.send_response(status)
-            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -170,7 +170,8 @@ def _chakra(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from railx.planning.plan import read_plan, sequence_lengths
+    from railx.planning.format.files import read_plan
+    from railx.planning.format.plan import sequence_lengths
 
     try:
         plan = read_plan(options.path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workflow.commands.shared import command, plan_of, print_table
 
 if TYPE_CHECKING:
-    from railx.planning.plan import PipelineBatch, Plan
+    from railx.planning.format.plan import PipelineBatch, Plan
     from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = ["add"]
@@ -81,9 +81,10 @@ def add(commands: Any) -> None:
 
 def _schedule(options: argparse.Namespace) -> int:
     from railx.io import write_json
-    from railx.planning.chrome import chrome_trace
-    from railx.planning.occupancy import cost_of
-    from railx.planning.plan import PlanError, write_plan
+    from railx.planning.format.chrome import chrome_trace
+    from railx.planning.format.files import write_plan
+    from railx.planning.format.occupancy import cost_of
+    from railx.planning.format.parts import PlanError
 
     _check_endings(options)
     plan = plan_of(options.plan)
@@ -142,7 +143,7 @@ def _check_endings(options: argparse.Namespace) -> None:
 
 def _check_virtual_stages(parts: int, plan: Plan) -> None:
     """Refuse more parts of a stage than the plan's model has layers for."""
-    from railx.planning.plan import layers_of
+    from railx.planning.format.plan import layers_of
 
     layers = layers_of(plan)
     stages = max(one.stages for batch in plan.pipeline_batches() for one in batch.pipelines)
@@ -168,20 +169,26 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
     """The plan with the schedule that was asked for, in every batch."""
-    from railx.planning.best_schedule import TOLD, TRAINED, TRIED, best_batch, with_schedule
-    from railx.planning.schedule import ordered
+    from railx.planning.format.schedule import ordered
+    from railx.planning.pipeline.best_schedule import (
+        CANDIDATE_SCHEDULES,
+        SCHEDULE_ACCOUNT_KEYS,
+        TRAINABLE_SCHEDULES,
+        best_batch,
+        with_schedule,
+    )
 
-    name, batches, own_times = options.schedule, [], plan.predictions == "own"
+    name, batches, use_plan_times = options.schedule, [], plan.predictions == "own"
     for batch in plan.pipeline_batches():
         changed = batch
         if name in ("best", "best_trained"):
-            among = TRIED if name == "best" else TRAINED
-            changed = best_batch(batch, cost, among, own_times=own_times)
+            among = CANDIDATE_SCHEDULES if name == "best" else TRAINABLE_SCHEDULES
+            changed = best_batch(batch, cost, among, use_plan_times=use_plan_times)
         elif name is not None:
             pipelines = []
             for index, pipeline in enumerate(batch.pipelines):
                 parts = options.virtual_stages or _VIRTUAL_STAGES
-                made = with_schedule(pipeline, name, cost, parts, own_times=own_times)
+                made = with_schedule(pipeline, name, cost, parts, use_plan_times=use_plan_times)
                 if made is None:
                     raise ValueError(
                         f"--schedule: got {name}; allowed for batch {batch.iteration}, pipeline"
@@ -189,7 +196,11 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
                     )
                 pipelines.append(made)
             # What was tried before was tried for another choice.
-            solver = {key: value for key, value in batch.solver.items() if key not in TOLD}
+            solver = {
+                key: value
+                for key, value in batch.solver.items()
+                if key not in SCHEDULE_ACCOUNT_KEYS
+            }
             changed = replace(batch, pipelines=tuple(pipelines), solver=solver)
         if options.explicit:
             changed = replace(
@@ -202,15 +213,15 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
 
 def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
     """A row for each stage of each pipeline."""
-    from railx.planning.occupancy import batch_starts, held_over_time, stage_times
-    from railx.planning.schedule import schedule_name, simulate_pipeline
+    from railx.planning.format.occupancy import batch_starts, memory_over_time, stage_times
+    from railx.planning.format.schedule import schedule_name, simulate_pipeline
 
     rows: list[dict[str, Any]] = []
     for index, (pipeline, start_ms) in enumerate(
         zip(batch.pipelines, batch_starts(batch), strict=True)
     ):
         simulated = simulate_pipeline(pipeline, start_ms)
-        held = held_over_time(pipeline, cost, simulated)
+        held = memory_over_time(pipeline, cost, simulated)
         for time in stage_times(simulated, start_ms):
             own = held[time.stage]
             rows.append(
@@ -235,15 +246,15 @@ def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, A
 
 
 def _compared(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, own_times: bool
+    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, use_plan_times: bool
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
-    from railx.planning.best_schedule import NAMES, with_schedule
+    from railx.planning.pipeline.best_schedule import SCHEDULE_NAMES, with_schedule
 
     rows = [_compared_row("plan", batch, cost)]
-    for name in NAMES:
+    for name in SCHEDULE_NAMES:
         made = [
-            with_schedule(one, name, cost, virtual_stages, own_times=own_times)
+            with_schedule(one, name, cost, virtual_stages, use_plan_times=use_plan_times)
             for one in batch.pipelines
         ]
         pipelines = tuple(one for one in made if one is not None)
@@ -255,15 +266,15 @@ def _compared(
 
 
 def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
-    from railx.planning.occupancy import fits, held_over_time, stage_times
-    from railx.planning.schedule import runnable, simulate_pipeline
+    from railx.planning.format.occupancy import fits, memory_over_time, stage_times
+    from railx.planning.format.schedule import runnable, simulate_pipeline
 
     simulated = [simulate_pipeline(one) for one in batch.pipelines]
     times = [time for rows in simulated for time in stage_times(rows)]
     held = [
         moment
         for pipeline, rows in zip(batch.pipelines, simulated, strict=True)
-        for own in held_over_time(pipeline, cost, rows)
+        for own in memory_over_time(pipeline, cost, rows)
         for moment in own
     ]
     busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
@@ -291,7 +302,7 @@ def _recomputed(batch: PipelineBatch, cost: PipelineCost | None) -> float | None
 
 def _orders(batch: PipelineBatch) -> list[dict[str, Any]]:
     """A row for each stage of each pipeline: what it runs, in order."""
-    from railx.planning.schedule import ordered
+    from railx.planning.format.schedule import ordered
 
     return [
         {"pipeline": index, "stage": stage, "order": " ".join(order)}
@@ -307,8 +318,8 @@ def _gib(values: Iterable[float | None]) -> float | None:
 
 
 def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
-    from railx.planning.occupancy import fits
-    from railx.planning.schedule import runnable
+    from railx.planning.format.occupancy import fits
+    from railx.planning.format.schedule import runnable
 
     note = "" if all(map(runnable, batch.pipelines)) else "; simulated only, railx train refuses it"
     if cost is not None and not all(fits(one, cost) for one in batch.pipelines):
@@ -332,7 +343,7 @@ def _draw(
     """A figure of one batch, of which one image is kept."""
     from railx.figures import FigureSettings, draw_figure
     from railx.io import write_table
-    from railx.planning.make import memory_rows, plan_rows, schedule_rows
+    from railx.planning.format.tables import memory_rows, plan_rows, schedule_rows
     from railx.settings import load
     from workflow.config import read_choice
 

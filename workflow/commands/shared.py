@@ -15,7 +15,7 @@ from railx.places import SHIPPED, WORK, is_checkout, is_work
 from workflow.stage import Settings
 
 if TYPE_CHECKING:
-    from railx.planning.plan import Plan
+    from railx.planning.format.plan import Plan
 
 __all__ = [
     "RESULTS",
@@ -55,7 +55,7 @@ def plan_of(path: Path) -> Plan:
 
     ValueError where there is none, one line that names it.
     """
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
 
     allowed = "allowed: a plan (railx plan ... --out)"
     try:

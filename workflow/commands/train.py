@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from railx.planning.schedule import runnable, schedule_name
+    from railx.planning.format.schedule import runnable, schedule_name
     from railx.settings import to_dict
     from training.settings import check_planner
     from workflow.config import compose_stage

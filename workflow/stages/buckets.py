@@ -22,7 +22,7 @@ _PARTS = ("seed", "batch", "cluster", "model", "cost_model")
 
 def run(job: Job) -> Summary:
     """Round the plan's batches up; return the worst errors of a batch."""
-    from railx.planning.rounding import rounding_rows
+    from railx.planning.sequence.blaster import rounding_rows
     from railx.settings import load
     from railx.workload import build_cost_model
     from railx.workload.batches import BatchSettings, sample_batches

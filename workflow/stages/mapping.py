@@ -150,11 +150,11 @@ def check(experiment: Experiment) -> None:
 
 def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
     from railx.families import build_topology
-    from railx.mapping.layout import place_ranks
+    from railx.mapping.layout import assign_ranks
     from railx.settings import SettingsError
 
     try:
-        place_ranks(build_topology(settings), sizes)
+        assign_ranks(build_topology(settings), sizes)
     except SettingsError as error:
         if error.key != "layout":
             raise

@@ -45,15 +45,10 @@ def run(job: Job) -> Summary:
     Schedule and memory of a sequence-parallel plan have no rows.
     """
     from railx.io import read_json, read_rows
-    from railx.planning.make import (
-        make_plan,
-        memory_rows,
-        plan_rows,
-        plan_summary,
-        schedule_rows,
-    )
-    from railx.planning.occupancy import cost_of
-    from railx.planning.plan import write_plan
+    from railx.planning.format.files import write_plan
+    from railx.planning.format.occupancy import cost_of
+    from railx.planning.format.tables import memory_rows, plan_rows, plan_summary, schedule_rows
+    from railx.planning.make import make_plan
     from railx.planning.planners import PlannerSettings
     from railx.settings import SettingsError, load
     from railx.workload.batches import BatchSettings

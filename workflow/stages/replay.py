@@ -74,7 +74,7 @@ def run(job: Job) -> Summary:
 def _passes(job: Job, trace: list[dict[str, Any]]) -> Passes:
     """What the ranks of the run compute, by its plan and a profile of its model."""
     from railx.io import read_json
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.replay.passes import profiled_passes
     from railx.settings import SettingsError, load
     from railx.workload.profile import ProfileFit

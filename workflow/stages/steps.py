@@ -67,7 +67,7 @@ def _write(job: Job) -> Summary:
         first,
         electrical=True,
         iterations=settings.sweep.iterations,
-        whole=settings.sweep.whole,
+        all_ranks=settings.sweep.whole,
     )
     summary: Summary = {"job": name, "model": first.model.name, "gpus": first.degrees.ranks}
     if "programs" in job.outputs:

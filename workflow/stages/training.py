@@ -47,7 +47,7 @@ def run(job: Job) -> Summary:
     start or broke off; what it said is above.
     """
     from railx.io import read_json
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.settings import to_dict
 
     folder = job.outputs["result"].parent
@@ -75,7 +75,7 @@ def run(job: Job) -> Summary:
 
 
 def _resolved(job: Job) -> Any:
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.settings import load
     from training.settings import RunSettings
 
@@ -202,7 +202,8 @@ _SETTINGS = (
 
 def check(experiment: Experiment) -> None:
     """Refuse runs of plans that cannot be trained."""
-    from railx.planning.best_schedule import TRAINED
+    from railx.planning.pipeline.best_schedule import TRAINABLE_SCHEDULES
+
     from railx.settings import SettingsError
     from training.settings import check_model, check_planner
 
@@ -217,11 +218,11 @@ def check(experiment: Experiment) -> None:
             ) from None
         # What "best" takes is known when the plan is.
         schedule = getattr(plan.planner, "schedule", "best")
-        if schedule not in (*TRAINED, "best", "best_trained"):
+        if schedule not in (*TRAINABLE_SCHEDULES, "best", "best_trained"):
             raise SettingsError(
                 f"plans.{run.plan}.planner.schedule",
-                f"got {schedule}, which is simulated only; allowed: {', '.join(TRAINED)},"
-                f" best_trained (run {name})",
+                f"got {schedule}, which is simulated only; allowed:"
+                f" {', '.join(TRAINABLE_SCHEDULES)}, best_trained (run {name})",
             )
         # Corpora that are lengths alone have no tokens.
         tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)

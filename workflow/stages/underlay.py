@@ -38,7 +38,7 @@ def run(job: Job) -> Summary:
     made for.
     """
     from railx.mapping.underlay import UnderlaySettings, underlays
-    from railx.planning.plan import read_plan
+    from railx.planning.format.files import read_plan
     from railx.planning.underlay import mix_rows, remade
     from railx.progress import counted
     from railx.settings import SettingsError, load

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from railx.fabric.circuits import Circuit, Configuration
-from railx.fabric.decisions.state import State
+from railx.fabric.decisions.state import ControllerState
 
 __all__ = ["Account"]
 
@@ -35,7 +35,7 @@ class _Cut:
         return f"{configuration.kind} {shown},... ({len(members)} ranks)"
 
 
-class Account(State):
+class Account(ControllerState):
     """Shows the state as plain values.
 
     An account takes space in proportion to the ranks, circuits, leases and operations,
@@ -82,7 +82,7 @@ class Account(State):
                 for rail, circuits in self._by_rail(cut("circuits", self._in_order(self.lit)))
             },
             "leased_circuits": len(self.leases),
-            "held_circuits": len(self.held),
+            "held_circuits": len(self.holds_by_circuit),
             "queued": len(self._queue),
             "open": len(self._operations),
             "tombstones": len(self._tombstones),
@@ -100,9 +100,11 @@ class Account(State):
         lit = dict(self._by_rail(cut("circuits", self._in_order(self.lit))))
         moving = dict(self._by_rail(cut("moving", self._in_order(set(self.moving.values())))))
         leased: dict[tuple[Any, ...], list[list[int]]] = {}
-        for circuit in cut("leases", sorted(self.leases.keys() | self.held.keys())):
+        for circuit in cut("leases", sorted(self.leases.keys() | self.holds_by_circuit.keys())):
             operations = tuple(sorted(self.leases.get(circuit, ())))
-            holds = tuple(sorted(self.holds[item].number for item in self.held.get(circuit, ())))
+            holds = tuple(
+                sorted(self.holds[item].number for item in self.holds_by_circuit.get(circuit, ()))
+            )
             leased.setdefault((operations, holds), []).append(list(circuit))
         waiting = [
             operation

@@ -9,7 +9,7 @@ import heapq
 
 from railx.fabric.actions import Action, GrantAction
 from railx.fabric.circuits import Circuit, Configuration, ports_of
-from railx.fabric.decisions.state import OPEN_OPERATIONS, Asked, Hold, Operation, by_rail
+from railx.fabric.decisions.state import OPEN_OPERATIONS, Asked, Hold, TrackedOperation, by_rail
 from railx.fabric.decisions.switching import Switching
 from railx.fabric.holdings import OperationKey
 
@@ -34,7 +34,7 @@ class Granting(Switching):
                 actions += self._serve(operation, now_ns)
         return actions + self._speculate() if self._touched_hints else actions
 
-    def _is_first(self, operation: Operation) -> bool:
+    def _is_first(self, operation: TrackedOperation) -> bool:
         """Whether nobody who came before waits for a port of the operation."""
         order, waiting = operation.order, self._waiting
         for port in operation.ports:  # noqa: SIM110 (asked most often of all)
@@ -42,7 +42,7 @@ class Granting(Switching):
                 return False
         return True
 
-    def _serve(self, operation: Operation, now_ns: int) -> list[Action]:
+    def _serve(self, operation: TrackedOperation, now_ns: int) -> list[Action]:
         lit = self.lit
         if lit.issuperset(operation.circuits):
             return self._grant(operation, now_ns)
@@ -57,7 +57,7 @@ class Granting(Switching):
         operation.commands += len(switches)
         return list(switches)
 
-    def _grant(self, operation: Operation, now_ns: int) -> list[Action]:
+    def _grant(self, operation: TrackedOperation, now_ns: int) -> list[Action]:
         configuration = operation.configuration
         operation.commands += self._take_ahead(configuration)
         self._stands_no_more(operation)
@@ -78,7 +78,9 @@ class Granting(Switching):
                 actions += self._grant_all(other, hold, now_ns)
         return actions
 
-    def _grant_all(self, operation: Operation, hold: Hold | None, now_ns: int) -> list[Action]:
+    def _grant_all(
+        self, operation: TrackedOperation, hold: Hold | None, now_ns: int
+    ) -> list[Action]:
         """Tell all who asked.
 
         Who has ended its part already waits for nothing, but has to know what it holds.
@@ -106,7 +108,7 @@ class Granting(Switching):
 
     def _grant_action(
         self,
-        operation: Operation,
+        operation: TrackedOperation,
         rank: int,
         now_ns: int,
         hold: int | None = None,
@@ -150,7 +152,7 @@ class Granting(Switching):
     ) -> list[Action]:
         """Answer a rank whose question crossed the grant of the lease that it holds."""
         fresh = self._last_of(rank, key[0]) < key[1]
-        operation = Operation(key, configuration, hold.circuits, frozenset())
+        operation = TrackedOperation(key, configuration, hold.circuits, frozenset())
         asked = Asked(request, now_ns, fresh and self._take_hint(rank, configuration), True)
         operation.asked[rank] = asked
         if fresh:

@@ -16,7 +16,7 @@ from railx.fabric.decisions.state import (
     OPEN_OPERATIONS,
     Asked,
     Hold,
-    Operation,
+    TrackedOperation,
     discard,
     name_of,
     passed,
@@ -42,10 +42,10 @@ class HandedBack(Leases):
         for member in configuration.members:
             discard(self._holds_of, member, configuration)
         for circuit in hold.circuits:
-            if circuit in self.held:
-                self.held[circuit].discard(configuration)
-                if not self.held[circuit]:
-                    del self.held[circuit]
+            if circuit in self.holds_by_circuit:
+                self.holds_by_circuit[circuit].discard(configuration)
+                if not self.holds_by_circuit[circuit]:
+                    del self.holds_by_circuit[circuit]
         if self._listening:
             for operation in self._by_configuration.get(configuration, {}).values():
                 self._stirred.update(self._listening.get(operation.key[0], ()))
@@ -82,17 +82,17 @@ class HandedBack(Leases):
         a former process of one. What they have asked since then they have not begun.
         """
         last = {}
-        for rank, told in begun.items():
-            known = self._last_of(rank, channel) if over is None else -1
-            last[rank] = max(told.get(channel, -1), known)
+        for rank, last_begun in begun.items():
+            recorded = self._last_of(rank, channel) if over is None else -1
+            last[rank] = max(last_begun.get(channel, -1), recorded)
             self._note_last(rank, channel, last[rank])
-        least, most = max(min(last.values()), -1 if over is None else over), max(last.values())
-        if least == most and channel not in self._by_channel and not any(still_open.values()):
+        lowest, highest = max(min(last.values()), -1 if over is None else over), max(last.values())
+        if lowest == highest and channel not in self._by_channel and not any(still_open.values()):
             # As a rule all have begun the same, and have ended it.
             return []
         numbers = {
             # Nobody honest is further ahead of its peers.
-            *range(max(least, most - OPEN_OPERATIONS) + 1, most + 1),
+            *range(max(lowest, highest - OPEN_OPERATIONS) + 1, highest + 1),
             *(number for keys in still_open.values() for name, number in keys if name == channel),
             # Questions of members that did not hold it any more.
             *self._by_channel.get(channel, ()),
@@ -108,10 +108,10 @@ class HandedBack(Leases):
                 exact = over is not None or operation.configuration in self.holds
                 here = opened | {
                     rank
-                    for rank, told in begun.items()
-                    if told.get(channel, -1) >= number
+                    for rank, last_begun in begun.items()
+                    if last_begun.get(channel, -1) >= number
                     # Not the last one: it may have been begun under another lease.
-                    and not (exact and told[channel] > number)
+                    and not (exact and last_begun[channel] > number)
                 }
                 here -= operation.asked.keys()
                 if not here:
@@ -134,7 +134,7 @@ class HandedBack(Leases):
 
     def _contradict(
         self,
-        operation: Operation,
+        operation: TrackedOperation,
         configuration: Configuration,
         begun: set[int],
         still_open: set[int],
@@ -180,7 +180,7 @@ class HandedBack(Leases):
         tombstone = self._tombstones.get(key)
         if tombstone is not None and not tombstone.untold.isdisjoint(configuration.members):
             for rank in sorted(begun & tombstone.untold):
-                self._told(key, rank)
+                self._mark_notified(key, rank)
                 if rank in still_open:
                     actions.append(self._refuse(rank, None, tombstone.message, tombstone.reason))
             return actions
@@ -203,9 +203,9 @@ class HandedBack(Leases):
         under_way = begun >= set(configuration.members)
         if under_way and not still_open:
             return actions
-        known = begun | (operation.asked.keys() if operation else set())
+        accounted = begun | (operation.asked.keys() if operation else set())
         for rank in configuration.members:
-            if rank not in known and self._last_of(rank, key[0]) >= key[1]:
+            if rank not in accounted and self._last_of(rank, key[0]) >= key[1]:
                 # Its question was refused, by this controller or the one before.
                 message = passed(rank, configuration, key)
                 if operation is not None:
@@ -235,9 +235,9 @@ class HandedBack(Leases):
         operation.granted = True
         if not message and hold.lost_port is not None:
             message = f"{hold.lost_port} during {name_of(operation)}"
-        if message and not hold.told_of_loss:
+        if message and not hold.loss_announced:
             actions += self._tell(operation, message, "lost" if lost else "port")
-        operation.told_of_loss = bool(message)
+        operation.loss_announced = bool(message)
         self._lease(operation)
         self._end_when_released(operation)
         return actions

@@ -42,7 +42,7 @@ class Identity(Restart):
         self._heard.pop(rank, None)
         self._given_up.pop(rank, None)
         for key in [key for key, item in self._tombstones.items() if rank in item.untold]:
-            self._told(key, rank)
+            self._mark_notified(key, rank)
         return None
 
     def leave(self, rank: int, reason: str, now_ns: int) -> list[Action]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from railx.fabric.actions import Action, RecallAction
 from railx.fabric.circuits import Circuit, Configuration
 from railx.fabric.decisions.listeners import Listeners
-from railx.fabric.decisions.state import Hold, Operation, by_name, ports_in_order
+from railx.fabric.decisions.state import Hold, TrackedOperation, by_name, ports_in_order
 
 __all__ = ["Leases"]
 
@@ -13,12 +13,12 @@ __all__ = ["Leases"]
 class Leases(Listeners):
     """Leases circuits and recalls what is held."""
 
-    def _lease(self, operation: Operation) -> None:
+    def _lease(self, operation: TrackedOperation) -> None:
         for circuit in operation.circuits:
             if circuit in self.lit:
                 self.leases.setdefault(circuit, set()).add(operation.key)
 
-    def _end_when_released(self, operation: Operation) -> None:
+    def _end_when_released(self, operation: TrackedOperation) -> None:
         if len(operation.released) < len(operation.asked):
             return
         self._forget(operation)
@@ -30,7 +30,7 @@ class Leases(Listeners):
                     del self.leases[circuit]
         self._touch(operation.ports)
 
-    def _hold(self, operation: Operation) -> Hold | None:
+    def _hold(self, operation: TrackedOperation) -> Hold | None:
         """Begin a held lease with the grant of ``operation``, if there may be one.
 
         Not where others wait for its ports already.
@@ -53,10 +53,10 @@ class Leases(Listeners):
         for member in configuration.members:
             self._holds_of.setdefault(member, {})[configuration] = None
         for circuit in hold.circuits:
-            self.held.setdefault(circuit, set()).add(configuration)
+            self.holds_by_circuit.setdefault(circuit, set()).add(configuration)
         return hold
 
-    def _others_wait(self, operation: Operation) -> bool:
+    def _others_wait(self, operation: TrackedOperation) -> bool:
         """Whether its ports are wanted for something else."""
         waiting, configuration = self._waiting, operation.configuration
         for port in operation.ports:
@@ -72,7 +72,7 @@ class Leases(Listeners):
         if hold is None or hold.recalled:
             return []
         hold.recalled = True
-        hold.told_of_loss = reason is not None
+        hold.loss_announced = reason is not None
         self.counters["recalls"] += len(hold.holders)
         return [
             RecallAction(rank, configuration, hold.number, reason) for rank in sorted(hold.holders)
@@ -89,11 +89,13 @@ class Leases(Listeners):
         """
         through = set() if expected is None else self._standing_before(expected)
         in_the_way: dict[Configuration, None] = {}
-        active, every = self.active, self.held
+        active, every = self.active, self.holds_by_circuit
         for port in ports_in_order(tuple(circuits)):
             here = active.get(port)
-            held = () if here is None else every.get(here, ())
-            for configuration in sorted(held, key=by_name) if len(held) > 1 else held:
+            configurations = () if here is None else every.get(here, ())
+            for configuration in (
+                sorted(configurations, key=by_name) if len(configurations) > 1 else configurations
+            ):
                 hold = self.holds[configuration]
                 if hold.recalled:
                     continue

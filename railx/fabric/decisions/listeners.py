@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from railx.fabric.actions import Action, FoundAction
 from railx.fabric.decisions.operations import Operations
-from railx.fabric.decisions.state import LISTENERS, Listener, Operation
+from railx.fabric.decisions.state import LISTENERS, Listener, TrackedOperation
 from railx.fabric.holdings import OperationKey
 
 __all__ = ["Listeners", "involved"]
@@ -62,7 +62,7 @@ class Listeners(Operations):
                 actions.append(FoundAction(rank, request, source, (channel, number)))
             elif (failed := self._failed(rank, listener)) is not None:
                 tombstone = self._tombstones[failed]
-                self._told(failed, rank)
+                self._mark_notified(failed, rank)
                 self._note_last(rank, *failed)
                 self._drop_listener(rank, request)
                 self._hear(rank, request)
@@ -73,20 +73,22 @@ class Listeners(Operations):
         """An operation that ``rank`` listens for, which failed before it came to it."""
         for key, tombstone in self._tombstones.items():
             channel, number = key
-            _, least = listener.channels.get(channel, (None, number + 1))
-            if number >= least and rank in tombstone.untold:
+            _, first = listener.channels.get(channel, (None, number + 1))
+            if number >= first and rank in tombstone.untold:
                 return key
         return None
 
-    def _stands_before(self, operation: Operation, rank: int, listener: Listener) -> int | None:
+    def _stands_before(
+        self, operation: TrackedOperation, rank: int, listener: Listener
+    ) -> int | None:
         """The sender that stands before an operation which ``rank`` listens for.
 
         None where it is none of those, where ``rank`` has asked for it already, and
         while an earlier one of the channel may have begun under a held lease.
         """
         channel, number = operation.key
-        source, least = listener.channels.get(channel, (None, 0))
-        meant = source in operation.asked and rank not in operation.asked and number >= least
+        source, first = listener.channels.get(channel, (None, 0))
+        meant = source in operation.asked and rank not in operation.asked and number >= first
         return source if meant and operation.configuration not in self.holds else None
 
 

@@ -16,8 +16,8 @@ from railx.fabric.decisions.state import (
     OPEN_OPERATIONS,
     TOMBSTONES,
     Asked,
-    Operation,
     Tombstone,
+    TrackedOperation,
     discard,
     passed,
     wired,
@@ -30,12 +30,12 @@ __all__ = ["Operations"]
 class Operations(Hints):
     """Makes, queues and ends operations."""
 
-    def _operation(self, key: OperationKey, configuration: Configuration) -> Operation:
+    def _operation(self, key: OperationKey, configuration: Configuration) -> TrackedOperation:
         """The operation of this key, made where there is none."""
         operation = self._operations.get(key)
         if operation is None:
             circuits, ports = wired(self.layout, configuration)
-            operation = Operation(key, configuration, circuits, ports, self._turn())
+            operation = TrackedOperation(key, configuration, circuits, ports, self._turn())
             self._operations[key] = operation
             self._by_channel.setdefault(key[0], {})[key[1]] = operation
             self._by_configuration.setdefault(configuration, {})[key] = operation
@@ -43,7 +43,7 @@ class Operations(Hints):
                 self._by_member.setdefault(member, {})[key] = operation
         return operation
 
-    def _forget(self, operation: Operation) -> None:
+    def _forget(self, operation: TrackedOperation) -> None:
         """Take an operation out of everything but the leases."""
         key, configuration = operation.key, operation.configuration
         if not operation.granted:
@@ -54,14 +54,14 @@ class Operations(Hints):
         for member in configuration.members:
             discard(self._by_member, member, key)
 
-    def _stand(self, operation: Operation, rank: int, asked: Asked) -> None:
+    def _stand(self, operation: TrackedOperation, rank: int, asked: Asked) -> None:
         """A member stands before an operation that is not granted."""
         operation.asked[rank] = asked
         self._expect(operation.configuration, rank, 1)
         if self._listening:
             self._stirred.update(self._listening.get(operation.key[0], ()))
 
-    def _stands_no_more(self, operation: Operation) -> None:
+    def _stands_no_more(self, operation: TrackedOperation) -> None:
         """An operation is granted or has failed: it leaves the queue."""
         for rank in operation.asked:
             self._expect(operation.configuration, rank, -1)
@@ -76,7 +76,7 @@ class Operations(Hints):
         operation.order = None
         self._touch(operation.ports)
 
-    def _enqueue(self, operation: Operation) -> None:
+    def _enqueue(self, operation: TrackedOperation) -> None:
         """All may have asked: then the operation takes its place in the queue."""
         if operation.order is not None or len(operation.asked) < len(
             operation.configuration.members
@@ -88,7 +88,7 @@ class Operations(Hints):
             self._waiting.setdefault(port, {})[operation.order] = operation
         heapq.heappush(self._touched, operation.order)
 
-    def _first_at(self, ports: Iterable[Port]) -> list[Operation]:
+    def _first_at(self, ports: Iterable[Port]) -> list[TrackedOperation]:
         """The first operation of the queue at each of these ports, in order."""
         first = {next(iter(self._waiting[port])) for port in ports if port in self._waiting}
         return [self._queue[order] for order in sorted(first)]
@@ -117,7 +117,7 @@ class Operations(Hints):
             >= OPEN_OPERATIONS
         )
 
-    def _fail(self, operation: Operation, message: str, reason: str) -> list[Action]:
+    def _fail(self, operation: TrackedOperation, message: str, reason: str) -> list[Action]:
         """End an operation that was not granted in an error for all who asked for it.
 
         Who comes to it later is told then. The caller advances.
@@ -167,10 +167,10 @@ class Operations(Hints):
             if configuration not in self.holds:
                 message = passed(rank, configuration, operation.key)
                 actions += self._fail(operation, message, "ended")
-                self._told(operation.key, rank)
+                self._mark_notified(operation.key, rank)
         return actions
 
-    def _told(self, key: OperationKey, rank: int) -> None:
+    def _mark_notified(self, key: OperationKey, rank: int) -> None:
         """A member knows that an operation failed."""
         tombstone = self._tombstones.get(key)
         if tombstone is not None:

@@ -16,7 +16,7 @@ from railx.fabric.decisions.state import (
     Expected,
     Hint,
     Listener,
-    Operation,
+    TrackedOperation,
     by_name,
     discard,
     name_of,
@@ -68,7 +68,7 @@ class Questions(Granting):
         if tombstone is not None and rank in tombstone.untold:
             # What its peers began of the channel before that, it will not come to.
             passed = self._pass(rank, key)
-            self._told(key, rank)
+            self._mark_notified(key, rank)
             self._note_last(rank, *key)
             refusal = self._refuse(rank, request, tombstone.message, tombstone.reason)
             return [*passed, refusal, *self._advance(now_ns)]
@@ -113,11 +113,11 @@ class Questions(Granting):
         that there are none as a rule.
         """
         return [
-            (member, held)
+            (member, leased)
             for member in configuration.members
-            for held in self._holds_of.get(member, ())
-            if held != configuration
-            and key[0] in (hold := self.holds[held]).channels
+            for leased in self._holds_of.get(member, ())
+            if leased != configuration
+            and key[0] in (hold := self.holds[leased]).channels
             and member in hold.holders
             and not hold.recalled
         ]
@@ -143,7 +143,9 @@ class Questions(Granting):
             if source in self._gone:
                 return [self._refuse(rank, request, self._unheard(rank, source), "lost")]
         mine = self._listeners_of.get(rank, {})
-        if (rank, request) not in mine and sum(one == rank for one, _ in mine) >= LISTENERS:
+        if (rank, request) not in mine and sum(
+            listener_rank == rank for listener_rank, _ in mine
+        ) >= LISTENERS:
             message = f"rank {rank} listens {LISTENERS} times; allowed: no more"
             return [self._refuse(rank, request, message, "limit")]
         pairs = sorted({Configuration("pair", (rank, source)) for source in sources}, key=by_name)
@@ -177,8 +179,8 @@ class Questions(Granting):
             for configuration in self._holds_of.get(rank, ()):
                 hold = self.holds[configuration]
                 report = hold.reports.get(rank)
-                known = report is None or key in report.open or key in hold.granted.get(rank, ())
-                if known and len(hold.released) < OPEN_OPERATIONS:
+                expected = report is None or key in report.open or key in hold.granted.get(rank, ())
+                if expected and len(hold.released) < OPEN_OPERATIONS:
                     hold.released.add((rank, key))
             return []
         if operation.granted:
@@ -276,7 +278,7 @@ class Questions(Granting):
         self,
         rank: int,
         request: int,
-        operation: Operation,
+        operation: TrackedOperation,
         configuration: Configuration,
         now_ns: int,
     ) -> list[Action]:
@@ -302,7 +304,7 @@ class Questions(Granting):
         key: OperationKey,
         configuration: Configuration,
         member: int,
-        held: Configuration,
+        leased: Configuration,
         now_ns: int,
     ) -> list[Action]:
         """``member`` was granted the operation on a lease of something else.
@@ -310,15 +312,15 @@ class Questions(Granting):
         Where the lease is the rank's too, the others on it wait for the rank in vain:
         those who have begun are told with their reports, the rest when they ask.
         """
-        message = disagreement(key, rank, configuration, member, held)
+        message = disagreement(key, rank, configuration, member, leased)
         refusal = self._refuse(rank, request, message, "disagree")
-        if rank not in held.members:
+        if rank not in leased.members:
             return [refusal]
         passed = self._pass(rank, key)
         self._note_last(rank, *key)
-        untold = {*configuration.members, *held.members} - {rank} - self._gone.keys()
+        untold = {*configuration.members, *leased.members} - {rank} - self._gone.keys()
         self._bury(key, message, "disagree", untold)
-        return [*passed, refusal, *self._recall(held), *self._advance(now_ns)]
+        return [*passed, refusal, *self._recall(leased), *self._advance(now_ns)]
 
     def _refuse_all(
         self,
@@ -339,7 +341,7 @@ class Questions(Granting):
             return [refusal]
         failed = [*self._pass(rank, key), *self._fail(operation, *problem)]
         self._note_last(rank, *key)
-        self._told(key, rank)
+        self._mark_notified(key, rank)
         others = [item for item in failed if not answers(item, rank, request)]
         return [refusal, *others, *self._advance(now_ns)]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from railx.fabric.actions import Action, RefuseAction
 from railx.fabric.circuits import Configuration, Port, ports_of
-from railx.fabric.decisions.state import Operation, State, name_of
+from railx.fabric.decisions.state import ControllerState, TrackedOperation, name_of
 from railx.fabric.holdings import OperationKey
 
 __all__ = ["Refusals", "disagreement"]
 
 
-class Refusals(State):
+class Refusals(ControllerState):
     """Says no, with a reason that is counted."""
 
     def _refuse(self, rank: int, request: int | None, message: str, reason: str) -> RefuseAction:
@@ -50,13 +50,13 @@ class Refusals(State):
                     return f"{self._lost_port(port)}, {needs}", "port"
         return None
 
-    def _may_have_begun(self, operation: Operation) -> str:
+    def _may_have_begun(self, operation: TrackedOperation) -> str:
         """What those who have not asked hold: under it they begin without asking."""
         names = {
-            f"rank {rank} holds {held.name}"
+            f"rank {rank} holds {leased.name}"
             for rank in set(operation.configuration.members) - operation.asked.keys()
-            for held in self._holds_of.get(rank, ())
-            if held != operation.configuration and rank in self.holds[held].holders
+            for leased in self._holds_of.get(rank, ())
+            if leased != operation.configuration and rank in self.holds[leased].holders
         }
         if not names:
             return ""
@@ -66,21 +66,23 @@ class Refusals(State):
         what = f"the {port.side} port of GPU {port.gpu} on rail {self.layout.rail(port.gpu)}"
         return f"{what} is lost ({self.lost_ports[port]})"
 
-    def _without_port(self, operation: Operation) -> str:
+    def _without_port(self, operation: TrackedOperation) -> str:
         port = next(port for port in sorted(operation.ports) if port in self.lost_ports)
         return f"{self._lost_port(port)}, but {name_of(operation)} needs it"
 
     def _unheard(self, rank: int, source: int) -> str:
         return f"rank {source} {self._gone[source]}, but rank {rank} receives from any source"
 
-    def _holders(self, operation: Operation) -> str:
+    def _holders(self, operation: TrackedOperation) -> str:
         used = {self.active[port] for port in operation.ports if port in self.active}
         names = {
             self._operations[key].configuration.name
             for circuit in used
             for key in self.leases.get(circuit, ())
         }
-        for configuration in {item for circuit in used for item in self.held.get(circuit, ())}:
+        for configuration in {
+            item for circuit in used for item in self.holds_by_circuit.get(circuit, ())
+        }:
             if self.layout.conflict(configuration, operation.configuration):
                 ranks = ", ".join(map(str, sorted(self.holds[configuration].holders)))
                 names.add(f"{configuration.name}, which rank {ranks} has not given back")
@@ -91,12 +93,12 @@ class Refusals(State):
         )
 
     def _tell(
-        self, operation: Operation, message: str, reason: str, *, but: int | None = None
+        self, operation: TrackedOperation, message: str, reason: str, *, but: int | None = None
     ) -> list[Action]:
         """Tell those who have a granted operation under way what befell it, once."""
-        if operation.told_of_loss:
+        if operation.loss_announced:
             return []
-        operation.told_of_loss = True
+        operation.loss_announced = True
         return [
             self._refuse(rank, None, message, reason)
             for rank in sorted(operation.asked)

@@ -1,7 +1,7 @@
-"""What the controller's core knows, and the small things that every room of it needs.
+"""The state of the controller's core, and helpers that every module of it uses.
 
-All of it stands in :class:`State`; the other rooms of this package add what is done
-with it, each on top of those before.
+:class:`ControllerState` has all of it. The other modules of this package derive from
+each other and add the events.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = [
     "ORDERLY",
     "TOMBSTONES",
     "Asked",
+    "ControllerState",
     "Expected",
     "Hint",
     "Hold",
     "Listener",
-    "Operation",
-    "State",
     "Tombstone",
+    "TrackedOperation",
     "by_name",
     "by_rail",
     "discard",
@@ -68,7 +68,7 @@ class Asked:
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class TrackedOperation:
     """``order`` is its place in the queue, once all members have asked.
 
     ``serial`` says which became known first.
@@ -84,7 +84,7 @@ class Operation:
     granted: bool = False
     order: int | None = None
     commands: int = 0
-    told_of_loss: bool = False
+    loss_announced: bool = False
     stall_since_ns: int | None = None
 
 
@@ -106,7 +106,7 @@ class Hold:
     released: set[tuple[int, OperationKey]] = field(default_factory=set)
     lost: dict[int, str] = field(default_factory=dict)
     recalled: bool = False
-    told_of_loss: bool = False
+    loss_announced: bool = False
     lost_port: str | None = None
     channels: set[str] = field(default_factory=set)
 
@@ -175,7 +175,7 @@ def wired(
     return circuits, ports_of(circuits)
 
 
-class State:
+class ControllerState:
     """Everything that the core remembers."""
 
     def __init__(
@@ -204,7 +204,7 @@ class State:
         self.leases: dict[Circuit, set[OperationKey]] = {}
         #: Leases that stay with their members, and which of them keep a circuit up.
         self.holds: dict[Configuration, Hold] = {}
-        self.held: dict[Circuit, set[Configuration]] = {}
+        self.holds_by_circuit: dict[Circuit, set[Configuration]] = {}
         #: Whether ranks have to present what they have begun.
         self.recovering = recovering and ranks > 0
         #: Number of the last change on each rail (numbers are the controller's, so they
@@ -221,14 +221,14 @@ class State:
         self._commands: dict[int, SwitchAction] = {}
         # Circuits that come up but lost a port on the way.
         self._spoiled: set[Circuit] = set()
-        self._operations: dict[OperationKey, Operation] = {}
-        self._by_channel: dict[str, dict[int, Operation]] = {}
-        self._by_configuration: dict[Configuration, dict[OperationKey, Operation]] = {}
-        self._by_member: dict[int, dict[OperationKey, Operation]] = {}
+        self._operations: dict[OperationKey, TrackedOperation] = {}
+        self._by_channel: dict[str, dict[int, TrackedOperation]] = {}
+        self._by_configuration: dict[Configuration, dict[OperationKey, TrackedOperation]] = {}
+        self._by_member: dict[int, dict[OperationKey, TrackedOperation]] = {}
         self._holds_of: dict[int, dict[Configuration, None]] = {}
         # Operations that all members asked for, by order, and those of each port.
-        self._queue: dict[int, Operation] = {}
-        self._waiting: dict[Port, dict[int, Operation]] = {}
+        self._queue: dict[int, TrackedOperation] = {}
+        self._waiting: dict[Port, dict[int, TrackedOperation]] = {}
         self._hints: dict[int, Hint] = {}
         self._expected: dict[Configuration, Expected] = {}
         self._ready: dict[Port, dict[Configuration, None]] = {}
@@ -306,7 +306,7 @@ def by_name(configuration: Configuration) -> str:
     return configuration.name
 
 
-def name_of(operation: Operation) -> str:
+def name_of(operation: TrackedOperation) -> str:
     return named(operation.configuration, operation.key)
 
 

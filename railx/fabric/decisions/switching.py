@@ -20,12 +20,12 @@ class Switching(HandedBack):
 
     def _can_move(self, circuits: list[Circuit]) -> bool:
         """Whether no port of ``circuits`` moves and none carries a leased circuit."""
-        moving, active, leases, held = self.moving, self.active, self.leases, self.held
+        moving, active, leases, holds = self.moving, self.active, self.leases, self.holds_by_circuit
         for port in ports_in_order(tuple(circuits)):
             if port in moving:
                 return False
             here = active.get(port)
-            if here in leases or here in held:
+            if here in leases or here in holds:
                 return False
         return True
 
@@ -60,7 +60,7 @@ class Switching(HandedBack):
         for key in sorted(self.leases.pop(circuit, ())):
             operation = self._operations[key]
             actions += self._tell(operation, f"{message} during {name_of(operation)}", "port")
-        for configuration in sorted(self.held.pop(circuit, ()), key=by_name):
+        for configuration in sorted(self.holds_by_circuit.pop(circuit, ()), key=by_name):
             self.holds[configuration].lost_port = message
             actions += self._recall(configuration, message)
         self._touch(circuit.ports)

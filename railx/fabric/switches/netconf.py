@@ -166,7 +166,7 @@ class _Session:
             )
         except Exception as error:
             # ncclient and paramiko raise classes of many kinds, and OSError.
-            raise _Broken(_one_line(error)) from None
+            raise _Broken(_single_line(error)) from None
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -202,12 +202,12 @@ class _Session:
     def out_of_service(self) -> dict[int, str]:
         """The ports that cannot carry light, and why."""
         reply = self._ask(lambda: self._manager.get(filter=("subtree", _subtree("ports"))))
-        found = {}
+        ports = {}
         for entry in reply.iter(f"{{{MODEL}}}port"):
             if (entry.findtext(f"{{{MODEL}}}in-service") or "").strip() == "false":
                 reason = entry.findtext(f"{{{MODEL}}}reason") or "the switch gives no reason"
-                found[_integer(entry, "number")] = " ".join(reason.split())
-        return found
+                ports[_integer(entry, "number")] = " ".join(reason.split())
+        return ports
 
     @property
     def notifies(self) -> bool:
@@ -223,9 +223,9 @@ class _Session:
 
         Raises _Broken where the session is over.
         """
-        found = self._manager.take_notification(timeout=timeout_s)
-        if found is not None:
-            root = ElementTree.fromstring(found.notification_xml)
+        notification = self._manager.take_notification(timeout=timeout_s)
+        if notification is not None:
+            root = ElementTree.fromstring(notification.notification_xml)
             return any(child.tag.startswith(f"{{{MODEL}}}") for child in root)
         if not self._manager.connected:
             raise _Broken("the session of its notifications is over")
@@ -236,9 +236,9 @@ class _Session:
             reply = question()
             return ElementTree.fromstring(str(reply))
         except self._errors.RPCError as error:
-            raise _Refused(_one_line(error)) from None
+            raise _Refused(_single_line(error)) from None
         except Exception as error:
-            raise _Broken(_one_line(error)) from None
+            raise _Broken(_single_line(error)) from None
 
 
 class _Rail:
@@ -615,5 +615,5 @@ def _integer(entry: ElementTree.Element, name: str) -> int:
     return int(text)
 
 
-def _one_line(error: BaseException) -> str:
+def _single_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

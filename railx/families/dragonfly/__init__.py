@@ -1,22 +1,32 @@
 """Network family ``dragonfly``: groups of switches with links between all groups."""
 
-from railx.families.dragonfly import graph, routing
-from railx.families.dragonfly.bill import BILL
-from railx.families.dragonfly.settings import DragonflySettings
+from railx.families.dragonfly.graph import (
+    DragonflySettings,
+    bisection_ports,
+    build,
+    check,
+    halves,
+    node_hop_counts,
+    ports,
+    ports_per_chip,
+    resize,
+)
+from railx.families.dragonfly.routing import route
 from railx.families.family import Family
+from railx.vocabulary.counts import Bill
 
 __all__ = ["FAMILY", "DragonflySettings"]
 
 FAMILY = Family(
     name="dragonfly",
     settings=DragonflySettings,
-    build=graph.build,
-    check=graph.check,
-    halves=graph.halves,
-    bisection_ports=graph.bisection_ports,
-    ports_per_chip=graph.ports_per_chip,
-    routings=routing.ROUTINGS,
-    route=routing.route,
-    node_hop_counts=graph.node_hop_counts,
-    bill=BILL,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "adaptive", "valiant"),
+    route=route,
+    node_hop_counts=node_hop_counts,
+    bill=Bill(ports=ports, resize=resize, copper=("leaf", "local")),
 )

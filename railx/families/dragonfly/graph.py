@@ -1,28 +1,109 @@
 """A Dragonfly: groups of switches, joined by global links (Kim 2008).
 
-All switches of a group are joined, and all groups are. ``planes`` identical networks
-stand side by side and each chip has one port in every plane, so that injection
-bandwidth can be made equal to that of other families.
+All switches of a group are joined, and all groups are. Each chip has one port in every
+one of ``planes`` identical networks, so that injection bandwidth can be made equal to
+that of other families.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.dragonfly.settings import DragonflySettings
-from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
+from railx.families.family import FamilyBase
+from railx.settings import AtLeast, NonNegative, SettingsError
+from railx.vocabulary.counts import Ports, dragonfly_hops, too_large
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links, join_links
 
 __all__ = [
+    "DragonflySettings",
     "bisection_ports",
     "build",
     "check",
     "global_pairs",
     "halves",
     "node_hop_counts",
+    "ports",
     "ports_per_chip",
+    "resize",
 ]
+
+
+@dataclass(frozen=True)
+class DragonflySettings(FamilyBase):
+    """Groups of switches, all joined inside a group, with links between any two groups.
+
+    Balanced is a = 2p = 2h; the largest network has a h + 1 groups. With fewer, every
+    pair of groups gets floor(a h / (groups - 1)) links, spread over the switches, and
+    the ports that are left stay open.
+    """
+
+    family: Literal["dragonfly"]
+
+    p: Annotated[int, AtLeast(1)] = 2
+    """Chips on a switch."""
+
+    a: Annotated[int, AtLeast(1)] = 4
+    """Switches in a group."""
+
+    h: Annotated[int, AtLeast(1)] = 2
+    """Ports of a switch to other groups."""
+
+    groups: Annotated[int, AtLeast(2)] = 9
+    """Groups, at most a h + 1, which is one global link for each pair of groups."""
+
+    planes: Annotated[int, AtLeast(1)] = 8
+    """Parallel networks, one port of each chip in every plane. Default: the ports of a
+    RailX chip (4 n = 8).
+    """
+
+    leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
+    """Time of flight between a chip and its switch, in nanoseconds. Default: an
+    assumption, half of the global links, as in the RailX simulator's fat-tree input
+    files (5 and 10 cycles).
+    """
+
+    local_latency_ns: Annotated[float, NonNegative()] = 50.0
+    """Time of flight inside a group, in nanoseconds. Default: an assumption, as long as
+    the links to chips.
+    """
+
+    global_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between groups, in nanoseconds. Default: an assumption, about 20 m
+    of fibre at 5 ns/m, as external links of RailX.
+    """
+
+    def __post_init__(self) -> None:
+        most = self.a * self.h + 1
+        if self.groups > most:
+            raise SettingsError(
+                "groups",
+                f"got {self.groups}; allowed: 2 to a * h + 1 = {most}, one global link for each"
+                f" pair of groups; the nearest is {most} (or h = {-(-(self.groups - 1) // self.a)}"
+                f" for {self.groups} groups)",
+            )
+
+    @property
+    def switches(self) -> int:
+        """Switches of one plane."""
+        return self.a * self.groups
+
+    @property
+    def chips(self) -> int:
+        return self.p * self.switches
+
+    @property
+    def links_per_pair(self) -> int:
+        """Global links between any two groups of one plane."""
+        return self.a * self.h // (self.groups - 1)
+
+
+# Graph
+
 
 IntArray = NDArray[np.int64]
 
@@ -124,7 +205,7 @@ def ports_per_chip(settings: DragonflySettings) -> int:
 
 
 def node_hop_counts(settings: DragonflySettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h).
+    """Ordered pairs of chips that are h links apart (index h).
 
     Searched from the switches of one group of one plane: all groups and planes are
     alike. A shortest path may also cross two global links in a row, which no routing of
@@ -146,8 +227,49 @@ def node_hop_counts(settings: DragonflySettings) -> IntArray:
     by_switch = np.concatenate(
         [[0, 0], np.bincount(hops.ravel()) * settings.p**2 * settings.groups]
     )
-    by_switch[0], by_switch[2] = (
-        settings.chips,
-        by_switch[2] - settings.chips,
-    )  # a chip to itself takes no link
+    # A chip to itself takes no link.
+    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips
     return by_switch
+
+
+# Bill of materials
+
+
+def ports(settings: DragonflySettings) -> Ports:
+    """Components of the groups, and their bandwidths in ports per chip.
+
+    A switch has p ports to chips, a - 1 into its group and h to other groups, all of
+    them charged: 4 p - 1 in a balanced network.
+    """
+    p, groups, planes = settings.p, settings.groups, settings.planes
+    switches = settings.switches * planes
+    terminal, local, world = p * switches, (settings.a - 1) * switches, settings.h * switches
+    cut = 2 * (groups // 2) * (groups - groups // 2) / (groups * (groups - 1))
+    return Ports(
+        chips=settings.chips,
+        port_gbps=settings.port_gbps,
+        cables={"leaf": 2 * terminal, "local": local, "global": world},
+        injection=planes,
+        all_to_all=planes * min(_delivered(settings), 1.0),
+        bisection=planes * cut * (settings.h / p),
+        electrical_switch_ports=terminal + local + world,
+    )
+
+
+def resize(settings: DragonflySettings, chips: int) -> DragonflySettings:
+    """The fewest groups with at least ``chips`` chips."""
+    group, most = settings.p * settings.a, settings.a * settings.h + 1
+    groups = max(2, math.ceil(chips / group))
+    if groups > most:
+        raise too_large(chips, most * group, f"one link between any two groups of {group} chips")
+    return replace(settings, groups=groups)
+
+
+def _delivered(settings: DragonflySettings) -> float:
+    """Uniform traffic that the links carry, in ports of a plane per chip.
+
+    The links are those inside and between groups.
+    """
+    inside, between = dragonfly_hops(settings.a, settings.groups, settings.p)
+    share = settings.h / settings.p / between
+    return min((settings.a - 1) / settings.p / inside, share) if inside else share

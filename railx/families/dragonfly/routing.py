@@ -12,15 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.dragonfly.graph import global_pairs
-from railx.families.dragonfly.settings import DragonflySettings
+from railx.families.dragonfly.graph import DragonflySettings, global_pairs
 from railx.vocabulary.routing.planes import fill_leaves, first_links
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "route"]
+__all__ = ["route"]
 
-ROUTINGS = ("min", "adaptive", "valiant")
 
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
@@ -32,25 +30,26 @@ _SECOND, _LAST, _COMMITTED = 1, 2, 3
 
 
 def route(
-    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+    settings: DragonflySettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
     """A chip enters by any of its planes and stays in it.
 
-    * ``min``: a global link of the packet's own switch to the destination's group where
+    * ``min``: a global link of the source's switch to the destination's group where
       there is one, else of another switch of the group, drawn evenly over the links
       between both groups. It is on any of the three channels, as only one phase uses
       global links.
     * ``valiant``: first over a global link of the group drawn evenly, from the group it
       leads to as ``min`` (Valiant 1982).
-    * ``adaptive``: the source's switch takes a path of ``min`` or one of its own global
-      links, by what waits for the global link and the time of flight of the whole path.
-      This is UGAL (Kim 2008) whose candidates are the switch's own links, and which
-      knows what waits for the links of its group. In static loads it goes as ``min``.
+    * ``adaptive``: the source's switch takes a path of ``min`` or one of its global
+      links, by the queue at the global link and the time of flight of the full path.
+      This is UGAL (Kim 2008) whose candidates are the links of the switch, with the
+      queues at all links of its group. In static loads it goes as ``min``.
 
     Packets for the same group go there at once in every routing.
     """
-    settings = topology.settings
-    assert isinstance(settings, DragonflySettings)
     builder = TableBuilder(
         topology,
         routing,
@@ -95,19 +94,20 @@ class _PlaneLinks:
         ]
         #: First link row of each global pool, which an adaptive router looks at.
         self.row = first_links(builder, first + self.near, first + self.far)
-        #: Places in ``near`` of the links that leave a switch, and of those between two
-        #: groups.
-        self.own = [np.flatnonzero(self.near == one).tolist() for one in switch]
+        #: Indices in ``near`` of the links that leave a switch, and of those between a
+        #: pair of groups.
+        self.leaving = [np.flatnonzero(self.near == vertex).tolist() for vertex in switch]
         self.between: dict[tuple[int, int], list[int]] = {}
-        for place, (one, other) in enumerate(
-            zip(self.group[self.near].tolist(), self.group[self.far].tolist(), strict=True)
-        ):
-            self.between.setdefault((one, other), []).append(place)
+        pairs_of_groups = zip(
+            self.group[self.near].tolist(), self.group[self.far].tolist(), strict=True
+        )
+        for index, pair in enumerate(pairs_of_groups):
+            self.between.setdefault(pair, []).append(index)
 
     def toward(self, switch: int, group: int) -> list[int]:
         """The global links that a packet at a switch may take to another group.
 
-        They are the switch's own, or else its group's.
+        They are those of the switch, or else those of its group.
         """
         ways = self.between[int(self.group[switch]), group]
         return [way for way in ways if self.near[way] == switch] or ways
@@ -129,17 +129,16 @@ def _fill_min(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> No
 
 def _fill_valiant(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
     first_heading = _LAST + 1
-    out = np.full(
-        (len(links.group), links.settings.h), -1, dtype=np.int64
-    )  # the switch's own pools, by heading
-    for switch, own in enumerate(links.own):
-        out[switch, : len(own)] = links.over[0][own]
+    # Global pools of the switches, by heading.
+    out = np.full((len(links.group), links.settings.h), -1, dtype=np.int64)
+    for switch, leaving in enumerate(links.leaving):
+        out[switch, : len(leaving)] = links.over[0][leaving]
     scatter = np.full(len(links.group), -1, dtype=np.int32)
     for switch in range(len(links.group)):
         choices, lanes = [], []
         group = links.group[switch] * links.settings.a
         for near in range(group, group + links.settings.a):
-            for heading, way in enumerate(links.own[near]):
+            for heading, way in enumerate(links.leaving[near]):
                 here = near == switch
                 pool = int(links.over[0][way]) if here else links.local_pool(switch, near, 0)
                 choices.append((pool, _SECOND if here else first_heading + heading))
@@ -190,13 +189,13 @@ def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) 
 
 
 def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
-    """Paths of ``min``, then the switch's own links to other groups.
+    """Paths of ``min``, then the links of the switch to other groups.
 
     In static loads the paths of ``min`` have all the weight.
     """
     settings = links.settings
     minimal = links.toward(switch, group)
-    others = [way for way in links.own[switch] if way not in minimal]
+    others = [way for way in links.leaving[switch] if way not in minimal]
     choices, delays = [], []
     for way in minimal:
         near = int(links.near[way])
@@ -265,10 +264,7 @@ def _fill(
 def _fill_local(
     builder: TableBuilder, links: _PlaneLinks, target: IntArray, channels: dict[int, int]
 ) -> None:
-    """Write the hop inside the destination's group.
-
-    For each state it takes that state's virtual channel.
-    """
+    """Write the hop inside the destination's group; ``channels``: by state."""
     inside = links.group[:, None] == target // links.settings.a
     for state, vc in channels.items():
         sets = builder.single(links.local[vc], state)

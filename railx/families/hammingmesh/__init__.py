@@ -1,24 +1,35 @@
 """Network family ``hammingmesh``: boards of chips with a switch for every line."""
 
 from railx.families.family import Family
-from railx.families.hammingmesh import graph, placement, rings, routing
-from railx.families.hammingmesh.bill import BILL
-from railx.families.hammingmesh.settings import HammingMeshSettings
+from railx.families.hammingmesh.graph import (
+    HammingMeshSettings,
+    bisection_ports,
+    build,
+    check,
+    grid_rings,
+    halves,
+    node_hop_counts,
+    ports,
+    resize,
+)
+from railx.families.hammingmesh.routing import route
+from railx.families.node_grids import grid_placement, ports_per_chip
+from railx.vocabulary.counts import Bill
 
 __all__ = ["FAMILY", "HammingMeshSettings"]
 
 FAMILY = Family(
     name="hammingmesh",
     settings=HammingMeshSettings,
-    build=graph.build,
-    check=graph.check,
-    halves=graph.halves,
-    bisection_ports=graph.bisection_ports,
-    ports_per_chip=graph.ports_per_chip,
-    routings=routing.ROUTINGS,
-    route=routing.route,
-    node_hop_counts=graph.node_hop_counts,
-    grid_rings=rings.grid_rings,
-    place=placement.place,
-    bill=BILL,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced", "adaptive"),
+    route=route,
+    node_hop_counts=node_hop_counts,
+    grid_rings=grid_rings,
+    placement=grid_placement,
+    bill=Bill(ports=ports, resize=resize, copper=("row", "column")),
 )

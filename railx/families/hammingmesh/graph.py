@@ -5,32 +5,104 @@ on a grid. The ports at the left and right ends of chip row y of all boards of a
 row meet in the row network of that chip row, one switch for each of the n parallel
 lanes; columns alike. Source of the layout: the HammingMesh that the RailX simulator
 compares with.
+
+A switch is in the role of a rail: through it any boards of a line make a ring each way,
+out of the plus side of one into the minus side of the next and back.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.hammingmesh.settings import HammingMeshSettings
-from railx.settings import SettingsError
-from railx.vocabulary.duplex import duplex_links
+from railx.families.node_grids import NodeGridSettings
+from railx.settings import AtLeast, Fraction, Positive, SettingsError
+from railx.vocabulary.counts import Ports, too_large
 from railx.vocabulary.grid import mesh_links
-from railx.vocabulary.topology import Links, Topology, check_size, chip_nodes, join_links
+from railx.vocabulary.grid_rings import Arc, GridRings, Link, closed_rings
+from railx.vocabulary.topology import (
+    Links,
+    Topology,
+    check_size,
+    chip_nodes,
+    duplex_links,
+    join_links,
+)
 
 __all__ = [
+    "HammingMeshSettings",
     "bisection_ports",
     "build",
     "check",
     "column_switches",
+    "grid_rings",
     "halves",
     "node_hop_counts",
-    "ports_per_chip",
+    "ports",
+    "resize",
     "row_switches",
     "side_links",
 ]
+
+
+@dataclass(frozen=True)
+class HammingMeshSettings(NodeGridSettings):
+    """Boards of m x m chips in a grid, with a switch for each row and column of boards.
+
+    Board (X, Y) is number Y * x_scale + X; its chip (x, y) adds y * m + x, as in RailX.
+    """
+
+    family: Literal["hammingmesh"]
+
+    x_scale: Annotated[int, AtLeast(2)] = 5
+    """Boards of a row."""
+
+    y_scale: Annotated[int, AtLeast(2)] = 5
+    """Boards of a column."""
+
+    switch_radix: Annotated[int, AtLeast(4)] = 10
+    """Ports of a row or column switch, two for each board of its line."""
+
+    internal_width: Annotated[float, Positive()] = 1.0
+    """Rate of an internal lane over the rate of an external port. Default: input file
+    of the RailX simulator.
+    """
+
+    taper: Annotated[float, Fraction()] = 1.0
+    """Uplinks per downlink of the two-level trees that join lines of more boards than a
+    switch has room for; 1 is non-blocking. The graph has single switches only.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x_scale, self.y_scale
+
+    def __post_init__(self) -> None:
+        largest = self.switch_radix**2 // 4
+        for key in ("x_scale", "y_scale"):
+            if getattr(self, key) > largest:
+                raise SettingsError(
+                    key,
+                    f"got {getattr(self, key)}; allowed: at most {largest} boards per line with two"
+                    f" levels of {self.switch_radix}-port switches; the nearest is {largest}",
+                )
+
+    @property
+    def boards(self) -> int:
+        return self.x_scale * self.y_scale
+
+    @property
+    def chips(self) -> int:
+        return self.boards * self.m**2
+
+
+# Graph
+
 
 IntArray = NDArray[np.int64]
 
@@ -143,13 +215,8 @@ def bisection_ports(settings: HammingMeshSettings) -> int:
     return 2 * settings.m * settings.n * shorter * (longer // 2)
 
 
-def ports_per_chip(settings: HammingMeshSettings) -> int:
-    """Ports of a chip: n on each of its 4 sides."""
-    return 4 * settings.n
-
-
 def node_hop_counts(settings: HammingMeshSettings) -> IntArray:
-    """How many ordered pairs of chips have h links between boards (index h).
+    """Ordered pairs of chips with h links between boards (index h).
 
     Two links for each dimension that differs.
     """
@@ -200,3 +267,116 @@ def _lines(
             )
         )
     return tables
+
+
+# Rings
+
+
+class BoardRings(GridRings):
+    """A ring per rail through any boards of a line, each hop over the line's switch."""
+
+    joined: ClassVar[bool] = True
+
+    def arcs(self, positions: Sequence[int], dimension: int) -> tuple[list[list[Arc]], bool]:
+        """The directed rings through positions of a line, always closed."""
+        return closed_rings([positions] * self.grid.rails), True
+
+    def arc_links(self, dimension: int, arc: Arc) -> list[Link]:
+        """Up to the switch of the rail and down from it."""
+        src, dst = self.arc_chips(dimension, arc)
+        switch = self.length(dimension) * self.grid.m**2 + arc.rail
+        # Both sides of a board of one chip are ports of that chip, the minus side
+        # first.
+        single = self.grid.m == 1
+        return [
+            (src, switch, -1, int(single and arc.plus)),
+            (switch, dst, -1, int(single and not arc.plus)),
+        ]
+
+    def vertices(self, dimension: int, lines: Sequence[int]) -> NDArray[np.int64]:
+        """The chips of all positions, then the switches of the line by rail."""
+        settings = self.topology.settings
+        assert isinstance(settings, HammingMeshSettings)
+        chips = super().vertices(dimension, lines)
+        switches = (row_switches if dimension == 0 else column_switches)(settings)[list(lines)]
+        return np.concatenate([chips, switches.reshape(len(chips), -1)], axis=1)
+
+
+def grid_rings(settings: HammingMeshSettings, topology: Topology) -> GridRings:
+    """The rings over the switches of the lines."""
+    return BoardRings(topology, settings.grid)
+
+
+# Bill of materials
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    """The lines of one dimension.
+
+    Ends at boards, uplinks of the leaves, and bounds of all-to-all and of the cut in
+    ports per chip.
+    """
+
+    ends: int
+    uplinks: int
+    all_to_all: float
+    cut: float
+
+
+def ports(settings: HammingMeshSettings) -> Ports:
+    """Components of the lines, and the bandwidths in ports per chip.
+
+    An end is a port of a board at a switch. There are 2 n of them per board and line of
+    chips, and a board has m lines in each dimension. A line of more ends than a switch
+    has ports is a two-level tree.
+    """
+    rows, columns = (
+        _dimension(settings, boards) for boards in (settings.x_scale, settings.y_scale)
+    )
+    return Ports(
+        chips=settings.chips,
+        port_gbps=settings.port_gbps,
+        cables={
+            "row": 2 * rows.ends,
+            "column": 2 * columns.ends,
+            "uplink": 2 * (rows.uplinks + columns.uplinks),
+        },
+        injection=4 * settings.n,
+        all_to_all=min(rows.all_to_all, columns.all_to_all),
+        bisection=min(rows.cut, columns.cut),
+        electrical_switch_ports=sum(line.ends + 2 * line.uplinks for line in (rows, columns)),
+    )
+
+
+def resize(settings: HammingMeshSettings, chips: int) -> HammingMeshSettings:
+    """As near to a square of boards as holds the chips."""
+    longest, boards = settings.switch_radix**2 // 4, math.ceil(chips / settings.m**2)
+    if boards > longest**2:
+        raise too_large(
+            chips,
+            longest**2 * settings.m**2,
+            f"two levels of {settings.switch_radix}-port switches in a line",
+        )
+    row = max(2, math.ceil(math.sqrt(boards) - 1e-9))
+    return replace(settings, x_scale=row, y_scale=max(2, math.ceil(boards / row)))
+
+
+def _dimension(settings: HammingMeshSettings, boards: int) -> _Dimension:
+    two_levels = 2 * boards > settings.switch_radix
+    ends = 2 * settings.m * settings.n * settings.boards
+    return _Dimension(
+        ends=ends,
+        uplinks=math.ceil(ends * settings.taper) if two_levels else 0,
+        all_to_all=min(_bounds(settings, boards, two_levels=two_levels)),
+        cut=2 * settings.n / settings.m * (settings.taper if two_levels else 1.0),
+    )
+
+
+def _bounds(settings: HammingMeshSettings, boards: int, *, two_levels: bool) -> Iterator[float]:
+    """All-to-all through the boards' ports, and through the uplinks of the leaves."""
+    port, chips = 2 * settings.n / settings.m, settings.chips
+    yield port / ((boards - 1) / boards * chips / (chips - 1))
+    under = max(1, int(settings.switch_radix / (1 + settings.taper)) // 2)
+    if two_levels and under < boards:
+        yield port * settings.taper / ((boards - under) / boards * chips / (chips - 1))

@@ -1,7 +1,7 @@
 """Routing on a HammingMesh: along the chip row, then along the chip column.
 
 A packet turns at the destination's chip column. A packet for another board of the row
-leaves on the nearer end of its own chip row (RailX simulator). The rest of the path is
+leaves on the nearer end of its chip row (RailX simulator). The rest of the path is
 not published. Here it enters the other board at the end nearer to the destination's
 chip column and walks to that column before it turns, so that every chip row and every
 chip column carries the same uniform traffic. A path passes the fewest switches, and has
@@ -17,26 +17,32 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.hammingmesh.graph import column_switches, row_switches, side_links
-from railx.families.hammingmesh.settings import HammingMeshSettings
+from railx.families.hammingmesh.graph import (
+    HammingMeshSettings,
+    column_switches,
+    row_switches,
+    side_links,
+)
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "route"]
+__all__ = ["route"]
 
-ROUTINGS = ("min", "balanced", "adaptive")
 
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
 
-#: States: how many switches are behind or not needed any more, then (``adaptive``) on
-#: the way to the chosen end of row or column.
+#: States: switches passed or not needed any more, then (``adaptive``) on the way to the
+#: chosen end of row or column.
 _START, _ROW_DONE, _COLUMN_DONE = 0, 1, 2
 _HEADING = {"row": (3, 4), "column": (5, 6)}
 
 
 def route(
-    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+    settings: HammingMeshSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
     """Row first, then column; each switch raises the virtual channel by one.
 
@@ -49,10 +55,8 @@ def route(
       path uses those, so this closes no circle of waiting packets, and fewer of them
       stand behind one that waits for another output of the switch.
     * ``adaptive``: as ``balanced``, but weighs both ends when a packet starts for the
-      row and for the column, by what waits for the ports there and the time of flight.
+      row and for the column, by the queues at the ports there and the time of flight.
     """
-    settings = topology.settings
-    assert isinstance(settings, HammingMeshSettings)
     adaptive = routing == "adaptive"
     builder = TableBuilder(
         topology,
@@ -71,11 +75,11 @@ def route(
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """One dimension: where the chips are in it, and the links to its switches.
+    """One dimension: positions of the chips, and the links to its switches.
 
-    * ``place`` and ``board`` (int[chips]): position in the board, and of the board in
-      its line. ``stride``: from chip to chip.
-    * ``up`` (int[chips, 2, n]): link rows from both ends of a chip's own line to the
+    * ``position`` and ``board`` (int[chips]): position in the board, and of the board
+      in its line. ``stride``: from chip to chip.
+    * ``up`` (int[chips, 2, n]): link rows from both ends of a chip's line to the
       switches.
     * ``down`` (int[switches, boards, 2]): from a switch to both ends of its line in
       each board. ``first_switch``: the first of these switches.
@@ -83,7 +87,7 @@ class _Line:
     """
 
     kind: Literal["row", "column"]
-    place: IntArray
+    position: IntArray
     board: IntArray
     stride: int
     up: IntArray
@@ -101,13 +105,13 @@ def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Lin
         board % settings.x_scale,
         board // settings.x_scale,
     )
-    place, beside, along, line = (x, y, board_x, board_y) if row else (y, x, board_y, board_x)
+    position, beside, along, line = (x, y, board_x, board_y) if row else (y, x, board_y, board_x)
     ends = np.stack(
         [side_links(settings, kind, 0), side_links(settings, kind, 1)], axis=-1
     )  # [line, beside, lane, board, way, end]
     return _Line(
         kind=kind,
-        place=place,
+        position=position,
         board=along,
         stride=1 if row else m,
         up=np.swapaxes(ends[line, beside, :, along, 0, :], 1, 2),
@@ -126,13 +130,15 @@ def _fill_chips(
         row.board[:, None] != row.board[to],
         column.board[:, None] != column.board[to],
     )
-    walks_x = ~crosses_x & (row.place[:, None] != row.place[to])
-    walks_y = ~crosses_y & (column.place[:, None] != column.place[to])
+    walks_x = ~crosses_x & (row.position[:, None] != row.position[to])
+    walks_y = ~crosses_y & (column.position[:, None] != column.position[to])
     at_x = ~crosses_x & ~walks_x
 
     def walk(line: _Line, channel: int) -> SetArray:
         goal = np.arange(settings.m)
-        return builder.single(_walk_pools(builder, line, goal, channel), channel)[:, line.place[to]]
+        return builder.single(_walk_pools(builder, line, goal, channel), channel)[
+            :, line.position[to]
+        ]
 
     def put(state: int, where: NDArray[np.bool_], sets: SetArray) -> None:
         builder.entry[state][chips][where] = np.broadcast_to(sets, where.shape)[where]
@@ -159,7 +165,7 @@ def _leave_sets(
     By state.
     """
     last, adaptive = settings.m - 1, builder.selection == "adaptive"
-    distance = np.stack([line.place, last - line.place], axis=1)
+    distance = np.stack([line.position, last - line.position], axis=1)
     share = _minus_share(builder, distance)
     walk = _walk_pools(builder, line, np.array([0, last]), line.channel)
     sets: dict[int, list[int]] = {line.channel: []}
@@ -189,23 +195,20 @@ def _leave_sets(
             / np.array([len(choices) for choices in by_end])[ends]
         )
         probes = [int(line.up[chip, end, 0]) for end in ends]
-        own = builder.choice_set(
+        choice_set = builder.choice_set(
             [*by_end[0], *by_end[1]],
             weights.tolist(),
             probes if adaptive else None,
             [delays[end] for end in ends] if adaptive else None,
         )
-        sets[line.channel].append(own)
+        sets[line.channel].append(choice_set)
     return {state: np.array(of_chips, dtype=np.int32) for state, of_chips in sets.items()}
 
 
 def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> None:
-    """From a switch to the nearer end of the destination's board line.
-
-    Nearer to the destination.
-    """
+    """From a switch to the end of the board line that is nearer to the destination."""
     to = builder.destinations.astype(np.int64)
-    distance = np.stack([line.place[to], settings.m - 1 - line.place[to]], axis=1)
+    distance = np.stack([line.position[to], settings.m - 1 - line.position[to]], axis=1)
     share = _minus_share(builder, distance)
     channels = _switch_channels(builder, line)
     sets = np.array(
@@ -218,9 +221,9 @@ def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _
     if (share == 0.5).any():
         by_share[0.5] = builder.merge(sets[..., 0], sets[..., 1])
     switches = slice(line.first_switch, line.first_switch + len(line.down))
-    for value, own in by_share.items():
+    for value, of_line in by_share.items():
         columns = np.flatnonzero(share == value)
-        builder.entry[line.channel + 1][switches, columns] = own[:, line.board[to[columns]]]
+        builder.entry[line.channel + 1][switches, columns] = of_line[:, line.board[to[columns]]]
 
 
 def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
@@ -229,9 +232,9 @@ def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
 
 
 def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float64]:
-    """Share of the traffic to the minus end.
+    """Share of the traffic to the minus end, by the distances to both ends.
 
-    By the distances (int[chips, 2]) to both ends.
+    ``distance``: int[chips, 2].
     """
     tie = 1.0 if builder.routing == "min" else 0.5
     return np.where(
@@ -244,6 +247,6 @@ def _walk_pools(builder: TableBuilder, line: _Line, goal: IntArray, channel: int
 
     int[chips, goals], -1 where the chip is there.
     """
-    chip = np.arange(len(line.place))[:, None]
-    step = np.sign(goal - line.place[:, None])
+    chip = np.arange(len(line.position))[:, None]
+    step = np.sign(goal - line.position[:, None])
     return builder.pools_between(chip, chip + step * line.stride, channel)

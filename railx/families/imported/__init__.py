@@ -1,19 +1,26 @@
 """Network family ``imported``: any connected network, read from a file."""
 
 from railx.families.family import Family
-from railx.families.imported import graph, routing
-from railx.families.imported.settings import ImportedSettings
+from railx.families.imported.graph import (
+    ImportedSettings,
+    bisection_ports,
+    build,
+    check,
+    halves,
+    ports_per_chip,
+    route,
+)
 
-__all__ = ["FAMILY", "ImportedSettings"]
+__all__ = ["FAMILY", "ImportedSettings", "route"]
 
 FAMILY = Family(
     name="imported",
     settings=ImportedSettings,
-    build=graph.build,
-    check=graph.check,
-    halves=graph.halves,
-    bisection_ports=graph.bisection_ports,
-    ports_per_chip=graph.ports_per_chip,
-    routings=routing.ROUTINGS,
-    route=routing.route,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "adaptive"),
+    route=route,
 )

@@ -1,7 +1,7 @@
 """Reading networks from files: GraphML and lists of links.
 
-Both come to the same :class:`Network`: chips first, then switches, and one entry for
-each full-duplex link. What a file does not say is None and left to the settings.
+Both give the same :class:`Network`: chips first, then switches, and one entry per
+full-duplex link. Values that a file leaves out are None; the settings supply them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ __all__ = ["ENDINGS", "FileLink", "Network", "read_network"]
 
 #: Endings of the files that can be read.
 ENDINGS = (".graphml", ".csv", ".txt")
-#: What a column or an edge of a file may say of a link.
+#: Attributes that a column or an edge of a file may give a link.
 _LINK_KEYS = ("gbps", "lanes", "latency_ns", "kind", "rail")
-#: How the name of a switch begins in a list of links.
+#: Prefix of the names of switches in a list of links.
 _SWITCH = "switch"
 
 
 @dataclass(frozen=True)
 class FileLink:
-    """A full-duplex link: its vertices, and what the file says of it."""
+    """A full-duplex link: its vertices, and its attributes in the file."""
 
-    one: int
-    other: int
+    ends: tuple[int, int]
     gbps: float | None = None
     latency_ns: float | None = None
     lanes: int = 1
@@ -50,7 +49,7 @@ class Network:
 
 
 def read_network(path: Path) -> Network:
-    """Read and check a file; ValueError says in one line what is wrong with it."""
+    """Read and check a file; ValueError names the first fault in one line."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"got {path}; allowed: a file that ends in {', '.join(ENDINGS)}")
     try:
@@ -92,48 +91,48 @@ def _graphml(path: Path) -> Network:
         edges.append((f"edge {number}", *ends, defaults["edge"] | _data(edge, names)))
     if graph.get("edgedefault") == "directed":
         edges = _both_ways(path, edges)
-    return _placed(path, nodes, edges)
+    return _network(path, nodes, edges)
 
 
 def _graphml_keys(
     path: Path, root: ElementTree.Element
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """The names of attributes by their keys, and what stands where there is none."""
+    """The names of attributes by their keys, and the default values."""
     names: dict[str, str] = {}
     defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
     for key in _below(root, "key"):
         name = key.get("attr.name", key.get("id", ""))
         names[key.get("id", "")] = name
         for default in _below(key, "default"):
-            for what in defaults:
-                if key.get("for") in (what, "all"):
-                    defaults[what][name] = (default.text or "").strip()
+            for element in defaults:
+                if key.get("for") in (element, "all"):
+                    defaults[element][name] = (default.text or "").strip()
     return names, defaults
 
 
 def _both_ways(
     path: Path, edges: list[tuple[str, str, str, dict[str, str]]]
 ) -> list[tuple[str, str, str, dict[str, str]]]:
-    """One edge for each two of a directed graph that are each other's way back."""
-    waiting: Counter[tuple[str, str, tuple[tuple[str, str], ...]]] = Counter()
-    kept = []
-    for place, source, target, data in edges:
-        said = tuple(sorted((key, data[key]) for key in _LINK_KEYS if key in data))
-        if waiting[target, source, said]:
-            waiting[target, source, said] -= 1
+    """One edge for every two edges of a directed graph in opposite directions."""
+    unmatched: Counter[tuple[str, str, tuple[tuple[str, str], ...]]] = Counter()
+    links = []
+    for where, source, target, data in edges:
+        attributes = tuple(sorted((key, data[key]) for key in _LINK_KEYS if key in data))
+        if unmatched[target, source, attributes]:
+            unmatched[target, source, attributes] -= 1
         else:
-            waiting[source, target, said] += 1
-            kept.append((place, source, target, data))
-    for (source, target, _), left in waiting.items():
+            unmatched[source, target, attributes] += 1
+            links.append((where, source, target, data))
+    for (source, target, _), left in unmatched.items():
         if left:
             raise ValueError(
                 f"got {path} with an edge from {source} to {target} alone; allowed: links that"
                 " lead both ways alike"
             )
-    return kept
+    return links
 
 
-def _placed(
+def _network(
     path: Path,
     nodes: Mapping[str, Mapping[str, str]],
     edges: Iterable[tuple[str, str, str, Mapping[str, str]]],
@@ -153,17 +152,17 @@ def _placed(
                 below.append((chips[-1], name))
     number_of = {name: number for number, name in enumerate([*chips, *switches])}
     links = [
-        _link(f"{path}, {place}", number_of[source], number_of[target], data)
-        for place, source, target, data in edges
+        _link(f"{path}, {where}", (number_of[source], number_of[target]), data)
+        for where, source, target, data in edges
     ]
-    leaves = [FileLink(number_of[chip], number_of[node], kind="leaf") for chip, node in below]
+    leaves = [FileLink((number_of[chip], number_of[node]), kind="leaf") for chip, node in below]
     return Network(tuple(chips), tuple(switches), (*leaves, *links))
 
 
 def _endpoints(path: Path, name: str, data: Mapping[str, str]) -> int:
-    """How many chips a node stands for: one where nothing is said."""
+    """Chips that a node represents, one by default."""
     if "endpoints" in data:
-        return int(_number(f"{path}, node {name}", "endpoints", data["endpoints"], 0, whole=True))
+        return int(_number(f"{path}, node {name}", "endpoints", data["endpoints"], 0, integer=True))
     kind = data.get("kind", "chip")
     if kind not in ("chip", _SWITCH):
         raise ValueError(f"got {path}, node {name} of kind {kind!r}; allowed: chip, switch")
@@ -179,14 +178,14 @@ def _edge_list(path: Path) -> Network:
         chips.sort(key=int)
     number_of = {name: number for number, name in enumerate([*chips, *switches])}
     links = [
-        _link(f"{path}, {place}", number_of[one], number_of[other], data)
-        for place, (one, other), data in rows
+        _link(f"{path}, {where}", (number_of[source], number_of[target]), data)
+        for where, (source, target), data in rows
     ]
     return Network(tuple(chips), tuple(switches), tuple(links))
 
 
 def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
-    """Where a link stands, its ends, and what is said of it."""
+    """The line of a link, its ends and its attributes."""
     with path.open(encoding="utf-8", newline="") as file:
         if path.suffix == ".csv":
             reader = csv.DictReader(file, strict=True)
@@ -199,11 +198,11 @@ def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
                 )
             try:
                 for row in reader:
-                    place = f"line {reader.line_num}"
+                    where = f"line {reader.line_num}"
                     if None in row or None in row.values():
-                        raise ValueError(f"got {path}, {place}; allowed: {len(columns)} columns")
-                    said = {key: row[key] for key in _LINK_KEYS if row.get(key)}
-                    yield place, (row["src"], row["dst"]), said
+                        raise ValueError(f"got {path}, {where}; allowed: {len(columns)} columns")
+                    attributes = {key: row[key] for key in _LINK_KEYS if row.get(key)}
+                    yield where, (row["src"], row["dst"]), attributes
             except csv.Error as error:
                 raise ValueError(f"got {path}, which is no CSV ({error})") from None
             return
@@ -219,35 +218,35 @@ def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
             yield f"line {number}", (words[0], words[1]), dict(zip(_LINK_KEYS, words[2:]))  # noqa: B905
 
 
-def _link(place: str, one: int, other: int, data: Mapping[str, str]) -> FileLink:
-    if one == other:
-        raise ValueError(f"got {place}, a link of a vertex to itself; allowed: two vertices")
+def _link(where: str, ends: tuple[int, int], data: Mapping[str, str]) -> FileLink:
+    if ends[0] == ends[1]:
+        raise ValueError(f"got {where}, a link of a vertex to itself; allowed: two vertices")
     kind = data.get("kind")
     if kind is not None and kind not in LINK_KINDS:
-        raise ValueError(f"got {place} with kind {kind!r}; allowed: {', '.join(LINK_KINDS)}")
-    said: dict[str, Any] = {}
+        raise ValueError(f"got {where} with kind {kind!r}; allowed: {', '.join(LINK_KINDS)}")
+    attributes: dict[str, Any] = {}
     if "gbps" in data:
-        said["gbps"] = _number(place, "gbps", data["gbps"], 0)
-        if not said["gbps"]:
-            raise ValueError(f"got {place} with gbps 0; allowed: greater than 0")
+        attributes["gbps"] = _number(where, "gbps", data["gbps"], 0)
+        if not attributes["gbps"]:
+            raise ValueError(f"got {where} with gbps 0; allowed: greater than 0")
     if "latency_ns" in data:
-        said["latency_ns"] = _number(place, "latency_ns", data["latency_ns"], 0)
+        attributes["latency_ns"] = _number(where, "latency_ns", data["latency_ns"], 0)
     if "lanes" in data:
-        said["lanes"] = int(_number(place, "lanes", data["lanes"], 1, whole=True))
+        attributes["lanes"] = int(_number(where, "lanes", data["lanes"], 1, integer=True))
     if "rail" in data:
-        said["rail"] = int(_number(place, "rail", data["rail"], -1, whole=True))
-    return FileLink(one, other, kind=kind, **said)
+        attributes["rail"] = int(_number(where, "rail", data["rail"], -1, integer=True))
+    return FileLink(ends, kind=kind, **attributes)
 
 
-def _number(place: str, key: str, text: str, least: int, *, whole: bool = False) -> float:
+def _number(where: str, key: str, text: str, minimum: int, *, integer: bool = False) -> float:
     try:
-        value: float = int(text) if whole else float(text)
+        value: float = int(text) if integer else float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or not least <= value < 2**31:
-        what = "a whole number" if whole else "a number"
+    if not math.isfinite(value) or not minimum <= value < 2**31:
+        number = "a whole number" if integer else "a number"
         raise ValueError(
-            f"got {place} with {key} {text!r}; allowed: {what} from {least} up, below {2**31:,}"
+            f"got {where} with {key} {text!r}; allowed: {number} from {minimum} up, below {2**31:,}"
         )
     return value
 
@@ -260,8 +259,9 @@ def _check(path: Path, network: Network) -> None:
         raise ValueError(f"got {path} with a name twice; allowed: a name for each vertex")
     near: list[list[int]] = [[] for _ in names]
     for link in network.links:
-        near[link.one].append(link.other)
-        near[link.other].append(link.one)
+        a, b = link.ends
+        near[a].append(b)
+        near[b].append(a)
     seen, waiting = {0}, [0]
     while waiting:
         for vertex in near[waiting.pop()]:
@@ -285,7 +285,7 @@ def _below(element: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
 
 
 def _data(element: ElementTree.Element, names: Mapping[str, str]) -> dict[str, str]:
-    """What an element says, by the names of the attributes."""
+    """The values of an element by the names of the attributes."""
     return {
         names.get(data.get("key", ""), data.get("key", "")): (data.text or "").strip()
         for data in _below(element, "data")

@@ -1,20 +1,23 @@
-"""A network from a file: its graph, and a cut through the middle of it."""
+"""A network from a file: its graph, a cut through the middle of it, shortest paths."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families.family import FamilyBase
 from railx.families.imported.files import Network, read_network
-from railx.families.imported.settings import ImportedSettings
-from railx.io import in_repository
-from railx.settings import SettingsError
+from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     INTERNAL,
+    FamilySettings,
     Links,
     Topology,
     check_size,
@@ -22,13 +25,53 @@ from railx.vocabulary.topology import (
     kind_code,
 )
 
-__all__ = ["bisection_ports", "build", "check", "halves", "ports_per_chip"]
+__all__ = [
+    "ImportedSettings",
+    "bisection_ports",
+    "build",
+    "check",
+    "halves",
+    "ports_per_chip",
+    "route",
+]
+
+
+@dataclass(frozen=True)
+class ImportedSettings(FamilyBase):
+    """A network from a file.
+
+    ``port_gbps`` is also the rate of a lane of those links that the file gives none.
+    """
+
+    family: Literal["imported"]
+
+    path: Annotated[str, NotEmpty()] = "resources/topologies/petersen.graphml"
+    """The file: GraphML (.graphml), or a list of links (.csv, .txt), as described in
+    docs/exchange.md. Default: the Petersen graph, ten chips with three ports each.
+    """
+
+    digest: str | None = None
+    """SHA-256 that the file must have; null takes any file. `railx import topology`
+    prints it.
+    """
+
+    chips_per_node: Annotated[int, AtLeast(1)] = 1
+    """Chips of a node: runs of consecutive chips of the file."""
+
+    latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight of the links that the file gives none, in nanoseconds. Default: an
+    assumption, short electrical links, as inside a RailX node.
+    """
+
+
+# Graph
+
 
 FloatArray = NDArray[np.float64]
 
 
 def check(settings: ImportedSettings) -> None:
-    """Refuse a file that is not there, is not the one that was meant, or is broken."""
+    """Refuse a file that is missing, broken or of another digest."""
     network = _network(settings)
     check_size("path", 2 * len(network.links))
     if len(network.chips) % settings.chips_per_node:
@@ -70,17 +113,17 @@ def halves(settings: ImportedSettings) -> NDArray[np.int8]:
     half[:chips] = np.arange(chips) >= chips // 2
     order = np.argsort(links.src, kind="stable")
     start = np.searchsorted(links.src[order], np.arange(topology.vertices + 1))
-    known = np.arange(topology.vertices) < chips
+    assigned = np.arange(topology.vertices) < chips
     # Each change lowers the bandwidth across the cut, so this ends.
     for _ in range(topology.vertices + 1):
         changed = False
         for switch in range(chips, topology.vertices):
-            own = order[start[switch] : start[switch + 1]]
-            near, rate = links.dst[own], links.capacity_gbps[own]
-            rate = np.where(known[near], rate, 0.0)
+            rows = order[start[switch] : start[switch + 1]]
+            near, rate = links.dst[rows], links.capacity_gbps[rows]
+            rate = np.where(assigned[near], rate, 0.0)
             better = np.int8(rate[half[near] == 1].sum() > rate[half[near] == 0].sum())
-            changed |= bool(better != half[switch]) or not known[switch]
-            half[switch], known[switch] = better, True
+            changed |= bool(better != half[switch]) or not assigned[switch]
+            half[switch], assigned[switch] = better, True
         if not changed:
             break
     return half
@@ -107,10 +150,10 @@ def ports_per_chip(settings: ImportedSettings) -> int:
 
 def _links(settings: ImportedSettings, network: Network, nodes: NDArray[np.int32]) -> Links:
     """Row 2i leads from the first vertex of link i to the other, row 2i + 1 back."""
-    ends = np.array([(link.one, link.other) for link in network.links], dtype=np.int32)
+    ends = np.array([link.ends for link in network.links], dtype=np.int32)
     src = ends.ravel()
     dst = ends[:, ::-1].ravel()
-    kind = [link.kind or _kind(link.one, link.other, nodes) for link in network.links]
+    kind = [link.kind or _kind(*link.ends, nodes) for link in network.links]
     gbps = [settings.port_gbps if link.gbps is None else link.gbps for link in network.links]
     latency_ns = [
         settings.latency_ns if link.latency_ns is None else link.latency_ns
@@ -127,15 +170,19 @@ def _links(settings: ImportedSettings, network: Network, nodes: NDArray[np.int32
     )
 
 
-def _kind(one: int, other: int, nodes: NDArray[np.int32]) -> str:
+def _kind(a: int, b: int, nodes: NDArray[np.int32]) -> str:
+    """The kind of a link between the vertices a and b."""
     chips = len(nodes)
-    if one < chips and other < chips:
-        return "internal" if nodes[one] == nodes[other] else "local"
-    return "leaf" if min(one, other) < chips else "local"
+    if a < chips and b < chips:
+        return "internal" if nodes[a] == nodes[b] else "local"
+    return "leaf" if min(a, b) < chips else "local"
 
 
 def _network(settings: ImportedSettings) -> Network:
-    """What the file holds, read once as long as it stays as it is."""
+    """The network of the file, read again only where the file has changed."""
+    # Imported here: railx.io loads pyarrow.
+    from railx.io import in_repository
+
     path = in_repository(settings.path)
     try:
         state = path.stat()
@@ -157,3 +204,78 @@ def _network(settings: ImportedSettings) -> Network:
 @lru_cache(maxsize=4)
 def _read(path: Path, changed_ns: int, size: int) -> tuple[Network, str]:
     return read_network(path), hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# Routing
+
+
+def route(
+    settings: FamilySettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """All paths with the fewest links, hop k on virtual channel k.
+
+    No cycle of waiting packets can form, whatever the graph, but there are as many
+    virtual channels as the longest of these paths has links. ``min`` draws the next
+    vertex by the bandwidth to it; ``adaptive`` takes the one with the shortest queue.
+    States: hops taken.
+    """
+    to = np.arange(topology.chips) if destinations is None else destinations
+    distance = _distances(topology, to)
+    # Chips that are no destination may be further away: all are sources.
+    longest = int(distance[: topology.chips].max())
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=longest,
+        virtual_channels=longest,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
+    for vertex, (near, gbps) in enumerate(_neighbours(topology)):
+        closer = distance[near] == distance[vertex] - 1
+        patterns, pattern_of = np.unique(closer, axis=1, return_inverse=True)
+        pattern_of = pattern_of.ravel()
+        first = 0 if vertex < topology.chips else 1
+        for hop in range(first, longest):
+            reached = (distance[vertex] > 0) & (distance[vertex] + hop <= longest)
+            if not reached.any():
+                break
+            pools = builder.pools_between(np.full(len(near), vertex), near, hop)
+            sets = np.full(patterns.shape[1], -1, dtype=np.int32)
+            for number in np.unique(pattern_of[reached]):
+                leads = patterns[:, number]
+                choices = [(int(pool), min(hop + 1, longest - 1)) for pool in pools[leads]]
+                sets[number] = builder.choice_set(choices, gbps[leads] / gbps[leads].sum())
+            builder.entry[hop][vertex] = np.where(reached, sets[pattern_of], -1)
+    return builder.build()
+
+
+def _distances(topology: Topology, to: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Links from each vertex to each destination: int[vertices, destinations]."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    links = topology.links
+    joined = csr_array(
+        (np.ones(len(links)), (links.src, links.dst)), shape=(topology.vertices,) * 2
+    )
+    # Links lead both ways, so both directions are equally long.
+    distance = dijkstra(joined, unweighted=True, indices=to)
+    return np.atleast_2d(distance).T.astype(np.int64)
+
+
+def _neighbours(topology: Topology) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """The neighbours of each vertex and the bandwidth to each, parallel links added."""
+    links = topology.links
+    key = links.src.astype(np.int64) * topology.vertices + links.dst
+    pairs, where = np.unique(key, return_inverse=True)
+    gbps = np.bincount(where, links.capacity_gbps)
+    start = np.searchsorted(pairs // topology.vertices, np.arange(topology.vertices + 1))
+    near = pairs % topology.vertices
+    return [
+        (near[begin:end].astype(np.int64), gbps[begin:end].astype(np.float64))
+        for begin, end in zip(start[:-1].tolist(), start[1:].tolist(), strict=True)
+    ]

@@ -1,27 +1,38 @@
 """Network family ``railx_dragonfly``: RailX set to a Dragonfly."""
 
 from railx.families.family import Family
-from railx.families.railx_dragonfly import checks, graph, routing
-from railx.families.railx_dragonfly.bill import BILL
-from railx.families.railx_dragonfly.settings import RailXDragonflySettings
-from railx.vocabulary.placement import place_nodes
+from railx.families.node_grids import halves, in_node_lanes_per_chip, ports_per_chip
+from railx.families.railx_dragonfly.graph import (
+    RailXDragonflySettings,
+    bisection_ports,
+    build,
+    check,
+    check_circuits,
+    node_hop_counts,
+    ports,
+    resize,
+    symmetric_sources,
+)
+from railx.families.railx_dragonfly.routing import route
+from railx.vocabulary.counts import Bill
+from railx.vocabulary.placement import node_placement
 
 __all__ = ["FAMILY", "RailXDragonflySettings"]
 
 FAMILY = Family(
     name="railx_dragonfly",
     settings=RailXDragonflySettings,
-    build=graph.build,
-    check=graph.check,
-    halves=graph.halves,
-    bisection_ports=graph.bisection_ports,
-    ports_per_chip=graph.ports_per_chip,
-    routings=routing.ROUTINGS,
-    route=routing.route,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced"),
+    route=route,
     switched=True,
-    node_hop_counts=graph.node_hop_counts,
-    symmetric_sources=graph.symmetric_sources,
-    check_circuits=checks.check_circuits,
-    place=place_nodes,
-    bill=BILL,
+    node_hop_counts=node_hop_counts,
+    symmetric_sources=symmetric_sources,
+    check_circuits=check_circuits,
+    placement=lambda settings, topology, sizes: node_placement(topology, sizes),
+    bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
 )

@@ -4,7 +4,7 @@ The column is one that leads to the right row. A path has at most three rails, o
 them along a column, and four virtual channels: a walk or a rail of phase p is on
 channel p or p + 1, and packets that need fewer rails start in a later phase. A shift of
 all rows is a symmetry of the network, so that everything depends on the difference of
-the rows alone and one row stands for all.
+the rows alone and one row represents all.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.railx_dragonfly.graph import differences, row_wiring
-from railx.families.railx_dragonfly.settings import RailXDragonflySettings
+from railx.families.railx_dragonfly.graph import RailXDragonflySettings, row_differences, row_wiring
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.routing.line_phases import (
     Phase,
@@ -26,9 +25,8 @@ from railx.vocabulary.routing.node_walks import Exits, exits, fill_final, split_
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "route"]
+__all__ = ["route"]
 
-ROUTINGS = ("min", "balanced")
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -39,7 +37,10 @@ _ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
 
 
 def route(
-    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+    settings: RailXDragonflySettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
     """Through the column that needs the fewest rails.
 
@@ -49,8 +50,6 @@ def route(
     the packet changes rows, then those on the way to a link: of the first row by column
     and link, of the column, of the last row.
     """
-    settings = topology.settings
-    assert isinstance(settings, RailXDragonflySettings)
     plan = _Plan(settings, balanced=routing == "balanced")
     builder = TableBuilder(
         topology, routing, states=plan.states, virtual_channels=4, destinations=destinations
@@ -60,7 +59,7 @@ def route(
 
 
 class _Plan:
-    """Which columns and links packets take, by difference of rows, column and chip.
+    """The columns and links of packets, by difference of rows, column and chip.
 
     There are G differences, C columns and c chips.
 
@@ -80,7 +79,7 @@ class _Plan:
         self.row = Phase(row_wiring(settings), m=settings.m, n=settings.n, dimension=0, stride=1)
         self.ports = _row_ports(settings)
         count = (self.ports >= 0).sum(axis=2)
-        self.candidates = _padded([np.flatnonzero(own) for own in count])
+        self.candidates = _padded([np.flatnonzero(columns) for columns in count])
         self.by_column = _columns_taken(count)
         uniform = np.ones((1, self.columns, self.chips))
         self.first = (
@@ -104,28 +103,28 @@ class _Plan:
         return self.column_state(self.ports.shape[2]) + link
 
     def _share_column_and_last_row(self) -> None:
-        """Follow uniform traffic to see what stands at the chips of a column.
+        """Follow uniform traffic to the chips of a column.
 
-        One flit goes from each chip to each other node.
+        One flit goes from every chip to every other node.
         """
         distance = mesh_distance(self.settings.m)
         leave, enter = _port_chips(self.settings, self.ports)
         self.across = np.zeros((self.columns, self.chips, *self.ports.shape[::2]))
         last_source = np.ones((self.columns, self.chips, self.columns))
-        # What each link of the first row carries for a share of 1 of a column.
+        # Load of the links of the first row for a share of 1 of a column.
         per_link = self.first.sum(axis=1)
         for column in range(self.columns):
-            standing = np.zeros((self.chips, self.columns, self.rows))  # [chip, b, difference]
-            standing += self.by_column[column, :, :, column]
+            arrived = np.zeros((self.chips, self.columns, self.rows))  # [chip, b, difference]
+            arrived += self.by_column[column, :, :, column]
             for a in range(self.columns):
                 for k in range(self.row.links if a != column else 0):
-                    standing[self.row.enter[a, column, k]] += (
+                    arrived[self.row.enter[a, column, k]] += (
                         per_link[a, column, k] * self.by_column[a, :, :, column]
                     )
             for rows in range(1, self.rows):
                 used = np.flatnonzero(self.ports[rows, column] >= 0)
                 if len(used):
-                    source = standing[:, :, rows].sum(axis=1)
+                    source = arrived[:, :, rows].sum(axis=1)
                     steps = distance[:, leave[rows, column, used]][None, :, None]
                     to = (
                         even_shares(source[None, None], steps)[0]
@@ -135,7 +134,7 @@ class _Plan:
                     self.across[column][:, rows, used] = to[0, :, 0]
                     for q in used.tolist():
                         last_source[column, enter[rows, column, q]] += (
-                            self.across[column, :, rows, q] @ standing[:, :, rows]
+                            self.across[column, :, rows, q] @ arrived[:, :, rows]
                         )
         self.last = (
             even_shares(last_source[None], self.row.distance)[0]
@@ -241,15 +240,15 @@ def _row_ports(settings: RailXDragonflySettings) -> IntArray:
 
     int[G, C, Q], -1 for none.
     """
-    up = differences(settings)
+    up = row_differences(settings)
     goes = np.stack([(settings.rows - up) % settings.rows, up], axis=-1)  # [column, rail, side]
     flat = goes.reshape(settings.columns, -1)
     return np.stack(
         [
             _padded(
                 [
-                    np.flatnonzero(own == rows) if rows else np.empty(0, dtype=np.int64)
-                    for own in flat
+                    np.flatnonzero(column == rows) if rows else np.empty(0, dtype=np.int64)
+                    for column in flat
                 ],
                 flat.shape[1],
             )
@@ -285,7 +284,7 @@ def _port_chips(settings: RailXDragonflySettings, ports: IntArray) -> tuple[IntA
 
 def _padded(lists: list[IntArray], width: int | None = None) -> IntArray:
     """Lists of different lengths as rows of one array, filled up with -1."""
-    longest = max(len(own) for own in lists) if width is None else width
+    longest = max(len(row) for row in lists) if width is None else width
     return np.stack(
-        [np.concatenate([own, np.full(longest - len(own), -1)]) for own in lists]
+        [np.concatenate([row, np.full(longest - len(row), -1)]) for row in lists]
     ).astype(np.int64)

@@ -19,6 +19,6 @@ last), :mod:`controller` (messages and decisions), :mod:`ranks` (programs), :mod
 from railx.replay.kernels.account import account
 from railx.replay.kernels.compiling import SOURCES
 from railx.replay.kernels.loop import run
-from railx.replay.kernels.state import State
+from railx.replay.kernels.state import EngineState
 
-__all__ = ["SOURCES", "State", "account", "run"]
+__all__ = ["SOURCES", "EngineState", "account", "run"]

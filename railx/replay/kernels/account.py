@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from railx.replay.kernels.compiling import compiled
-from railx.replay.kernels.state import R_BEGIN, R_END, Array, State
+from railx.replay.kernels.state import R_BEGIN, R_END, Array, EngineState
 
 __all__ = ["account"]
 
 
 @compiled
-def account(s: State, found: Array) -> None:
+def account(s: EngineState, totals: Array) -> None:
     """For each row of results: time computed, communicated, and both at once.
 
     Operations of one rank may overlap; its computation does not.
@@ -37,26 +37,26 @@ def account(s: State, found: Array) -> None:
             # The same moments without overlaps.
             spans = np.empty((count, 2), np.int64)
             spanned = 0
-            for place in order:
-                if spanned and starts[place] <= spans[spanned - 1, 1]:
-                    spans[spanned - 1, 1] = max(spans[spanned - 1, 1], ends[place])
+            for index in order:
+                if spanned and starts[index] <= spans[spanned - 1, 1]:
+                    spans[spanned - 1, 1] = max(spans[spanned - 1, 1], ends[index])
                 else:
-                    spans[spanned, 0], spans[spanned, 1] = starts[place], ends[place]
+                    spans[spanned, 0], spans[spanned, 1] = starts[index], ends[index]
                     spanned += 1
-            for place in range(spanned):
-                found[row, 1] += spans[place, 1] - spans[place, 0]
-            place = 0
+            for index in range(spanned):
+                totals[row, 1] += spans[index, 1] - spans[index, 0]
+            index = 0
             for at in range(step, stop):
                 since_ns = s.steps[at].computing_ns
                 if since_ns < 0 or s.steps[at].gap_ns == 0:
                     continue
                 a = min(max(since_ns, begin_ns), end_ns)
                 b = min(max(since_ns + s.steps[at].gap_ns, begin_ns), end_ns)
-                found[row, 0] += b - a
-                while place < spanned and spans[place, 1] <= a:
-                    place += 1
-                here = place
+                totals[row, 0] += b - a
+                while index < spanned and spans[index, 1] <= a:
+                    index += 1
+                here = index
                 while here < spanned and spans[here, 0] < b:
-                    found[row, 2] += max(0, min(b, spans[here, 1]) - max(a, spans[here, 0]))
+                    totals[row, 2] += max(0, min(b, spans[here, 1]) - max(a, spans[here, 0]))
                     here += 1
             step = stop

@@ -9,9 +9,9 @@ from railx.replay.kernels.compiling import called
 from railx.replay.kernels.containers import push, put
 from railx.replay.kernels.state import (
     COMMANDS,
-    HELD,
     HINTED,
     LATENCY_NS,
+    LEASES_LAST,
     LOG_CIRCUIT,
     LOG_SWITCH,
     LOGGED,
@@ -19,7 +19,7 @@ from railx.replay.kernels.state import (
     OPERATIONS,
     SWITCHED,
     Array,
-    State,
+    EngineState,
 )
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 
 
 @called
-def watch(s: State, watcher: int, port: int) -> None:
+def watch(s: EngineState, watcher: int, port: int) -> None:
     """A channel or a configuration waits for a change at a port."""
     s.watchers[watcher].watches = port
     s.watchers[watcher].before, s.watchers[watcher].following = -1, s.ports[port].watched
@@ -49,7 +49,7 @@ def watch(s: State, watcher: int, port: int) -> None:
 
 
 @called
-def unwatch(s: State, watcher: int) -> None:
+def unwatch(s: EngineState, watcher: int) -> None:
     """It waits for none any more."""
     port = s.watchers[watcher].watches
     if port < 0:
@@ -65,7 +65,7 @@ def unwatch(s: State, watcher: int) -> None:
 
 
 @called
-def look_at(s: State, watcher: int) -> None:
+def look_at(s: EngineState, watcher: int) -> None:
     """An operation or a configuration is looked at again in this event."""
     unwatch(s, watcher)
     if s.watchers[watcher].looked_at:
@@ -81,7 +81,7 @@ def look_at(s: State, watcher: int) -> None:
 
 
 @called
-def touch(s: State, port: int) -> None:
+def touch(s: EngineState, port: int) -> None:
     """Something has changed at a port.
 
     Where leases last, a hint does not only wait for its ports: it may recall a lease
@@ -89,29 +89,29 @@ def touch(s: State, port: int) -> None:
     """
     while s.ports[port].watched >= 0:
         look_at(s, s.ports[port].watched)
-    if s.n[HELD]:
-        for place in range(s.ports[port].users, s.ports[port].users_stop):
-            if s.configurations[s.items[place]].turn >= 0:
-                look_at(s, len(s.channels) + s.items[place])
+    if s.n[LEASES_LAST]:
+        for index in range(s.ports[port].users, s.ports[port].users_stop):
+            if s.configurations[s.items[index]].turn >= 0:
+                look_at(s, len(s.channels) + s.items[index])
 
 
 @called
-def touch_all(s: State, configuration: int) -> None:
+def touch_all(s: EngineState, configuration: int) -> None:
     """Something has changed at all ports of a configuration."""
-    for place in range(
+    for index in range(
         s.configurations[configuration].ports, s.configurations[configuration].ports_stop
     ):
-        touch(s, s.items[place])
+        touch(s, s.items[index])
 
 
 @called
-def find_starting(s: State, configuration: int) -> int:
+def find_starting(s: EngineState, configuration: int) -> int:
     """Note the circuits that are neither up nor coming up; -1 where all are up."""
     count, missing = 0, False
-    for place in range(
+    for index in range(
         s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
     ):
-        circuit = s.items[place]
+        circuit = s.items[index]
         if not s.circuits[circuit].lit:
             missing = True
             if s.ports[s.items[s.circuits[circuit].ends]].moving != circuit:
@@ -121,10 +121,10 @@ def find_starting(s: State, configuration: int) -> int:
 
 
 @called
-def in_the_way(s: State, count: int) -> int:
+def in_the_way(s: EngineState, count: int) -> int:
     """A port that keeps the noted circuits from coming up, -1 where none does."""
-    for place in range(count):
-        circuit = s.starting[place]
+    for index in range(count):
+        circuit = s.starting[index]
         for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
             port = s.items[at]
             if s.ports[port].moving >= 0 or (
@@ -135,10 +135,10 @@ def in_the_way(s: State, count: int) -> int:
 
 
 @called
-def queue_in_the_way(s: State, count: int) -> int:
+def queue_in_the_way(s: EngineState, count: int) -> int:
     """A port of the noted circuits for which an operation waits, -1 for none."""
-    for place in range(count):
-        circuit = s.starting[place]
+    for index in range(count):
+        circuit = s.starting[index]
         for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
             if s.queue[s.items[at], 0] >= 0:
                 return s.items[at]
@@ -146,33 +146,33 @@ def queue_in_the_way(s: State, count: int) -> int:
 
 
 @called
-def lease(s: State, configuration: int, change: int) -> None:
+def lease(s: EngineState, configuration: int, change: int) -> None:
     """The circuits of a configuration are in use once more, or once less."""
-    for place in range(
+    for index in range(
         s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
     ):
-        s.circuits[s.items[place]].leases += change
+        s.circuits[s.items[index]].leases += change
 
 
 @called
-def note(s: State, decision: int, what: int) -> None:
+def note(s: EngineState, decision: int, what: int) -> None:
     """Add to the log where there is room, and count it in any case."""
-    place = s.n[LOGGED]
+    index = s.n[LOGGED]
     s.n[LOGGED] += 1
-    if place < len(s.log):
-        s.log[place, 0], s.log[place, 1], s.log[place, 2] = s.n[NOW], decision, what
+    if index < len(s.log):
+        s.log[index, 0], s.log[index, 1], s.log[index, 2] = s.n[NOW], decision, what
 
 
 @called
-def switch(s: State, heap: Array, count: int) -> int:
+def switch(s: EngineState, heap: Array, count: int) -> int:
     """One command for each rail of the noted circuits; returns how many."""
-    commands, place = 0, 0
-    while place < count:
-        rail = s.circuits[s.starting[place]].rail
-        stop = place
+    commands, index = 0, 0
+    while index < count:
+        rail = s.circuits[s.starting[index]].rail
+        stop = index
         while stop < count and s.circuits[s.starting[stop]].rail == rail:
             stop += 1
-        for at in range(place, stop):
+        for at in range(index, stop):
             circuit = s.starting[at]
             for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                 old = s.ports[s.items[mine]].active
@@ -184,26 +184,26 @@ def switch(s: State, heap: Array, count: int) -> int:
                 for its in range(s.circuits[old].users, s.circuits[old].users_stop):
                     s.configurations[s.items[its]].ahead = 0
         note(s, LOG_SWITCH, rail)
-        for at in range(place, stop):
+        for at in range(index, stop):
             circuit = s.starting[at]
             note(s, LOG_CIRCUIT, circuit)
             s.circuits[circuit].following = s.starting[at + 1] if at + 1 < stop else -1
             for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                 s.ports[s.items[mine]].moving = circuit
         # A hint may have waited for who has now the switch at work for both.
-        for at in range(place, stop):
+        for at in range(index, stop):
             circuit = s.starting[at]
             for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                 touch(s, s.items[mine])
-        push(heap, s, s.n[LATENCY_NS], SWITCHED, s.starting[place], 0)
+        push(heap, s, s.n[LATENCY_NS], SWITCHED, s.starting[index], 0)
         commands += 1
-        place = stop
+        index = stop
     s.n[COMMANDS] += commands
     return commands
 
 
 @called
-def come_up(s: State, circuit: int) -> None:
+def come_up(s: EngineState, circuit: int) -> None:
     """A switch has carried out the command that begins with ``circuit``."""
     following = circuit
     while following >= 0:
@@ -220,10 +220,10 @@ def come_up(s: State, circuit: int) -> None:
 
 
 @called
-def conflict(s: State, one: int, other: int) -> bool:
+def conflict(s: EngineState, first: int, second: int) -> bool:
     """Whether two configurations cannot be up together."""
-    for a in range(s.configurations[one].circuits, s.configurations[one].circuits_stop):
-        for b in range(s.configurations[other].circuits, s.configurations[other].circuits_stop):
+    for a in range(s.configurations[first].circuits, s.configurations[first].circuits_stop):
+        for b in range(s.configurations[second].circuits, s.configurations[second].circuits_stop):
             if s.items[a] == s.items[b]:
                 continue
             for x in range(s.circuits[s.items[a]].ends, s.circuits[s.items[a]].ends_stop):

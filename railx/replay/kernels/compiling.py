@@ -1,14 +1,14 @@
 """How the engine's loops are compiled, and kept on disk.
 
-The compiler keeps what it made of a function by that function's file alone; of what is
-called in other files it sees no change. So every loop takes the :class:`State`, and the
-type of one of its arrays bears a digest of all files here (:data:`SOURCES`). Where one
-of them has changed, the types are new ones, and everything is compiled anew.
+Numba caches a compiled function by the function's own file and does not see changes in
+the files that it calls. So every loop takes the :class:`EngineState`, and the type of
+one of its arrays carries a digest of all files here (:data:`SOURCES`). Where a file has
+changed, the types are new and Numba compiles everything again.
 
-Compiling is quick because of two things. A tuple of arrays would be passed number by
-number, several hundred of them with each call; so the loop lends its callees a pointer
-to the tuple (:func:`lent`). And whole numbers are all of one type in a call, so that
-each function is compiled once for every sort of arrays.
+Two measures shorten the compilation. Numba passes a tuple of arrays field by field,
+several hundred values with each call; so the loop gives its callees a pointer to the
+tuple (:func:`lent`). And all integers have one type in a call, so that each function is
+compiled once for every kind of arrays.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _digest() -> str:
-    found = sha256()
+    digest = sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 #: A type whose one field is named after the texts of all files here.
@@ -67,8 +67,8 @@ class _LentFields(AttributeTemplate):  # type: ignore[misc]
 def _load(context: Any, builder: Any, lent: Lent, pointer: Any, name: str) -> Any:
     index = lent.dtype.fields.index(name)
     kind = lent.dtype.types[index]
-    place = cgutils.gep_inbounds(builder, pointer, 0, index)
-    loaded = context.data_model_manager[kind].load_from_data_pointer(builder, place)
+    address = cgutils.gep_inbounds(builder, pointer, 0, index)
+    loaded = context.data_model_manager[kind].load_from_data_pointer(builder, address)
     return impl_ret_borrowed(context, builder, kind, loaded)
 
 
@@ -78,9 +78,9 @@ def lent(typing: Any, arrays: Any) -> Any:
 
     def store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         model = context.data_model_manager[signature.args[0]]
-        place = cgutils.alloca_once(builder, model.get_data_type())
-        builder.store(model.as_data(builder, arguments[0]), place)
-        return place
+        address = cgutils.alloca_once(builder, model.get_data_type())
+        builder.store(model.as_data(builder, arguments[0]), address)
+        return address
 
     return Lent(arrays)(arrays), store
 
@@ -92,10 +92,12 @@ def called(function: Function) -> Function:
     64 bits, and so do truths.
     """
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    made = njit(error_model="numpy", _nrt=False, **wrappers)(function)
-    resolve = made.get_call_template
-    made.get_call_template = lambda kinds, named: resolve(tuple(map(_wide, kinds)), named)
-    return cast("Function", made)
+    compiled_function = njit(error_model="numpy", _nrt=False, **wrappers)(function)
+    resolve = compiled_function.get_call_template
+    compiled_function.get_call_template = lambda kinds, named: resolve(
+        tuple(map(_wide, kinds)), named
+    )
+    return cast("Function", compiled_function)
 
 
 def _wide(kind: Any) -> Any:

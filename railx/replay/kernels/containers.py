@@ -6,40 +6,40 @@
 from __future__ import annotations
 
 from railx.replay.kernels.compiling import called
-from railx.replay.kernels.state import HEAP, NOW, PUSHED, Array, State
+from railx.replay.kernels.state import HEAP, NOW, PUSHED, Array, EngineState
 
-__all__ = ["append", "pop", "push", "put", "take_least", "unlink"]
+__all__ = ["append", "pop", "push", "put", "take_first", "unlink"]
 
 
 @called
-def push(heap: Array, s: State, after_ns: int, kind: int, a: int, b: int) -> None:
+def push(heap: Array, s: EngineState, after_ns: int, kind: int, a: int, b: int) -> None:
     """Add an event; of those of one moment the first added is the first."""
     n = s.n
     time_ns = n[NOW] + after_ns
-    place = n[HEAP]
+    position = n[HEAP]
     n[HEAP] += 1
     order = n[PUSHED]
     n[PUSHED] += 1
-    while place > 0:
-        above = (place - 1) >> 1
+    while position > 0:
+        above = (position - 1) >> 1
         if heap[above].time_ns <= time_ns:
             break
-        heap[place] = heap[above]
-        place = above
-    event = heap[place]
+        heap[position] = heap[above]
+        position = above
+    event = heap[position]
     event.time_ns, event.order, event.kind, event.a, event.b = time_ns, order, kind, a, b
 
 
 @called
-def pop(heap: Array, s: State) -> None:
+def pop(heap: Array, s: EngineState) -> None:
     """Drop the first event."""
     n = s.n
     n[HEAP] -= 1
     size = n[HEAP]
     time_ns, order = heap[size].time_ns, heap[size].order
-    place = 0
+    position = 0
     while True:
-        below = 2 * place + 1
+        below = 2 * position + 1
         if below >= size:
             break
         other = below + 1
@@ -54,44 +54,44 @@ def pop(heap: Array, s: State) -> None:
             time_ns == heap[below].time_ns and order < heap[below].order
         ):
             break
-        heap[place] = heap[below]
-        place = below
-    heap[place] = heap[size]
+        heap[position] = heap[below]
+        position = below
+    heap[position] = heap[size]
 
 
 @called
 def put(small: Array, n: Array, which: int, key: int, value: int) -> None:
     """Add to a heap of pairs, whose size is a counter."""
-    place = n[which]
+    position = n[which]
     n[which] += 1
-    while place > 0:
-        above = (place - 1) >> 1
+    while position > 0:
+        above = (position - 1) >> 1
         if small[above].key <= key:
             break
-        small[place] = small[above]
-        place = above
-    small[place].key, small[place].value = key, value
+        small[position] = small[above]
+        position = above
+    small[position].key, small[position].value = key, value
 
 
 @called
-def take_least(small: Array, n: Array, which: int) -> int:
+def take_first(small: Array, n: Array, which: int) -> int:
     """Take the value with the least key out of a heap of pairs."""
     value = small[0].value
     n[which] -= 1
     size = n[which]
     key = small[size].key
-    place = 0
+    position = 0
     while True:
-        below = 2 * place + 1
+        below = 2 * position + 1
         if below >= size:
             break
         if below + 1 < size and small[below + 1].key < small[below].key:
             below += 1
         if key <= small[below].key:
             break
-        small[place] = small[below]
-        place = below
-    small[place] = small[size]
+        small[position] = small[below]
+        position = below
+    small[position] = small[size]
     return value
 
 

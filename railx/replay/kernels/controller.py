@@ -16,7 +16,7 @@ from railx.replay.kernels.circuits import (
     watch,
 )
 from railx.replay.kernels.compiling import called
-from railx.replay.kernels.containers import put, take_least
+from railx.replay.kernels.containers import put, take_first
 from railx.replay.kernels.leases import hear_report, keep, recall, recall_in_the_way, tell
 from railx.replay.kernels.requests import (
     configuration_of,
@@ -25,10 +25,10 @@ from railx.replay.kernels.requests import (
     enqueue,
     expect,
     forget,
-    know,
     number_of,
     stand,
     stands_no_more,
+    track,
 )
 from railx.replay.kernels.state import (
     GRANT,
@@ -42,14 +42,14 @@ from railx.replay.kernels.state import (
     RELEASE,
     REPORT,
     Array,
-    State,
+    EngineState,
 )
 
 __all__ = ["advance", "hear"]
 
 
 @called
-def hear(s: State, heap: Array, kind: int, a: int, b: int) -> None:
+def hear(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """A message has arrived, or (any other kind) a switch has carried out a command."""
     if kind == QUESTION:
         if hear_question(s, a):
@@ -68,14 +68,14 @@ def hear(s: State, heap: Array, kind: int, a: int, b: int) -> None:
 
 
 @called
-def take_hint(s: State, rank: int, configuration: int) -> bool:
+def take_hint(s: EngineState, rank: int, configuration: int) -> bool:
     """A rank asks: its hint is over. Whether that was of something else."""
     hinted = drop_hint(s, rank)
     return hinted >= 0 and hinted != configuration
 
 
 @called
-def hear_question(s: State, step: int) -> bool:
+def hear_question(s: EngineState, step: int) -> bool:
     """A rank stands before an operation; False where nobody else is concerned."""
     rank, operation, slot = s.steps[step].rank, s.steps[step].operation, s.steps[step].slot
     configuration, lane = configuration_of(s, operation), s.steps[step].lane
@@ -87,7 +87,7 @@ def hear_question(s: State, step: int) -> bool:
         tell_grant(s, step, hold, 0, 0, 0, mispredicted, False)
         s.lanes[lane].granted, s.lanes[lane].granted_in = number_of(s, operation), hold
         return False
-    know(s, operation)
+    track(s, operation)
     s.steps[step].mispredicted = mispredicted
     stand(s, step, False)
     enqueue(s, operation)
@@ -97,7 +97,7 @@ def hear_question(s: State, step: int) -> bool:
 
 
 @called
-def hear_release(s: State, step: int) -> None:
+def hear_release(s: EngineState, step: int) -> None:
     """A rank has ended its part, maybe of a lease that not all have given back."""
     operation = s.steps[step].operation
     s.steps[step].released = True
@@ -108,7 +108,7 @@ def hear_release(s: State, step: int) -> None:
 
 
 @called
-def hear_hint(s: State, slot: int) -> None:
+def hear_hint(s: EngineState, slot: int) -> None:
     """The rank of a slot says that its configuration comes next."""
     rank, configuration = s.slots[slot].rank, s.slots[slot].configuration
     drop_hint(s, rank)
@@ -118,12 +118,12 @@ def hear_hint(s: State, slot: int) -> None:
 
 
 @called
-def advance(s: State, heap: Array) -> None:
+def advance(s: EngineState, heap: Array) -> None:
     """Grant and switch what the event has made possible."""
     n, channels = s.n, len(s.channels)
     while n[OPERATIONS] > 0:
         order = s.looked_at[0].key
-        channel = take_least(s.looked_at, n, OPERATIONS)
+        channel = take_first(s.looked_at, n, OPERATIONS)
         if s.channels[channel].queued >= 0 and s.channels[channel].order != order:
             put(s.looked_at, n, OPERATIONS, s.channels[channel].order, channel)
             continue
@@ -132,7 +132,7 @@ def advance(s: State, heap: Array) -> None:
             serve(s, heap, channel)
     while n[HINTED] > 0:
         turn = s.hinted[0].key
-        configuration = take_least(s.hinted, n, HINTED)
+        configuration = take_first(s.hinted, n, HINTED)
         ready = s.configurations[configuration].turn
         if ready >= 0 and ready != turn:
             # It was not ready in between, and has its turn later.
@@ -144,13 +144,13 @@ def advance(s: State, heap: Array) -> None:
 
 
 @called
-def serve(s: State, heap: Array, channel: int) -> None:
+def serve(s: EngineState, heap: Array, channel: int) -> None:
     """Grant a queued operation, switch for it, or find out what it waits for."""
     configuration, operation = s.channels[channel].configuration, s.channels[channel].queued
     first = s.configurations[configuration].ports
-    for place in range(first, s.configurations[configuration].ports_stop):
-        if s.queue[s.items[place], 0] != s.channels[channel].node + place - first:
-            watch(s, channel, s.items[place])
+    for index in range(first, s.configurations[configuration].ports_stop):
+        if s.queue[s.items[index], 0] != s.channels[channel].node + index - first:
+            watch(s, channel, s.items[index])
             return
     count = find_starting(s, configuration)
     if count < 0:
@@ -164,17 +164,17 @@ def serve(s: State, heap: Array, channel: int) -> None:
     if s.operations[operation].stall_since_ns < 0:
         s.operations[operation].stall_since_ns = s.n[NOW]
     s.operations[operation].commands += switch(s, heap, count)
-    for place in range(
+    for index in range(
         s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
     ):
-        circuit = s.items[place]
+        circuit = s.items[index]
         if not s.circuits[circuit].lit:
             watch(s, channel, s.items[s.circuits[circuit].ends])
             return
 
 
 @called
-def serve_hint(s: State, heap: Array, configuration: int) -> None:
+def serve_hint(s: EngineState, heap: Array, configuration: int) -> None:
     """Switch for a hint that all members share, where nobody waits for the ports."""
     watcher = len(s.channels) + configuration
     count = max(find_starting(s, configuration), 0)
@@ -187,10 +187,10 @@ def serve_hint(s: State, heap: Array, configuration: int) -> None:
         recall_in_the_way(s, configuration, True)
         watch(s, watcher, port)
         return
-    for place in range(
+    for index in range(
         s.configurations[configuration].members, s.configurations[configuration].members_stop
     ):
-        rank = s.items[place]
+        rank = s.items[index]
         hint = s.ranks[rank].hint
         if hint >= 0 and s.slots[hint].configuration == configuration:
             s.ranks[rank].hint_served = True
@@ -200,7 +200,7 @@ def serve_hint(s: State, heap: Array, configuration: int) -> None:
 
 
 @called
-def grant(s: State, channel: int) -> None:
+def grant(s: EngineState, channel: int) -> None:
     """All circuits of the operation that is queued are up: it may begin."""
     configuration, operation = s.channels[channel].configuration, s.channels[channel].queued
     s.operations[operation].commands += s.configurations[configuration].ahead
@@ -217,7 +217,7 @@ def grant(s: State, channel: int) -> None:
     grant_all(s, operation, hold)
     # Who asked for another operation on these circuits holds them now, and its peers
     # will not ask any more.
-    other = s.known[configuration, 0]
+    other = s.tracked[configuration, 0]
     while other >= 0:
         following = s.operation_links[other, 0]
         if (
@@ -230,7 +230,7 @@ def grant(s: State, channel: int) -> None:
 
 
 @called
-def grant_all(s: State, operation: int, hold: int) -> None:
+def grant_all(s: EngineState, operation: int, hold: int) -> None:
     """Tell all who asked; who has ended its part has to know what it holds."""
     stall_ns = 0
     if s.operations[operation].stall_since_ns >= 0:
@@ -258,7 +258,7 @@ def grant_all(s: State, operation: int, hold: int) -> None:
 
 @called
 def tell_grant(
-    s: State,
+    s: EngineState,
     step: int,
     hold: int,
     stall_ns: int,

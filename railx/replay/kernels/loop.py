@@ -12,13 +12,14 @@ from railx.replay.kernels.containers import pop
 from railx.replay.kernels.ranks import (
     arrive,
     be_heard,
-    be_told,
     end,
     go_on,
     stop_waiting,
     take,
+    take_actions,
 )
 from railx.replay.kernels.state import (
+    ACTIONS_ARRIVE,
     AHEAD,
     ARRIVE,
     ENDED,
@@ -29,17 +30,16 @@ from railx.replay.kernels.state import (
     NOW,
     OVERFLOWED,
     TAKE,
-    TOLD,
     UNFINISHED,
     Array,
-    State,
+    EngineState,
 )
 
 __all__ = ["run"]
 
 
 @compiled
-def run(state: State, active: Array) -> None:
+def run(state: EngineState, active: Array) -> None:
     """Carry out the programs; ``active`` are the circuits that are lit at the start.
 
     The log takes as many entries as it has room for; a counter says how many there
@@ -79,7 +79,7 @@ def run(state: State, active: Array) -> None:
             end(s, heap, a)
         elif kind in (IMPATIENT, AHEAD):
             stop_waiting(s, heap, a, b, kind == IMPATIENT)
-        elif kind == TOLD:
-            be_told(s, heap, a)
+        elif kind == ACTIONS_ARRIVE:
+            take_actions(s, heap, a)
         else:
             be_heard(s, heap, kind, a, b)

@@ -12,6 +12,7 @@ from railx.replay.kernels.controller import advance, hear
 from railx.replay.kernels.leases import hear_report
 from railx.replay.kernels.requests import configuration_of, members_of, number_of
 from railx.replay.kernels.state import (
+    ACTIONS_ARRIVE,
     AHEAD,
     ARRIVE,
     AT_BEGIN,
@@ -22,12 +23,12 @@ from railx.replay.kernels.state import (
     FIRST_ACTION,
     GO_ON,
     GRANT,
-    HELD,
     HINT,
     IMPATIENT,
     IMPATIENT_NS,
     ISSUE,
     LAST_ACTION,
+    LEASES_LAST,
     LOG_GRANT,
     MESSAGE_NS,
     NOW,
@@ -45,21 +46,20 @@ from railx.replay.kernels.state import (
     RELEASE,
     REPORT,
     TAKE,
-    TOLD,
     UNFINISHED,
     WAIT,
     Array,
-    State,
+    EngineState,
 )
 
-__all__ = ["arrive", "be_heard", "be_told", "end", "go_on", "stop_waiting", "take"]
+__all__ = ["arrive", "be_heard", "end", "go_on", "stop_waiting", "take", "take_actions"]
 
 
 # The program of a rank.
 
 
 @called
-def go_on(s: State, heap: Array, rank: int) -> None:
+def go_on(s: EngineState, heap: Array, rank: int) -> None:
     """Plan the next step of a program that waits for nothing."""
     step = s.ranks[rank].position
     if step == s.ranks[rank].stop:
@@ -74,7 +74,7 @@ def go_on(s: State, heap: Array, rank: int) -> None:
 
 
 @called
-def begin_together(s: State, heap: Array) -> None:
+def begin_together(s: EngineState, heap: Array) -> None:
     """Begin the iteration once all ranks that still have one are there."""
     if s.n[AT_BEGIN] < s.n[UNFINISHED]:
         return
@@ -86,7 +86,7 @@ def begin_together(s: State, heap: Array) -> None:
 
 
 @called
-def resume(s: State, heap: Array, rank: int) -> None:
+def resume(s: EngineState, heap: Array, rank: int) -> None:
     """What a program waits for has ended."""
     s.ranks[rank].waits_for = -1
     resume_ns = s.steps[s.ranks[rank].position].resume_ns
@@ -95,7 +95,7 @@ def resume(s: State, heap: Array, rank: int) -> None:
 
 
 @called
-def advance_program(s: State, rank: int) -> None:
+def advance_program(s: EngineState, rank: int) -> None:
     """A step is done."""
     s.ranks[rank].position += 1
     if s.ranks[rank].position == s.ranks[rank].stop:
@@ -103,15 +103,15 @@ def advance_program(s: State, rank: int) -> None:
 
 
 @called
-def needs_circuits(s: State, step: int) -> bool:
+def needs_circuits(s: EngineState, step: int) -> bool:
     """Whether the operation of a step asks."""
     if not s.n[OPTICAL]:
         return False
-    return s.configurations[configuration_of(s, s.steps[step].operation)].wanted != 0
+    return s.configurations[configuration_of(s, s.steps[step].operation)].asks != 0
 
 
 @called
-def take(s: State, heap: Array, rank: int) -> None:
+def take(s: EngineState, heap: Array, rank: int) -> None:
     """The next step of a program happens now."""
     step, now_ns = s.ranks[rank].position, s.n[NOW]
     does = s.steps[step].does
@@ -138,7 +138,7 @@ def take(s: State, heap: Array, rank: int) -> None:
 
 
 @called
-def note_time(s: State, step: int) -> None:
+def note_time(s: EngineState, step: int) -> None:
     """The first that is known of an iteration of a rank."""
     row = s.results[s.steps[step].row]
     if row[R_BEGIN] < 0:
@@ -149,7 +149,7 @@ def note_time(s: State, step: int) -> None:
 
 
 @called
-def arrive(s: State, heap: Array, step: int) -> None:
+def arrive(s: EngineState, heap: Array, step: int) -> None:
     """An operation is the first of its lane."""
     if needs_circuits(s, step):
         if not stays_behind(s, heap, step):
@@ -169,7 +169,7 @@ def arrive(s: State, heap: Array, step: int) -> None:
 
 
 @called
-def note_arrival(s: State, operation: int, step: int) -> None:
+def note_arrival(s: EngineState, operation: int, step: int) -> None:
     """One member more stands before an operation."""
     s.steps[step].next_arrived = -1
     if s.operations[operation].arrived == 0:
@@ -181,7 +181,7 @@ def note_arrival(s: State, operation: int, step: int) -> None:
 
 
 @called
-def stays_behind(s: State, heap: Array, step: int) -> bool:
+def stays_behind(s: EngineState, heap: Array, step: int) -> bool:
     """Whether a collective waits for a message that has to go first."""
     rank, slot = s.steps[step].rank, s.steps[step].slot
     configuration = configuration_of(s, s.steps[step].operation)
@@ -200,7 +200,7 @@ def stays_behind(s: State, heap: Array, step: int) -> bool:
 
 
 @called
-def stop_waiting(s: State, heap: Array, step: int, other: int, impatient: bool) -> None:
+def stop_waiting(s: EngineState, heap: Array, step: int, other: int, impatient: bool) -> None:
     """A collective asks: the message before it was granted, or patience is over."""
     if s.steps[step].other != other:
         return
@@ -218,13 +218,13 @@ def stop_waiting(s: State, heap: Array, step: int, other: int, impatient: bool) 
 
 
 @called
-def ask(s: State, heap: Array, step: int) -> None:
+def ask(s: EngineState, heap: Array, step: int) -> None:
     """Begin on circuits that this rank holds, or ask for them."""
     operation, slot = s.steps[step].operation, s.steps[step].slot
     note_arrival(s, operation, step)
     s.steps[step].asked = True
-    if s.n[HELD] and s.slots[slot].held >= 0:
-        begin_on_lease(s, step, s.slots[slot].held)
+    if s.n[LEASES_LAST] and s.slots[slot].hold >= 0:
+        begin_on_lease(s, step, s.slots[slot].hold)
         s.lanes[s.steps[step].lane].open = step
         may_begin(s, heap, step)
         start_if_ready(s, heap, operation)
@@ -235,7 +235,7 @@ def ask(s: State, heap: Array, step: int) -> None:
 
 
 @called
-def begin_on_lease(s: State, step: int, hold: int) -> None:
+def begin_on_lease(s: EngineState, step: int, hold: int) -> None:
     """The report of a lease will name this operation as begun."""
     lane, which = s.steps[step].lane, number_of(s, s.steps[step].operation)
     if s.lanes[lane].begun_in != hold or s.lanes[lane].begun < which:
@@ -243,7 +243,7 @@ def begin_on_lease(s: State, step: int, hold: int) -> None:
 
 
 @called
-def may_begin(s: State, heap: Array, step: int) -> None:
+def may_begin(s: EngineState, heap: Array, step: int) -> None:
     """A rank's circuits for an operation are there."""
     operation, rank = s.steps[step].operation, s.steps[step].rank
     if not s.steps[step].ready:
@@ -266,7 +266,7 @@ def may_begin(s: State, heap: Array, step: int) -> None:
 
 
 @called
-def start_if_ready(s: State, heap: Array, operation: int) -> None:
+def start_if_ready(s: EngineState, heap: Array, operation: int) -> None:
     """Data moves once the circuits of all members are there."""
     if s.operations[operation].ready < members_of(s, configuration_of(s, operation)):
         return
@@ -278,7 +278,7 @@ def start_if_ready(s: State, heap: Array, operation: int) -> None:
 
 
 @called
-def start(s: State, heap: Array, step: int) -> None:
+def start(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation begins."""
     s.steps[step].started_ns = s.n[NOW]
     s.steps[step].ended_ns = s.n[NOW] + s.steps[step].lasts_ns
@@ -286,7 +286,7 @@ def start(s: State, heap: Array, step: int) -> None:
 
 
 @called
-def end(s: State, heap: Array, step: int) -> None:
+def end(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation is over: what follows from it, in order."""
     rank, after, asks = s.steps[step].rank, s.steps[step].after, needs_circuits(s, step)
     configuration = configuration_of(s, s.steps[step].operation)
@@ -311,7 +311,7 @@ def end(s: State, heap: Array, step: int) -> None:
 
 
 @called
-def find_following(s: State, rank: int) -> int:
+def find_following(s: EngineState, rank: int) -> int:
     """The step to announce when an operation has ended; -1 for none."""
     if s.ranks[rank].under_way > 0:
         return -1
@@ -334,55 +334,55 @@ def find_following(s: State, rank: int) -> int:
 
 
 @called
-def announce(s: State, heap: Array, slot: int) -> None:
+def announce(s: EngineState, heap: Array, slot: int) -> None:
     """Say what comes next; leases in the way of it are given back."""
-    if s.slots[slot].held >= 0:
+    if s.slots[slot].hold >= 0:
         return
-    count, held = 0, s.holding[s.slots[slot].rank, 0]
-    while held >= 0:
-        if conflict(s, s.slots[held].configuration, s.slots[slot].configuration):
-            s.conflicting[count] = held
+    count, leased = 0, s.holding[s.slots[slot].rank, 0]
+    while leased >= 0:
+        if conflict(s, s.slots[leased].configuration, s.slots[slot].configuration):
+            s.conflicting[count] = leased
             count += 1
-        held = s.slot_links[held, 0]
-    for place in range(count):
-        number = give_back(s, s.conflicting[place], -1)
+        leased = s.slot_links[leased, 0]
+    for index in range(count):
+        number = give_back(s, s.conflicting[index], -1)
         if number >= 0:
-            decide(s, heap, REPORT, s.conflicting[place], number)
+            decide(s, heap, REPORT, s.conflicting[index], number)
     decide(s, heap, HINT, slot, 0)
 
 
 @called
-def give_back(s: State, slot: int, hold: int) -> int:
+def give_back(s: EngineState, slot: int, hold: int) -> int:
     """Give back a lease (-1: any), so that what has not begun on it has to wait.
 
     Returns the number of the lease, -1 where there is nothing to give back.
     """
-    held = s.slots[slot].held
-    if held < 0 or (hold >= 0 and hold != held):
+    number = s.slots[slot].hold
+    if number < 0 or (hold >= 0 and hold != number):
         return -1
-    s.slots[slot].held, s.slots[slot].given_back = -1, held
+    s.slots[slot].hold, s.slots[slot].given_back = -1, number
     unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
     configuration = s.slots[slot].configuration
-    for place in range(
+    for index in range(
         s.configurations[configuration].channels, s.configurations[configuration].channels_stop
     ):
-        lane = s.channels[s.items[place]].lanes + s.slots[slot].place
+        lane = s.channels[s.items[index]].lanes + s.slots[slot].member
         step = s.lanes[lane].open
         if step < 0:
             continue
         s.lanes[lane].open = -1
-        s.steps[step].to_tell, s.steps[step].open_in = True, held
+        s.steps[step].to_tell, s.steps[step].open_in = True, number
         if s.steps[step].ready and s.steps[step].started_ns < 0:
             s.steps[step].ready = False
             s.operations[s.steps[step].operation].ready -= 1
-    return held
+    return number
 
 
 # Messages.
 
 
 @called
-def decide(s: State, heap: Array, kind: int, a: int, b: int) -> None:
+def decide(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """A message goes to the controller, or is there at once."""
     if s.n[MESSAGE_NS] > 0:
         push(heap, s, s.n[MESSAGE_NS], kind, a, b)
@@ -391,19 +391,19 @@ def decide(s: State, heap: Array, kind: int, a: int, b: int) -> None:
 
 
 @called
-def be_heard(s: State, heap: Array, kind: int, a: int, b: int) -> None:
+def be_heard(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """The controller hears, and tells the ranks what it decides."""
     before = s.n[LAST_ACTION]
     hear(s, heap, kind, a, b)
     count = s.n[LAST_ACTION] - before
     if s.n[MESSAGE_NS] == 0:
-        be_told(s, heap, count)
+        take_actions(s, heap, count)
     elif count > 0:
-        push(heap, s, s.n[MESSAGE_NS], TOLD, count, 0)
+        push(heap, s, s.n[MESSAGE_NS], ACTIONS_ARRIVE, count, 0)
 
 
 @called
-def be_told(s: State, heap: Array, count: int) -> None:
+def take_actions(s: EngineState, heap: Array, count: int) -> None:
     """Ranks are told so many actions, in order; where messages take no time, all."""
     n = s.n
     last = n[FIRST_ACTION] + count
@@ -430,13 +430,13 @@ def be_told(s: State, heap: Array, count: int) -> None:
             # What follows from it comes after what was decided before.
             advance(s, heap)
             last = n[LAST_ACTION]
-    for place in range(n[BEGUN]):
-        operation = s.begun[place]
-        s.operations[operation].told = False
+    for index in range(n[BEGUN]):
+        operation = s.begun[index]
+        s.operations[operation].just_granted = False
         step = s.operations[operation].first_arrived
         while step >= 0:
-            if s.steps[step].told:
-                s.steps[step].told = False
+            if s.steps[step].just_granted:
+                s.steps[step].just_granted = False
                 may_begin(s, heap, step)
             step = s.steps[step].next_arrived
         start_if_ready(s, heap, operation)
@@ -445,7 +445,7 @@ def be_told(s: State, heap: Array, count: int) -> None:
 
 @called
 def take_grant(
-    s: State,
+    s: EngineState,
     step: int,
     hold: int,
     stall_ns: int,
@@ -465,16 +465,16 @@ def take_grant(
         row[R_STALL] += stall_ns
         row[R_WAIT] += wait_ns
         row[R_MISPREDICTIONS] += mispredicted
-    if not s.operations[operation].told:
-        s.operations[operation].told = True
+    if not s.operations[operation].just_granted:
+        s.operations[operation].just_granted = True
         s.begun[s.n[BEGUN]] = operation
         s.n[BEGUN] += 1
         if s.n[MESSAGE_NS] > 0:
             note(s, LOG_GRANT, operation)
-    s.steps[step].told = True
+    s.steps[step].just_granted = True
     if hold > s.slots[slot].given_back:
-        if s.slots[slot].held < 0:
-            s.slots[slot].held = hold
+        if s.slots[slot].hold < 0:
+            s.slots[slot].hold = hold
             append(s.holding, s.slot_links, s.steps[step].rank, slot)
         begin_on_lease(s, step, hold)
         if not late or s.steps[step].to_tell:

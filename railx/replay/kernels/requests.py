@@ -8,7 +8,7 @@ from __future__ import annotations
 from railx.replay.kernels.circuits import lease, look_at, touch, touch_all
 from railx.replay.kernels.compiling import called
 from railx.replay.kernels.containers import append, unlink
-from railx.replay.kernels.state import NOW, QUEUED, READY, State
+from railx.replay.kernels.state import NOW, QUEUED, READY, EngineState
 
 __all__ = [
     "configuration_of",
@@ -17,34 +17,34 @@ __all__ = [
     "enqueue",
     "expect",
     "forget",
-    "know",
     "members_of",
     "number_of",
     "stand",
     "stands_no_more",
+    "track",
 ]
 
 
 @called
-def configuration_of(s: State, operation: int) -> int:
+def configuration_of(s: EngineState, operation: int) -> int:
     """What an operation needs."""
     return s.channels[s.operations[operation].channel].configuration
 
 
 @called
-def members_of(s: State, configuration: int) -> int:
+def members_of(s: EngineState, configuration: int) -> int:
     """How many ranks take part."""
     return s.configurations[configuration].members_stop - s.configurations[configuration].members
 
 
 @called
-def number_of(s: State, operation: int) -> int:
+def number_of(s: EngineState, operation: int) -> int:
     """The operation's number on its channel."""
     return operation - s.channels[s.operations[operation].channel].operations
 
 
 @called
-def expect(s: State, slot: int, change: int) -> None:
+def expect(s: EngineState, slot: int, change: int) -> None:
     """A rank expects a configuration for one reason more, or less.
 
     It is ready for a hint once all members expect it and a hint was not served yet.
@@ -67,7 +67,7 @@ def expect(s: State, slot: int, change: int) -> None:
 
 
 @called
-def drop_hint(s: State, rank: int) -> int:
+def drop_hint(s: EngineState, rank: int) -> int:
     """A rank's hint is over; returns the configuration, -1 where there was none."""
     slot = s.ranks[rank].hint
     if slot < 0:
@@ -81,21 +81,21 @@ def drop_hint(s: State, rank: int) -> int:
 
 
 @called
-def know(s: State, operation: int) -> None:
+def track(s: EngineState, operation: int) -> None:
     """The controller hears of an operation."""
-    if s.operations[operation].known:
+    if s.operations[operation].tracked:
         return
-    s.operations[operation].known = True
+    s.operations[operation].tracked = True
     s.operations[operation].granted = False
     s.operations[operation].asked, s.operations[operation].released = 0, 0
     s.operations[operation].first_asked, s.operations[operation].last_asked = -1, -1
     s.operations[operation].commands = 0
     s.operations[operation].stall_since_ns = -1
-    append(s.known, s.operation_links, configuration_of(s, operation), operation)
+    append(s.tracked, s.operation_links, configuration_of(s, operation), operation)
 
 
 @called
-def stand(s: State, step: int, late: bool) -> None:
+def stand(s: EngineState, step: int, late: bool) -> None:
     """A member stands before an operation; ``late``: it began without a question."""
     operation, slot = s.steps[step].operation, s.steps[step].slot
     s.steps[step].stands, s.steps[step].late, s.steps[step].released = True, late, False
@@ -113,7 +113,7 @@ def stand(s: State, step: int, late: bool) -> None:
 
 
 @called
-def enqueue(s: State, operation: int) -> None:
+def enqueue(s: EngineState, operation: int) -> None:
     """All may have asked: then the operation takes its place in the queue."""
     channel, configuration = s.operations[operation].channel, configuration_of(s, operation)
     if s.channels[channel].queued == operation:
@@ -124,13 +124,13 @@ def enqueue(s: State, operation: int) -> None:
     s.channels[channel].order = s.n[QUEUED]
     s.n[QUEUED] += 1
     first = s.configurations[configuration].ports
-    for place in range(first, s.configurations[configuration].ports_stop):
-        append(s.queue, s.node_links, s.items[place], s.channels[channel].node + place - first)
+    for index in range(first, s.configurations[configuration].ports_stop):
+        append(s.queue, s.node_links, s.items[index], s.channels[channel].node + index - first)
     look_at(s, channel)
 
 
 @called
-def stands_no_more(s: State, operation: int) -> None:
+def stands_no_more(s: EngineState, operation: int) -> None:
     """An operation is granted, or forgotten before: it leaves the queue."""
     step = s.operations[operation].first_asked
     while step >= 0:
@@ -143,13 +143,13 @@ def stands_no_more(s: State, operation: int) -> None:
         return
     s.channels[channel].queued = -1
     first = s.configurations[configuration].ports
-    for place in range(first, s.configurations[configuration].ports_stop):
-        unlink(s.queue, s.node_links, s.items[place], s.channels[channel].node + place - first)
+    for index in range(first, s.configurations[configuration].ports_stop):
+        unlink(s.queue, s.node_links, s.items[index], s.channels[channel].node + index - first)
     touch_all(s, configuration)
 
 
 @called
-def forget(s: State, operation: int) -> None:
+def forget(s: EngineState, operation: int) -> None:
     """The controller is through with an operation."""
     if not s.operations[operation].granted:
         stands_no_more(s, operation)
@@ -157,22 +157,22 @@ def forget(s: State, operation: int) -> None:
     while step >= 0:
         s.steps[step].stands = False
         step = s.steps[step].next_asked
-    s.operations[operation].known = False
-    unlink(s.known, s.operation_links, configuration_of(s, operation), operation)
+    s.operations[operation].tracked = False
+    unlink(s.tracked, s.operation_links, configuration_of(s, operation), operation)
 
 
 @called
-def end_when_released(s: State, operation: int) -> None:
+def end_when_released(s: EngineState, operation: int) -> None:
     """All may have ended their part of a granted operation: its leases end."""
     if s.operations[operation].released < s.operations[operation].asked:
         return
     forget(s, operation)
     configuration = configuration_of(s, operation)
     lease(s, configuration, -1)
-    for place in range(
+    for index in range(
         s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
     ):
-        circuit = s.items[place]
+        circuit = s.items[index]
         if s.circuits[circuit].leases == 0:
             for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                 touch(s, s.items[at])

@@ -1,0 +1,345 @@
+"""The controller's server: connections on one side, core and switch on the other.
+
+Everything runs on one event loop. The server refuses, counts and logs every message
+that a peer may not send, and no other peer notices. An error of the server's own ends
+it with a message, so that no rank waits for an answer that never comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from railx.fabric.actions import Action
+from railx.fabric.core import ControllerCore
+from railx.fabric.protocol import ProtocolError, encode
+from railx.fabric.requests import (
+    Abandon,
+    Acquire,
+    FailCommands,
+    FailPorts,
+    Leave,
+    Listen,
+    Metrics,
+    Observe,
+    Ping,
+    Pong,
+    Prepare,
+    Present,
+    Recalled,
+    Register,
+    Release,
+    Request,
+    RestorePorts,
+    Shutdown,
+    Stats,
+    Status,
+    Unlisten,
+)
+from railx.fabric.serving.admission import Admission
+from railx.fabric.serving.base import OBSERVERS
+from railx.fabric.serving.connections import Connection
+from railx.fabric.serving.frames import MAXIMUM_LINE
+from railx.fabric.settings import FabricSettings
+from railx.fabric.switches import FaultySwitch
+
+__all__ = ["Server"]
+
+#: Entries of a table in an answer at first; halved until the answer fits a message.
+_ENTRIES = 1 << 13
+#: Answers to a rank's questions for the counters in one turn of the loop.
+_TURN_BYTES = 1 << 14
+
+#: The event of the core for each request of a rank: core, rank, request, time in ns.
+_EVENTS: dict[type[Any], Callable[[ControllerCore, int, Any, int], Sequence[Action]]] = {
+    Acquire: lambda core, rank, asked, now_ns: core.ask(
+        rank, asked.request, asked.key, asked.configuration, now_ns, can_hold=True
+    ),
+    Release: lambda core, rank, ended, now_ns: core.release(rank, ended.key, now_ns),
+    Recalled: lambda core, rank, answer, now_ns: core.recalled(
+        rank, answer.configuration, answer.report, now_ns
+    ),
+    Prepare: lambda core, rank, hint, now_ns: core.hint(rank, hint.configuration, now_ns),
+    Listen: lambda core, rank, asked, now_ns: core.listen(
+        rank, asked.request, asked.channels, now_ns
+    ),
+    Unlisten: lambda core, rank, asked, now_ns: core.unlisten(rank, asked.request) or (),
+    Abandon: lambda core, rank, asked, now_ns: core.abandon(rank, asked.key, now_ns),
+}
+
+
+class Server(Admission):
+    """Brings requests, heartbeats and time-outs to the core, and answers observers."""
+
+    def __init__(
+        self,
+        settings: FabricSettings,
+        ranks: int,
+        token: str,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(settings, ranks, token, log)
+        self._recovery: asyncio.TimerHandle | None = None
+        if self.core.recovering:
+            lit, ranks = len(self.core.lit), self.core.ranks
+            self._log(f"recovering: {lit} circuits carry light, waiting for {ranks} ranks")
+            # Sooner than the patience of those that came back ends.
+            self._recovery = self._loop.call_later(settings.timeout_s / 2, self._end_recovery)
+        # A rank that answers none of so many questions for a sign of life is dead.
+        self._patience = max(3, math.ceil(settings.timeout_s / settings.heartbeat_s))
+        self._beat = self._loop.call_later(settings.heartbeat_s, self._heartbeat)
+
+    def close(self) -> None:
+        """Stop the switch and close every connection."""
+        self._beat.cancel()
+        if self._recovery is not None:
+            self._recovery.cancel()
+        self._switch.close()
+        for connection in list(self._connections):
+            self._forget(connection)
+            connection.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    def received(self, connection: Connection, request: Request) -> None:
+        """Called by a connection."""
+        event = _EVENTS.get(type(request))
+        if event is not None and connection.rank is not None:
+            self._act(event(self.core, connection.rank, request, time.monotonic_ns()))
+        elif isinstance(request, Stats) and connection.rank is not None:
+            self._reply(connection, "STATS", request.request, "statistics", self.statistics)
+        else:
+            self._received_seldom(connection, request)
+
+    def _received_seldom(self, connection: Connection, request: Request) -> None:
+        if isinstance(request, Register):
+            self._register(connection, request)
+        elif isinstance(request, Observe):
+            self._observe(connection, request)
+        elif not connection.is_admitted:
+            name = type(request).__name__.upper()
+            self._refuse(connection, "not_registered", f"{name} before REGISTER")
+        elif isinstance(request, Ping):
+            connection.send(encode("PONG"))
+        elif isinstance(request, Pong):
+            pass
+        elif isinstance(request, Leave):
+            self._lost(connection, "has left")
+            connection.close()
+        elif isinstance(request, Shutdown):
+            self.stopped.set()
+        elif isinstance(request, Present):
+            self._present(connection, request)
+        elif connection.observes:
+            self._observed(connection, request)
+        else:
+            name = type(request).__name__.upper()
+            self._refuse(
+                connection, "not_observing", f"{name} of a rank", getattr(request, "request", None)
+            )
+
+    def _register(self, connection: Connection, request: Register) -> None:
+        rank = request.rank
+        if connection.is_admitted:
+            self._refuse(connection, "registered_twice", "a second REGISTER")
+        elif self._is_stranger(connection, request.token, f"rank {rank} registered"):
+            pass
+        elif request.gpus_per_server != self.settings.gpus_per_server:
+            message = (
+                f"rank {rank} has gpus_per_server {request.gpus_per_server}; allowed:"
+                f" {self.settings.gpus_per_server}, as the controller"
+            )
+            self._refuse(connection, "layout", message)
+        elif request.controller == self.incarnation:
+            why = self.core.gone(rank) if rank < self.core.ranks else None
+            message = f"rank {rank} {why or 'is already registered'}; allowed: a new process"
+            self._refuse(connection, "declared_dead", message)
+        else:
+            returning = request.controller is not None
+            again = rank in self._seen
+            problem = self.core.register(rank, request.incarnation, returning=returning)
+            if problem is not None:
+                self._refuse(connection, "rank_taken" if rank in self._ranks else "rank", problem)
+                return
+            self._admit(connection)
+            self._seen.add(rank)
+            if again:
+                # What its last life was part of needs it no more.
+                returned = encode("RETURNED", rank=rank)
+                for other in self._ranks.values():
+                    other.send(returned)
+            self._ranks[rank] = connection
+            connection.rank = rank
+            settings = self.settings
+            connection.send(
+                encode(
+                    "REGISTERED",
+                    ranks=self.core.ranks,
+                    reconfiguration_latency_ms=settings.reconfiguration_latency_ms,
+                    timeout_s=settings.timeout_s,
+                    heartbeat_timeout_s=self._patience * settings.heartbeat_s,
+                    reconnect_s=self._reconnect_s,
+                    incarnation=self.incarnation,
+                    recovering=self.core.recovering,
+                )
+            )
+
+    def _present(self, connection: Connection, request: Present) -> None:
+        if connection.rank is None:
+            self._refuse(connection, "not_a_rank", "PRESENT of an observer")
+        elif not self.core.recovering:
+            self._refuse(connection, "not_recovering", "PRESENT, but nothing is recovered")
+        else:
+            now_ns = time.monotonic_ns()
+            self._act(self.core.present(connection.rank, request.presentation, now_ns))
+
+    def _heartbeat(self) -> None:
+        self._beat = self._loop.call_later(self.settings.heartbeat_s, self._heartbeat)
+        ping = encode("PING")
+        for rank, connection in list(self._ranks.items()):
+            if self._ranks.get(rank) is not connection:
+                continue
+            if connection.missed >= self._patience:
+                silent_s = connection.missed * self.settings.heartbeat_s
+                self._count("silent", f"rank {rank} has been silent for {silent_s:g} s")
+                self._lost(connection, f"has been silent for {silent_s:g} s")
+                connection.abort()
+                continue
+            connection.missed += 1
+            connection.send(ping)
+
+    def _end_recovery(self) -> None:
+        if not self.core.recovering:
+            return
+        late = sorted(self.core.awaited)
+        self._log(f"ranks {', '.join(map(str, late))} did not come back"[:MAXIMUM_LINE])
+        self._act(self.core.end_recovery(time.monotonic_ns()))
+        for rank in late:
+            connection = self._ranks.get(rank)
+            if connection is not None:
+                self._forget(connection)
+                connection.close()
+
+    def _observe(self, connection: Connection, request: Observe) -> None:
+        if connection.is_admitted:
+            self._refuse(connection, "registered_twice", "OBSERVE of a connection in use")
+        elif self._is_stranger(connection, request.token, "an observer came"):
+            pass
+        else:
+            # Whoever knows the token gets in, to end the controller at least.
+            if len(self._observers) >= OBSERVERS:
+                self._dismiss("too_many_observers", f"more than {OBSERVERS} observers have come")
+            self._admit(connection)
+            self._observers[connection] = None
+            connection.observes = True
+            connection.send(encode("OBSERVING"))
+
+    def _observed(self, connection: Connection, request: Request) -> None:
+        del self._observers[connection]
+        self._observers[connection] = None
+        if isinstance(request, Status):
+            self._reply(connection, "STATUS", request.request, "status", self.status)
+        elif isinstance(request, Metrics):
+            self._answer_metrics(connection, request)
+        elif isinstance(request, FailPorts | RestorePorts | FailCommands):
+            try:
+                self._break(request)
+            except ValueError as error:
+                self._refuse(connection, "order", str(error), request.request)
+            else:
+                connection.send(encode("DONE", request=request.request))
+        else:
+            name, number = type(request).__name__.upper(), getattr(request, "request", None)
+            self._refuse(connection, "not_a_rank", f"{name} of an observer", number)
+
+    def _break(self, order: FailPorts | RestorePorts | FailCommands) -> None:
+        """Have an emulated switch fail; ValueError where it cannot."""
+        if not isinstance(self._switch, FaultySwitch):
+            driver = self.settings.switch.driver
+            raise ValueError(f"the {driver} driver does not fail on order")
+        if isinstance(order, FailPorts):
+            self._switch.fail_ports(order.ports, order.reason)
+        elif isinstance(order, RestorePorts):
+            self._switch.restore_ports(order.ports)
+        else:
+            self._switch.fail_commands(order.commands, order.reason)
+
+    def statistics(self, most: int | None = None) -> dict[str, object]:
+        """The core's counters, with the refusals of both; of ``most`` ranks."""
+        return {**self.core.statistics(most), "refusals": self._all_refusals()}
+
+    def _all_refusals(self) -> dict[str, int]:
+        return dict(sorted((self.refusals + Counter(self.core.refusals)).items()))
+
+    def _answer_metrics(self, connection: Connection, request: Metrics) -> None:
+        try:
+            from railx.fabric.serving.metrics import metrics_text
+        except ImportError:
+            message = "METRICS needs prometheus_client, which is not installed; allowed: STATUS"
+            self._refuse(connection, "not_installed", message, request.request)
+            return
+
+        def text(most: int) -> str:
+            status = self.status()
+            heard = status["last_heard_s"]
+            assert isinstance(heard, dict)
+            if len(heard) > most:
+                # All else are counts, which are those of all ranks.
+                del status["last_heard_s"]
+            return metrics_text(status)
+
+        self._reply(connection, "METRICS", request.request, "text", text)
+
+    def status(self, most: int | None = None) -> dict[str, object]:
+        """What an observer sees; of each table the first ``most`` entries."""
+        return {
+            **self.core.snapshot(most),
+            "statistics": self.core.statistics(most),
+            "refusals": self._all_refusals(),
+            "controller": {
+                "incarnation": self.incarnation,
+                "up_s": (time.monotonic_ns() - self._began_ns) / 1e9,
+                "connections": len(self._connections),
+                "driver": self.settings.switch.driver,
+                "ranks": self.core.ranks,
+                "gpus_per_server": self.settings.gpus_per_server,
+                "latency_ms": self.settings.reconfiguration_latency_ms,
+            },
+            "last_heard_s": {
+                str(rank): connection.missed * self.settings.heartbeat_s
+                for rank, connection in sorted(self._ranks.items())[:most]
+            },
+            "journal": self._journal and self._journal.state(),
+        }
+
+    def _reply(
+        self,
+        connection: Connection,
+        kind: str,
+        request: int,
+        field: str,
+        account: Callable[[int], object],
+    ) -> None:
+        """Answer a question for people; they get no more than a message can hold.
+
+        ``account`` makes the answer, of so many entries of each table at most.
+        """
+        most = _ENTRIES
+        while True:
+            try:
+                answer = encode(kind, request=request, **{field: account(most)})
+            except ProtocolError as error:
+                if most == 1:
+                    self._refuse(connection, error.reason, str(error), request)
+                    return
+                most //= 2
+            else:
+                connection.send(answer)
+                break
+        # The state of a large job takes long, and so do many answers to one rank.
+        if connection.observes or connection.unsent_bytes > _TURN_BYTES:
+            connection.rest()

@@ -1,0 +1,201 @@
+"""What tori and meshes of single chips share: n parallel links per side, no switches.
+
+Chip (x, y, z) is number (z * y_scale + y) * x_scale + x. Packets are routed in
+dimension order, with two virtual channels per ring.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import FamilyBase
+from railx.settings import AtLeast, NonNegative
+from railx.vocabulary.counts import Ports, check_boards, torus_boards, torus_ports
+from railx.vocabulary.placement import Placement, Sizes, block_placement
+from railx.vocabulary.routing.rings import route_rings
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links, join_links
+
+__all__ = [
+    "TORUS_ROUTINGS",
+    "ChipGridSettings",
+    "ChipTorusSettings",
+    "build",
+    "build_torus",
+    "check",
+    "halves",
+    "placement",
+    "ports_per_chip",
+    "torus_bill_ports",
+    "torus_bisection_ports",
+    "torus_groups",
+    "torus_resize",
+    "torus_route",
+]
+
+TORUS_ROUTINGS = ("min", "balanced")
+
+
+@dataclass(frozen=True)
+class ChipGridSettings(FamilyBase):
+    """Single chips on a grid of two dimensions; subclasses may add a third."""
+
+    n: Annotated[int, AtLeast(1)] = 1
+    """Parallel ports on each side of a chip."""
+
+    x_scale: Annotated[int, AtLeast(2)] = 8
+    """Chips along x."""
+
+    y_scale: Annotated[int, AtLeast(2)] = 8
+    """Chips along y."""
+
+    latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight of a link, in nanoseconds. Default: an assumption, short
+    electrical links as inside a RailX node.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Chips along each dimension, x first."""
+        return self.x_scale, self.y_scale
+
+    @property
+    def chips(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ChipTorusSettings(ChipGridSettings):
+    """Single chips on a torus."""
+
+    board_side: Annotated[int, AtLeast(1)] = 1
+    """Chips on a side of a board. Links on a board need no transceivers and are in no
+    bill; the graph ignores boards.
+    """
+
+    def __post_init__(self) -> None:
+        check_boards(self.board_side, **dict(zip(_SCALES, self.shape, strict=False)))
+
+
+class Torus(Protocol):
+    """Settings of a torus of chips, with or without switches."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def chips(self) -> int: ...
+
+
+TorusT = TypeVar("TorusT", bound=ChipTorusSettings)
+_SCALES = ("x_scale", "y_scale", "z_scale")
+
+
+def check(settings: ChipGridSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", 2 * len(settings.shape) * settings.chips)
+
+
+def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
+    """Build the grid; the n parallel links of a side are one row with n lanes.
+
+    ``wrap``: whether links close every line to a ring.
+    """
+    chip = np.arange(settings.chips).reshape(settings.shape[::-1])
+    links = []
+    for dimension, length in enumerate(settings.shape):
+        axis = chip.ndim - 1 - dimension
+        starts = np.arange(length if wrap else length - 1)
+        links.append(
+            duplex_links(
+                chip.take(starts, axis),
+                np.roll(chip, -1, axis).take(starts, axis),
+                f"torus_{'xyz'[dimension]}",
+                gbps=settings.port_gbps,
+                latency_ns=settings.latency_ns,
+                lanes=settings.n,
+            )
+        )
+    return Topology(
+        settings=settings,
+        chips=chip.size,
+        nodes=chip.size,
+        switches=0,
+        chip_node=chip_nodes(chip.size, 1),
+        links=join_links(links),
+        circuits=None,
+    )
+
+
+def build_torus(settings: ChipTorusSettings) -> Topology:
+    """Build the grid with wrap links."""
+    return build(settings, wrap=True)
+
+
+def halves(settings: ChipGridSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
+    longest = settings.shape.index(max(settings.shape))
+    position = np.indices(settings.shape[::-1])[len(settings.shape) - 1 - longest]
+    half: NDArray[np.int8] = (position >= max(settings.shape) // 2).astype(np.int8).ravel()
+    return half
+
+
+def torus_bisection_ports(settings: Torus) -> int:
+    """Ports in one direction across the middle of the longest dimension.
+
+    The cut crosses both boundaries of each ring, n links at each.
+    """
+    return 2 * settings.n * settings.chips // max(settings.shape)
+
+
+def ports_per_chip(settings: Torus) -> int:
+    """Ports of a chip: n on each side, unused at the rim of a mesh."""
+    return 2 * len(settings.shape) * settings.n
+
+
+def placement(settings: ChipGridSettings, topology: Topology, sizes: Sizes) -> Placement:
+    """Blocks of chips as nodes; SettingsError("layout") where the job does not fit."""
+    return block_placement(topology, sizes, settings.shape)
+
+
+def torus_route(
+    settings: ChipTorusSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """The shorter path round each ring.
+
+    ``min`` goes up where both paths round are equally long, ``balanced`` splits those
+    packets evenly. Packets that take no wrap link are on the first virtual channel
+    under ``min`` and draw one of the two under ``balanced``.
+    """
+    return route_rings(topology, routing, settings.shape, destinations)
+
+
+def torus_groups(settings: Torus, routing: str) -> int:
+    """Columns of the grouped table: one per position of each ring."""
+    return sum(settings.shape)
+
+
+def torus_bill_ports(settings: ChipTorusSettings) -> Ports:
+    """Components of the torus, and its bandwidths in ports per chip."""
+    return torus_ports(
+        settings.shape,
+        board_side=settings.board_side,
+        n=settings.n,
+        port_gbps=settings.port_gbps,
+    )
+
+
+def torus_resize(settings: TorusT, chips: int) -> TorusT:
+    """The torus of full boards with ``chips`` chips or more, nearest to a cube."""
+    sizes = torus_boards(chips, len(settings.shape), settings.board_side)
+    scales: dict[str, Any] = dict(zip(_SCALES, sizes, strict=False))
+    return replace(settings, **scales)

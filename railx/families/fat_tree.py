@@ -1,0 +1,485 @@
+"""A fat tree of k-port switches in two or three tiers, tapered at the leaf or not.
+
+There are as many identical planes as a chip has ports, and each chip has one port in
+every plane. A leaf switch has d ports down and u = k - d up (u = d: non-blocking).
+
+Two tiers have k leaves, u spines that join all leaves once each, and k d chips. Three
+tiers have k pods of k/2 leaves and u aggregation switches, each of those with k/2 ports
+up. Their u k/2 core switches join all pods once each. They have k^2 d / 2 chips, which
+is the k-ary fat tree of k^3/4 chips for d = k/2.
+
+Sources: Leiserson 1985; Al-Fares 2008. The two-tier sizes are those of the RailX
+simulator's fat-tree inputs (radix 50, 41 and 38 in 8 planes).
+
+Routing goes up over drawn ports, then down the one path. The plane is chosen at the
+source, after which the vertex implies it. Links up come before links down, so no cycle
+of waiting packets can form on any number of virtual channels. A packet takes one of
+three at every hop (the RailX simulator's fat tree takes any).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import Family, FamilyBase
+from railx.settings import AtLeast, Between, Fraction, NonNegative, SettingsError
+from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree
+from railx.vocabulary.line_rings import ChipOrderRing
+from railx.vocabulary.routing.line_phases import LineRouting
+from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import (
+    Links,
+    Topology,
+    check_size,
+    chip_nodes,
+    duplex_links,
+    join_links,
+    kind_code,
+)
+
+__all__ = ["FAMILY", "FatTreeSettings"]
+
+
+@dataclass(frozen=True)
+class FatTreeSettings(FamilyBase):
+    """A fat tree of switches."""
+
+    family: Literal["fat_tree"]
+
+    tiers: Annotated[int, Between(1, 5)] = 3
+    """Tiers of switches: leaf, aggregation and core, or leaf and spine; the graph has 2
+    or 3.
+    """
+
+    switch_radix: Annotated[int, AtLeast(4)] = 8
+    """Ports of a switch; the number of leaves of a plane follows from it."""
+
+    leaf_down_ports: Annotated[int, AtLeast(1)] | None = None
+    """Ports of a leaf switch to chips, the others face up; null: half of them
+    (non-blocking).
+    """
+
+    planes: Annotated[int, AtLeast(1)] = 8
+    """Parallel trees, one port of each chip in every plane. Default: the ports of a
+    RailX chip (4 n = 8).
+    """
+
+    leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
+    """Time of flight between a chip and its leaf switch, in nanoseconds. Default: an
+    assumption, half of the links between switches, as in the RailX simulator's fat-tree
+    input files (5 and 10 cycles).
+    """
+
+    global_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between switches, in nanoseconds. Default: an assumption, about 20
+    m of fibre at 5 ns/m, as external links of RailX.
+    """
+
+    taper: Annotated[float, Fraction()] | None = None
+    """Uplinks per downlink of a leaf, exactly, instead of ``leaf_down_ports``;
+    null: what the ports of a leaf give. The graph needs whole ports.
+    """
+
+    populated_chips: Annotated[int, AtLeast(2)] | None = None
+    """Chips that are plugged in; null: as many as the tree has room for, which is what
+    the graph has.
+    """
+
+    def __post_init__(self) -> None:
+        k = self.switch_radix
+        self._check_leaf()
+        if k % 2 and (self.tiers != 2 or (self.leaf_down_ports is None and self.taper is None)):
+            way = ", or leaf_down_ports given" if self.tiers == 2 else ""
+            raise SettingsError(
+                "switch_radix",
+                f"got {k}; allowed: an even number{way}, half of the ports face up; the nearest are"
+                f" {k - 1} and {k + 1}",
+            )
+        if self.populated_chips is not None and self.populated_chips > self.room:
+            raise SettingsError(
+                "populated_chips",
+                f"got {self.populated_chips}; allowed: at most {self.room} with {self.tiers} tiers"
+                f" of {k}-port switches (every port of a chip has a plane of its own); the nearest"
+                f" is {self.room}",
+            )
+
+    def _check_leaf(self) -> None:
+        k = self.switch_radix
+        if self.leaf_down_ports is not None and self.taper is not None:
+            raise SettingsError(
+                "taper",
+                f"got {self.taper:g} beside leaf_down_ports = {self.leaf_down_ports}; allowed: null"
+                " in one of them",
+            )
+        if self.leaf_down_ports is not None and self.leaf_down_ports >= k:
+            raise SettingsError(
+                "leaf_down_ports",
+                f"got {self.leaf_down_ports}; allowed: 1 to {k - 1} of {k} ports, one at least"
+                f" faces up; the nearest is {k - 1}",
+            )
+
+    @property
+    def leaf_down(self) -> int:
+        """Chips below a leaf switch."""
+        if self.taper is not None:
+            return int(self.switch_radix / (1 + self.taper) + 1e-9)
+        return self.switch_radix // 2 if self.leaf_down_ports is None else self.leaf_down_ports
+
+    @property
+    def leaf_up(self) -> int:
+        """Ports of a leaf switch to the tier above, each to another switch."""
+        return self.switch_radix - self.leaf_down
+
+    @property
+    def pods(self) -> int:
+        """Parts that only the top tier joins: pods in three tiers, leaves in two."""
+        return self.switch_radix
+
+    @property
+    def leaves(self) -> int:
+        """Leaf switches of a plane."""
+        return self.switch_radix * (self.switch_radix // 2 if self.tiers == 3 else 1)
+
+    @property
+    def upper_switches(self) -> int:
+        """Switches of a plane in the second tier: spines of a two-tier tree,
+        aggregation switches of all pods in three tiers.
+        """
+        return self.leaf_up * (self.switch_radix if self.tiers == 3 else 1)
+
+    @property
+    def core_switches(self) -> int:
+        """Switches of a plane in the third tier."""
+        return self.leaf_up * (self.switch_radix // 2) if self.tiers == 3 else 0
+
+    @property
+    def plane_switches(self) -> int:
+        """Switches of a plane, all tiers."""
+        return self.leaves + self.upper_switches + self.core_switches
+
+    @property
+    def uplinks_per_downlink(self) -> float:
+        """Uplinks per downlink of a leaf.
+
+        1 for a non-blocking tree and a single switch.
+        """
+        if self.tiers == 1:
+            return 1.0
+        return self.leaf_up / self.leaf_down if self.taper is None else self.taper
+
+    @property
+    def room(self) -> int:
+        """Chips that the tree has room for."""
+        return largest_tree(self.tiers, self.switch_radix, self.leaf_down)
+
+    @property
+    def chips(self) -> int:
+        return self.room if self.populated_chips is None else self.populated_chips
+
+
+# Graph
+
+
+IntArray = NDArray[np.int64]
+
+
+def check(settings: FatTreeSettings) -> None:
+    """Refuse incomplete trees, and more links than fit in memory."""
+    k = settings.switch_radix
+    if settings.tiers not in (2, 3):
+        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 2, 3")
+    if settings.leaf_up != round(settings.uplinks_per_downlink * settings.leaf_down, 9):
+        raise SettingsError(
+            "taper",
+            f"got {settings.taper:g}; allowed: whole ports, null here and leaf_down_ports = "
+            f"{settings.leaf_down} come nearest",
+        )
+    if settings.chips != settings.room:
+        raise SettingsError(
+            "populated_chips",
+            f"got {settings.populated_chips}; allowed: null or {settings.room}, a graph is of a"
+            " full tree",
+        )
+    check_size(
+        "switch_radix",
+        2
+        * settings.planes
+        * (settings.chips + settings.leaves * settings.leaf_up + k * settings.core_switches),
+    )
+
+
+def build(settings: FatTreeSettings) -> Topology:
+    """Build the tree.
+
+    Switches follow the chips plane by plane: leaves (by pod), then aggregation (by pod)
+    or spines, then core. Links of a chip to its leaf are of kind ``leaf``, those to the
+    second tier ``aggregation``, those to the third ``core``.
+    """
+    chips, up, links = settings.chips, settings.leaf_up, []
+    for plane in range(settings.planes):
+        first = chips + plane * settings.plane_switches
+        leaf = first + np.arange(settings.leaves)
+        upper = first + settings.leaves + np.arange(settings.upper_switches)
+        pods = settings.pods if settings.tiers == 3 else 1
+        links += [
+            _tier(settings, "leaf", np.arange(chips), np.repeat(leaf, settings.leaf_down)),
+            _tier(
+                settings,
+                "aggregation",
+                *np.broadcast_arrays(leaf.reshape(pods, -1, 1), upper.reshape(pods, 1, up)),
+            ),
+        ]
+        if settings.tiers == 3:
+            core = (
+                first
+                + settings.leaves
+                + settings.upper_switches
+                + np.arange(settings.core_switches)
+            )
+            links.append(
+                _tier(
+                    settings,
+                    "core",
+                    *np.broadcast_arrays(upper.reshape(pods, up, 1), core.reshape(1, up, -1)),
+                )
+            )
+    return Topology(
+        settings=settings,
+        chips=chips,
+        nodes=chips,
+        switches=settings.plane_switches * settings.planes,
+        chip_node=chip_nodes(chips, 1),
+        links=join_links(links),
+        circuits=None,
+    )
+
+
+def halves(settings: FatTreeSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when the pods (two tiers: the leaves) are cut.
+
+    The cut is in the middle; an odd pod goes to half 1. The core switches are cut in
+    the middle, spines all stand in half 1. Either adds one link for every pod of half
+    0.
+    """
+    pods = np.arange(settings.pods) >= settings.pods // 2
+    leaf = np.repeat(pods, settings.leaves // settings.pods)
+    if settings.tiers == 3:
+        core = np.arange(settings.core_switches) >= settings.core_switches // 2
+        upper = np.concatenate([np.repeat(pods, settings.leaf_up), core])
+    else:
+        upper = np.ones(settings.upper_switches, dtype=np.bool_)
+    plane = np.concatenate([leaf, upper])
+    return np.concatenate(
+        [np.repeat(leaf, settings.leaf_down), np.tile(plane, settings.planes)]
+    ).astype(np.int8)
+
+
+def bisection_ports(settings: FatTreeSettings) -> int:
+    """Ports in one direction across that cut.
+
+    They are all ports up of the top tier's k//2 pods in the smaller half. Without a
+    taper half of the chips can send at full rate to the other half; a taper divides
+    that by d / u.
+    """
+    top = settings.core_switches if settings.tiers == 3 else settings.upper_switches
+    return settings.pods // 2 * top * settings.planes
+
+
+def ports_per_chip(settings: FatTreeSettings) -> int:
+    """Ports of a chip: one in each plane."""
+    return settings.planes
+
+
+def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray) -> Links:
+    """Both directions of the links between two tiers.
+
+    Tables are laid out as (link, up then down).
+    """
+    latency_ns = settings.leaf_latency_ns if kind == "leaf" else settings.global_latency_ns
+    return duplex_links(lower, upper, kind, gbps=settings.port_gbps, latency_ns=latency_ns)
+
+
+def uniform_loads(
+    settings: FatTreeSettings, topology: Topology, routing: LineRouting
+) -> NDArray[np.float64]:
+    """Equal-cost multi-path.
+
+    A chip spreads over its planes, a switch over its upward ports; up and down carry
+    the same. A tapered leaf has fewer ports up than down, and each of them carries so
+    much more; so do those of the tier above. All routings load the links alike.
+    """
+    taper = settings.leaf_down / settings.leaf_up
+    pod = settings.leaf_down * settings.switch_radix // 2
+    load = np.zeros(len(topology.links))
+    for kind, inside, share in (
+        ("leaf", 1, 1.0),
+        ("aggregation", settings.leaf_down, taper),
+        ("core", pod, taper),
+    ):
+        outside = (topology.chips - inside) / (topology.chips - 1)
+        load[topology.links.kind == kind_code(kind)] = outside * share / settings.planes
+    return load
+
+
+def chip_order_ring(settings: FatTreeSettings) -> ChipOrderRing:
+    """A ring in every plane, on all ports of a chip.
+
+    Around the chips in order all hops but the fastest: one hop per leaf leaves it, one
+    per pod of three tiers leaves the pod.
+    """
+    in_leaf, up = 2 * settings.leaf_latency_ns, 2 * settings.global_latency_ns
+    changes = settings.leaves + (settings.pods if settings.tiers == 3 else 0)
+    fastest = in_leaf + (up if settings.leaf_down == 1 else 0)
+    chain_latency_ns = settings.chips * in_leaf + changes * up - fastest
+    return ChipOrderRing(settings.planes, chain_latency_ns)
+
+
+# Routing
+
+
+def route(
+    settings: FatTreeSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """Up*/down* by the name of a routing.
+
+    ``min`` draws plane and ports up evenly, ``adaptive`` takes those with the shortest
+    queues. Exact loads are the same for both: an adaptive router has no reason to
+    prefer a port before queues form.
+    """
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=1,
+        virtual_channels=VIRTUAL_CHANNELS,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
+    to, chip = builder.destinations.astype(np.int64), np.arange(settings.chips)
+    first = settings.chips + np.arange(settings.planes) * settings.plane_switches
+    builder.entry[0][chip] = even_sets(
+        builder, chip, first + (chip // settings.leaf_down)[:, None]
+    )[:, None]
+    for plane in first.tolist():
+        _fill_plane(builder, settings, plane, to)
+    builder.entry[0][to, np.arange(len(to))] = -1
+    return builder.build()
+
+
+def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to: IntArray) -> None:
+    """The switches of one plane, whose first leaf is vertex ``first``.
+
+    Up from everywhere, then down where there is a path down.
+    """
+    entry, up, pods = (
+        builder.entry[0],
+        settings.leaf_up,
+        settings.pods if settings.tiers == 3 else 1,
+    )
+    leaf = (first + np.arange(settings.leaves)).reshape(pods, -1)
+    upper = (first + settings.leaves + np.arange(settings.upper_switches)).reshape(pods, up)
+    to_leaf, to_pod = to // settings.leaf_down, to // (settings.chips // pods)
+    entry[leaf.ravel()] = even_sets(builder, leaf.ravel(), np.repeat(upper, leaf.shape[1], axis=0))[
+        :, None
+    ]
+    if settings.tiers == 3:
+        core = (
+            first + settings.leaves + settings.upper_switches + np.arange(settings.core_switches)
+        ).reshape(up, -1)
+        entry[upper.ravel()] = even_sets(builder, upper.ravel(), np.tile(core, (pods, 1)))[:, None]
+        entry[core.ravel()] = _down(
+            builder, core.ravel(), np.repeat(upper.T, core.shape[1], axis=0)
+        )[:, to_pod]
+    for pod in np.unique(to_pod).tolist():
+        here = np.flatnonzero(to_pod == pod)
+        below = _down(builder, upper[pod], np.tile(leaf[pod], (up, 1)))
+        entry[upper[pod][:, None], here] = below[:, to_leaf[here] % leaf.shape[1]]
+    entry[first + to_leaf, np.arange(len(to))] = even_sets(builder, first + to_leaf, to[:, None])
+
+
+def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> NDArray[np.int32]:
+    """The sets of single links from a vertex to the vertices of ``below``.
+
+    ``below``: int[vertices, links].
+    """
+    return even_sets(builder, np.repeat(vertex, below.shape[1]), below.reshape(-1, 1)).reshape(
+        below.shape
+    )
+
+
+# Bill of materials
+
+
+def ports(settings: FatTreeSettings) -> Ports:
+    """Components of the tree, and its bandwidths in ports per chip.
+
+    A full tree of T tiers has 2 T - 1 switch ports and 2 T transceivers per end port;
+    the top tier has no ports upwards.
+    """
+    ends, levels = settings.chips * settings.planes, settings.tiers - 1
+    uplinks = math.ceil(ends * settings.uplinks_per_downlink) if levels else 0
+    return Ports(
+        chips=settings.chips,
+        port_gbps=settings.port_gbps,
+        cables={"leaf": 2 * ends, "uplink": 2 * levels * uplinks},
+        injection=settings.planes,
+        all_to_all=settings.planes * _delivered(settings),
+        bisection=settings.planes * settings.uplinks_per_downlink,
+        electrical_switch_ports=ends + 2 * levels * uplinks,
+    )
+
+
+def resize(settings: FatTreeSettings, chips: int) -> FatTreeSettings:
+    """A tree of ``chips`` chips with as few tiers as reach them."""
+    tiers = fewest_tiers(
+        chips, settings.tiers, settings.switch_radix, settings.leaf_down, chips=chips
+    )
+    return replace(settings, tiers=tiers, populated_chips=chips)
+
+
+def filled(settings: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettings:
+    """The tree with other tiers and another taper, and as many of its chips as then
+    fit.
+
+    The cost of an end port is what callers need, whatever the size.
+    """
+    full = replace(settings, tiers=tiers, taper=taper, leaf_down_ports=None, populated_chips=None)
+    room = largest_tree(tiers, full.switch_radix, full.leaf_down)
+    return replace(full, populated_chips=min(settings.chips, room))
+
+
+def _delivered(settings: FatTreeSettings) -> float:
+    """Share of the injection that the uplinks of a leaf give to uniform traffic."""
+    taper, under, chips = settings.uplinks_per_downlink, settings.leaf_down, settings.chips
+    if taper >= 1 or under >= chips:
+        return 1.0
+    return min(1.0, taper * (chips - 1) / (chips - under))
+
+
+FAMILY = Family(
+    name="fat_tree",
+    settings=FatTreeSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "adaptive"),
+    route=route,
+    loads=uniform_loads,
+    chip_order_ring=chip_order_ring,
+    bill=Bill(
+        ports=ports,
+        resize=resize,
+        copper=("leaf",),
+        tree=TreeBill(tiers=lambda settings: settings.tiers, filled=filled, leaf="leaf"),
+    ),
+)

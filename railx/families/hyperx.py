@@ -1,0 +1,447 @@
+"""A HyperX: routers on a grid of any dimension, all-to-all along every line.
+
+Sources: Ahn 2009; flattened butterfly: Kim 2007. The routers are the chips themselves
+(``chips_per_switch`` 0) or switches with chips below them. A packet takes one hop for
+each dimension that differs, or two, the first to a random router of the line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import Family, FamilyBase
+from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
+from railx.vocabulary.chip_rings import joined_rings
+from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.line_rings import LineRings
+from railx.vocabulary.routing.planes import fill_leaves
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import (
+    Links,
+    Topology,
+    check_size,
+    chip_nodes,
+    duplex_links,
+    join_links,
+)
+
+__all__ = ["FAMILY", "HyperXSettings"]
+
+
+@dataclass(frozen=True)
+class HyperXSettings(FamilyBase):
+    """Routers in a grid, any two of a line joined."""
+
+    family: Literal["hyperx"]
+
+    shape: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()] = (5, 5)
+    """Routers along each dimension; the first runs fastest."""
+
+    lanes: Annotated[int, AtLeast(1)] = 1
+    """Parallel links between any two routers of a line."""
+
+    chips_per_switch: Annotated[int, NonNegative()] = 0
+    """Chips on a router that is a switch; 0: the chips themselves are the routers. Up
+    to the length of a line the channels carry full uniform load.
+    """
+
+    planes: Annotated[int, AtLeast(1)] = 1
+    """Identical networks side by side, one port of each chip in every plane; 1 where
+    the chips are the routers.
+    """
+
+    leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
+    """Time of flight between a chip and its switch, in nanoseconds; unused where the
+    chips are the routers. Default: an assumption, half of the links between switches,
+    as in ``fat_tree``.
+    """
+
+    latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between routers, in nanoseconds. Default: an assumption, about 20
+    m of fibre at 5 ns/m, as external links of RailX.
+    """
+
+    switch_radix: Annotated[int, AtLeast(2)] | None = None
+    """Ports of a switch; null: just enough for its chips and its lines."""
+
+    def __post_init__(self) -> None:
+        if self.switchless and self.planes != 1:
+            raise SettingsError(
+                "planes",
+                f"got {self.planes}; allowed: 1 where the chips are the routers (chips_per_switch ="
+                " 0), parallel links are `lanes`",
+            )
+        if self.switch_radix is not None and self.radix > self.switch_radix:
+            spare = self.switch_radix - self.line_ports
+            raise SettingsError(
+                "chips_per_switch",
+                f"got {self.chips_per_switch}; allowed: at most {spare}, what the"
+                f" {len(self.shape)} dimensions leave of a switch of {self.switch_radix} ports",
+            )
+
+    @property
+    def switchless(self) -> bool:
+        return self.chips_per_switch == 0
+
+    @property
+    def line_ports(self) -> int:
+        """Ports of a router to the others of its lines."""
+        return self.lanes * (sum(self.shape) - len(self.shape))
+
+    @property
+    def radix(self) -> int:
+        """Ports of a router that are used."""
+        return self.line_ports + self.chips_per_switch
+
+    @property
+    def routers(self) -> int:
+        """Routers of one plane."""
+        return math.prod(self.shape)
+
+    @property
+    def chips(self) -> int:
+        return self.routers * max(1, self.chips_per_switch)
+
+
+# Graph
+
+
+IntArray = NDArray[np.int64]
+
+
+def check(settings: HyperXSettings) -> None:
+    """Refuse more links than fit in memory."""
+    between = settings.routers * (sum(settings.shape) - len(settings.shape))
+    links = between + 2 * settings.routers * settings.chips_per_switch
+    check_size("shape", links * settings.planes)
+
+
+def build(settings: HyperXSettings) -> Topology:
+    """Build the network.
+
+    Chip c hangs on router c // chips_per_switch of every plane. Switches follow the
+    chips plane by plane.
+    """
+    chip, links = np.arange(settings.chips), []
+    for plane in range(settings.planes):
+        first = 0 if settings.switchless else settings.chips + plane * settings.routers
+        links += _all_to_alls(settings, first)
+        if not settings.switchless:
+            switch = first + chip // settings.chips_per_switch
+            links.append(
+                duplex_links(
+                    chip,
+                    switch,
+                    "leaf",
+                    gbps=settings.port_gbps,
+                    latency_ns=settings.leaf_latency_ns,
+                )
+            )
+    return Topology(
+        settings=settings,
+        chips=settings.chips,
+        nodes=settings.chips,
+        switches=0 if settings.switchless else settings.planes * settings.routers,
+        chip_node=chip_nodes(settings.chips, 1),
+        links=join_links(links),
+        circuits=None,
+    )
+
+
+def halves(settings: HyperXSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when the longest dimension is cut in the middle."""
+    longest = settings.shape.index(max(settings.shape))
+    stride = math.prod(settings.shape[:longest])
+    position = np.arange(settings.routers) // stride % settings.shape[longest]
+    router = (position >= settings.shape[longest] // 2).astype(np.int8)
+    if settings.switchless:
+        return router
+    return np.concatenate(
+        [np.repeat(router, settings.chips_per_switch), np.tile(router, settings.planes)]
+    )
+
+
+def bisection_ports(settings: HyperXSettings) -> int:
+    """Ports in one direction across that cut.
+
+    ``lanes`` for each pair across, in each line of the longest dimension and plane.
+    """
+    longest = max(settings.shape)
+    pairs = (longest // 2) * (longest - longest // 2)
+    return settings.planes * settings.lanes * pairs * settings.routers // longest
+
+
+def ports_per_chip(settings: HyperXSettings) -> int:
+    """Ports of a chip.
+
+    Lanes to every other router of its lines, or one in each plane where switches route.
+    """
+    if settings.switchless:
+        return settings.lanes * (sum(settings.shape) - len(settings.shape))
+    return settings.planes
+
+
+def node_hop_counts(settings: HyperXSettings) -> IntArray:
+    """Ordered pairs of chips that are h links apart (index h).
+
+    One link for each dimension that differs, two more with switches.
+    """
+    counts = np.ones(1, dtype=np.int64)
+    for length in settings.shape:
+        counts = np.convolve(counts, [length, length * (length - 1)])
+    if settings.switchless:
+        return counts
+    by_switch = np.concatenate([[0, 0], counts * settings.chips_per_switch**2])
+    # A chip to itself takes no link.
+    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips
+    return by_switch
+
+
+def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
+    """The links of one plane, one table for each dimension.
+
+    ``first`` is the vertex of its router 0.
+    """
+    router = first + np.arange(settings.routers).reshape(settings.shape[::-1])
+    tables = []
+    for dimension, length in enumerate(settings.shape):
+        line = np.moveaxis(router, len(settings.shape) - 1 - dimension, -1)
+        low, high = np.triu_indices(length, 1)
+        tables.append(
+            duplex_links(
+                line[..., low],
+                line[..., high],
+                "hyperx",
+                gbps=settings.port_gbps,
+                latency_ns=settings.latency_ns,
+                lanes=settings.lanes,
+                rail=dimension,
+            )
+        )
+    return tables
+
+
+def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
+    """The rings of every dimension where the chips are the routers, else None."""
+    if not settings.switchless:
+        return None
+    chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()
+    return joined_rings(chip, settings.lanes)
+
+
+# Routing
+
+
+#: Virtual channels of ``min``, which needs one: as many as the other networks of the
+#: comparison have (RailX simulator).
+_MIN_CHANNELS = 3
+
+SetArray = NDArray[np.int32]
+
+
+def route(
+    settings: HyperXSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """Where switches route, a chip enters by any of its planes and stays in it.
+
+    * ``min``: dimension after dimension, each hop on one of three virtual channels,
+      drawn evenly.
+    * ``balanced``: the dimensions in random order, each next hop one virtual channel
+      up; minimal. Uniform traffic loads links as ``min`` does.
+    * ``adaptive``: the same, but each router takes the dimension with the shortest
+      queue.
+    * ``valiant``: dimension after dimension, in each by way of a router of the line
+      drawn evenly (Valiant 1982, line by line). The first hop is on channel 0, the
+      second on channel 1. It levels any traffic at up to twice the load of ``min``
+      under uniform.
+
+    States: hops taken (``balanced``, ``adaptive``); whether the first of two hops is
+    done (``valiant``).
+    """
+    dimensions = len(settings.shape)
+    any_order = routing in ("balanced", "adaptive")
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=dimensions + (not settings.switchless)
+        if any_order
+        else 2
+        if routing == "valiant"
+        else 1,
+        virtual_channels=dimensions if any_order else 2 if routing == "valiant" else _MIN_CHANNELS,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
+    target = builder.destinations.astype(np.int64) // max(1, settings.chips_per_switch)
+    for plane in range(settings.planes):
+        first = 0 if settings.switchless else settings.chips + plane * settings.routers
+        if any_order:
+            _fill_any_order(builder, settings, first, target)
+        else:
+            _fill_ordered(builder, settings, first, target)
+    if not settings.switchless:
+        fill_leaves(builder, target, settings.routers)
+    return builder.build()
+
+
+def _fill_ordered(
+    builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray
+) -> None:
+    """Dimension after dimension in one plane, whose router 0 is vertex ``first``."""
+    router = np.arange(settings.routers)
+    vertices = slice(first, first + settings.routers)
+    earlier = np.zeros((settings.routers, len(target)), dtype=np.bool_)
+    stride = 1
+    for length in settings.shape:
+        position, goal = router // stride % length, target // stride % length
+        differs = position[:, None] != goal
+        here = differs & ~earlier
+        for state, sets in enumerate(_line_sets(builder, first, position, stride, length)):
+            builder.entry[state][vertices][here] = sets[:, goal][here]
+        earlier |= differs
+        stride *= length
+
+
+def _line_sets(
+    builder: TableBuilder, first: int, position: IntArray, stride: int, length: int
+) -> list[SetArray]:
+    """The sets of one dimension for every state, by router and target position.
+
+    -1 where they are equal.
+    """
+    if builder.routing == "min":
+        pools = [
+            _line_pools(builder, first, position, stride, length, vc) for vc in range(_MIN_CHANNELS)
+        ]
+        return [_sets_of_pools(builder, np.stack(pools, axis=-1), 0)]
+    detour, direct = (_line_pools(builder, first, position, stride, length, vc) for vc in (0, 1))
+    undecided = np.full(direct.shape, -1, dtype=np.int32)
+    for router, start in enumerate(position.tolist()):
+        for goal in range(length):
+            if goal != start:
+                detours = [
+                    (int(detour[router, via]), 0 if via == goal else 1)
+                    for via in range(length)
+                    if via != start
+                ]
+                undecided[router, goal] = builder.choice_set(
+                    [*detours, (int(direct[router, goal]), 0)]
+                )
+    return [undecided, builder.single(direct, 0)]
+
+
+def _fill_any_order(
+    builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray
+) -> None:
+    """Any dimension that still differs may be next.
+
+    Hop k of a packet is on virtual channel k.
+    """
+    router, goal = np.arange(settings.routers), np.arange(settings.routers)
+    for hop in range(len(settings.shape)):
+        pools, stride = [], 1
+        for length in settings.shape:
+            line = _line_pools(builder, first, router // stride % length, stride, length, hop)
+            pools.append(line[:, goal // stride % length])
+            stride *= length
+        choices = np.stack(pools, axis=-1)
+        # No packet is so far from its destination after so many hops.
+        choices[(choices >= 0).sum(axis=-1) > len(settings.shape) - hop] = -1
+        sets = _sets_of_pools(builder, choices, min(hop + 1, len(builder.entry) - 1))
+        builder.entry[hop][first : first + settings.routers] = sets[:, target]
+
+
+def _sets_of_pools(builder: TableBuilder, pools: IntArray, state: int) -> SetArray:
+    """Sets of all pools of the last axis that are not -1; -1 where there are none."""
+    distinct, where = np.unique(pools.reshape(-1, pools.shape[-1]), axis=0, return_inverse=True)
+    ids = np.full(len(distinct), -1, dtype=np.int32)
+    for i, row in enumerate(distinct.tolist()):
+        choices = [(pool, state) for pool in row if pool >= 0]
+        if choices:
+            ids[i] = builder.choice_set(choices)
+    return ids[where.ravel()].reshape(pools.shape[:-1])
+
+
+def _line_pools(
+    builder: TableBuilder, first: int, position: IntArray, stride: int, length: int, vc: int
+) -> IntArray:
+    """The pools from every router to the positions of its line.
+
+    int[routers, length], -1 to itself.
+    """
+    vertex = first + np.arange(len(position))
+    near = vertex[:, None] + (np.arange(length) - position[:, None]) * stride
+    return builder.pools_between(vertex[:, None], near, vc)
+
+
+# Bill of materials
+
+
+def ports(settings: HyperXSettings) -> Ports:
+    """Components of the network, and the bandwidths in ports per chip.
+
+    With p chips on a switch all-to-all gets S / p of a port per lane through a
+    dimension of size S, capped by the injection. Where the chips are the routers, their
+    links have a transceiver at both ends and there are no switches.
+    """
+    per_router, chips = max(1, settings.chips_per_switch), settings.chips
+    planes, lanes, routers = settings.planes, settings.lanes, settings.routers * settings.planes
+    between, leaf = settings.line_ports * routers, settings.chips_per_switch * routers
+    cut = min(2 * (size // 2) * (size - size // 2) / (size * per_router) for size in settings.shape)
+    return Ports(
+        chips=chips,
+        port_gbps=settings.port_gbps,
+        cables={"leaf": 2 * leaf, "line": between},
+        injection=settings.line_ports if settings.switchless else planes,
+        all_to_all=planes * lanes * min(settings.shape) / per_router * (chips - 1) / chips,
+        bisection=planes * lanes * cut,
+        electrical_switch_ports=0 if settings.switchless else leaf + between,
+    )
+
+
+def resize(settings: HyperXSettings, chips: int) -> HyperXSettings:
+    """The narrowest network in the fewest dimensions with at least ``chips`` chips.
+
+    Switches have at most as many chips as keep all-to-all uncut. Where the chips are
+    the routers the shape fixes their ports, so that no larger network has the same.
+    """
+    if settings.switchless:
+        if chips > settings.chips:
+            raise too_large(chips, settings.chips, "the shape fixes the ports of a chip")
+        return settings
+    largest, lanes = 0, settings.lanes
+    radix = settings.radix if settings.switch_radix is None else settings.switch_radix
+    for dimensions in range(1, len(settings.shape) + 1):
+        for size in range(2, radix):
+            room = min(lanes * size, radix - lanes * dimensions * (size - 1))
+            if room < 1:
+                break
+            largest = max(largest, room * size**dimensions)
+            on_switch = math.ceil(chips / size**dimensions)
+            if on_switch <= room:
+                return replace(settings, shape=(size,) * dimensions, chips_per_switch=on_switch)
+    raise too_large(chips, largest, f"{len(settings.shape)} dimensions of {radix}-port switches")
+
+
+FAMILY = Family(
+    name="hyperx",
+    settings=HyperXSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced", "adaptive", "valiant"),
+    route=route,
+    node_hop_counts=node_hop_counts,
+    chip_rings=chip_rings,
+    bill=Bill(ports=ports, resize=resize),
+)

@@ -1,0 +1,131 @@
+"""A plain 2D mesh: single chips with n parallel links to each of up to 4 neighbours.
+
+The ports at the rim stay open. Routing in dimension order: XY, or XY and YX side by
+side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.chip_grids import (
+    ChipGridSettings,
+    build,
+    check,
+    halves,
+    placement,
+    ports_per_chip,
+)
+from railx.families.family import Family
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
+
+__all__ = ["FAMILY", "Mesh2DSettings"]
+
+
+@dataclass(frozen=True)
+class Mesh2DSettings(ChipGridSettings):
+    """A plain 2D mesh: single chips with n links to each of up to 4 neighbours.
+
+    Chip (x, y) is number y * x_scale + x. Default: the textbook 8 x 8.
+    """
+
+    family: Literal["mesh_2d"]
+
+
+def bisection_ports(settings: Mesh2DSettings) -> int:
+    """Ports in one direction across the middle of the longer dimension.
+
+    n links in each line of the other dimension.
+    """
+    return settings.n * min(settings.shape)
+
+
+def node_hop_counts(settings: Mesh2DSettings) -> NDArray[np.int64]:
+    """Ordered pairs of chips that are h links apart (index h).
+
+    The distances along x and along y add up.
+    """
+    line_x, line_y = (
+        np.bincount(np.abs(np.subtract.outer(line, line)).ravel())
+        for line in map(np.arange, settings.shape)
+    )
+    return np.convolve(line_x, line_y)
+
+
+def route(
+    settings: Mesh2DSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """Minimal, and free of deadlock because each order has its own virtual channel.
+
+    * ``min``: XY.
+    * ``balanced``: XY on channel 0 or YX on channel 1 with equal chance (O1TURN, Seo
+      2005); uniform traffic loads links as XY does, permutations less.
+    * ``adaptive``: the same two paths, the source takes the one with the shorter queue.
+
+    States: 0 at the source; 1 XY, 2 YX (``min``: 0 throughout).
+    """
+    both = routing != "min"
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=3 if both else 1,
+        virtual_channels=2 if both else 1,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
+    if not both:
+        builder.entry[0] = _ordered(builder, settings, ("x", "y"), vc=0, state=0)
+        return builder.build()
+    builder.entry[1] = _ordered(builder, settings, ("x", "y"), vc=0, state=1)
+    builder.entry[2] = _ordered(builder, settings, ("y", "x"), vc=1, state=2)
+    elsewhere = builder.entry[1] >= 0
+    builder.entry[0][elsewhere] = builder.merge(
+        builder.entry[1][elsewhere], builder.entry[2][elsewhere]
+    )
+    return builder.build()
+
+
+def _ordered(
+    builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int
+) -> NDArray[np.int32]:
+    """Sets by chip and destination when one dimension is done after the other.
+
+    -1 at the destination.
+    """
+    chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
+    columns = settings.x_scale
+    entry = np.full((len(chip), len(to)), -1, dtype=np.int32)
+    for axis in reversed(order):
+        position, target = (
+            (chip % columns, to % columns) if axis == "x" else (chip // columns, to // columns)
+        )
+        length, stride = (columns, 1) if axis == "x" else (settings.y_scale, columns)
+        step = np.sign(np.arange(length) - position[:, None])
+        sets = builder.single(
+            builder.pools_between(chip[:, None], chip[:, None] + step * stride, vc), state
+        )
+        entry = np.where(position[:, None] != target, sets[:, target], entry)
+    return entry
+
+
+FAMILY = Family(
+    name="mesh_2d",
+    settings=Mesh2DSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced", "adaptive"),
+    route=route,
+    node_hop_counts=node_hop_counts,
+    placement=placement,
+)

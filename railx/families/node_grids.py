@@ -1,0 +1,283 @@
+"""What RailX and HammingMesh share: nodes of m x m chips on a grid.
+
+The RailX networks differ in the circuits of their optical switches alone, so that
+settings, cut, placement and bill of materials are the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import FamilyBase, LineGraph
+from railx.settings import AtLeast, NonNegative, Positive
+from railx.vocabulary.counts import Ports, best_size, too_large
+from railx.vocabulary.grid import Grid, grid_halves, line_circuits
+from railx.vocabulary.grid_rings import GridRings
+from railx.vocabulary.placement import Placement, Sizes, node_placement
+from railx.vocabulary.topology import Topology
+
+__all__ = [
+    "AllToAllSettings",
+    "NodeGridSettings",
+    "RailXSettings",
+    "all_rail_lines",
+    "best_grid",
+    "circuit_line_graphs",
+    "grid_hop_count",
+    "grid_placement",
+    "grid_ports",
+    "grid_rings",
+    "halves",
+    "hyperx_all_to_all_ports",
+    "hyperx_bisection_ports",
+    "hyperx_external_hops",
+    "in_node_lanes_per_chip",
+    "longest_line",
+    "ports_per_chip",
+    "ring_bisection_ports",
+]
+
+
+@dataclass(frozen=True)
+class NodeGridSettings(FamilyBase):
+    """Nodes of m x m chips on a grid; RailX's values are the defaults."""
+
+    m: Annotated[int, AtLeast(1)] = 2
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
+    n: Annotated[int, AtLeast(1)] = 2
+    """Ports on each of the 4 sides of a chip."""
+
+    internal_width: Annotated[float, Positive()] = 4.0
+    """Rate of an internal lane over the rate of an external port. Default: input files
+    of the RailX simulator.
+    """
+
+    internal_latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight of a link inside a node, in nanoseconds. Default: an assumption;
+    its ratio of 1 to 10 to the external one is that of the RailX simulator's input
+    files (1 and 10 cycles).
+    """
+
+    external_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight of a link that leaves a node, in nanoseconds. Default: an
+    assumption, about 20 m of fibre at 5 ns/m.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Nodes of a row and of a column."""
+        raise NotImplementedError
+
+    @property
+    def rails(self) -> int:
+        """Rails of a line: ports on a side of a node."""
+        return self.m * self.n
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of nodes."""
+        columns, rows = self.shape
+        return Grid.of(self, columns=columns, rows=rows)
+
+
+@dataclass(frozen=True)
+class RailXSettings(NodeGridSettings):
+    """Nodes whose rails are plugged into optical switches."""
+
+    ocs_radix: Annotated[int, AtLeast(2)] | None = None
+    """Ports of an optical switch; null: just enough, 2 for each node of the longest
+    line on it.
+    """
+
+
+@dataclass(frozen=True)
+class AllToAllSettings(RailXSettings):
+    """Nodes whose optical switches are set to all-to-alls."""
+
+    rings: Literal["directed", "undirected"] = "directed"
+    """Hamiltonian decomposition that the rails of an all-to-all follow: directed
+    (RailX, appendix A.1) or undirected (any size, 4 and 6 nodes too).
+    """
+
+
+RailXT = TypeVar("RailXT", bound=RailXSettings)
+ShapeT = TypeVar("ShapeT")
+
+
+def halves(settings: NodeGridSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each chip when the longer dimension is cut in the middle."""
+    return grid_halves(settings.grid)
+
+
+def ports_per_chip(settings: NodeGridSettings) -> int:
+    """Ports of a chip: n on each of its 4 sides."""
+    return 4 * settings.n
+
+
+def grid_placement(settings: NodeGridSettings, topology: Topology, sizes: Sizes) -> Placement:
+    """Nodes of a job as rows and columns of the grid.
+
+    Raises SettingsError("layout") where the job does not fit.
+    """
+    return node_placement(topology, sizes, settings.shape)
+
+
+def grid_rings(settings: NodeGridSettings, topology: Topology) -> GridRings:
+    """The rings of the rails."""
+    return GridRings(topology, settings.grid)
+
+
+def circuit_line_graphs(settings: RailXSettings, topology: Topology) -> list[LineGraph]:
+    """A row and a column as the optical circuits join their nodes."""
+    circuits = topology.circuits
+    assert circuits is not None
+    lines = (line_circuits(circuits, dimension)[:, :2] for dimension in (0, 1))
+    return [(int(line.max()) + 1, np.concatenate([line, line[:, ::-1]])) for line in lines]
+
+
+# Bill of materials
+
+
+def best_grid(
+    settings: RailXT,
+    chips: int,
+    shapes: Sequence[tuple[int, ShapeT]],
+    reshape: Callable[[ShapeT], RailXT],
+    ports: Callable[[RailXT], Ports],
+    *,
+    max_oversize: float = 1.1,
+) -> RailXT:
+    """The network with the most all-to-all bandwidth among sizes close to the smallest.
+
+    ``shapes``: nodes of every candidate and its shape. ``reshape``: settings of a
+    shape. Candidates have at least ``chips`` chips and at most ``max_oversize`` times
+    those of the smallest. Raises SettingsError("chips") with the largest size where
+    none does.
+    """
+    sizes = [nodes * settings.m**2 for nodes, _ in shapes]
+    largest = max(sizes, default=0)
+    if largest < chips:
+        raise too_large(
+            chips,
+            largest,
+            f"nodes of {settings.m} x {settings.m} chips,"
+            f" {2 * longest_line(settings)}-port switches",
+        )
+    smallest = min(size for size in sizes if size >= chips)
+    return best_size(
+        [
+            reshape(shape)
+            for size, (_, shape) in zip(sizes, shapes, strict=True)
+            if smallest <= size <= int(max_oversize * smallest)
+        ],
+        ports,
+    )
+
+
+#: Size of a logical dimension of a line, and copies of its all-to-all.
+Dimension = tuple[int, int]
+
+
+def in_node_lanes_per_chip(node: NodeGridSettings) -> float:
+    """Width of the links inside a node, in external ports per chip.
+
+    2 m (m-1) neighbour pairs, n links each, so many external ports wide.
+    """
+    return 2 * (node.m - 1) * node.n * node.internal_width / node.m
+
+
+def longest_line(settings: RailXSettings) -> int:
+    """Most nodes of a line: two ports of the switch each.
+
+    Without a radix the longest line of the settings.
+    """
+    return max(settings.shape) if settings.ocs_radix is None else settings.ocs_radix // 2
+
+
+def all_rail_lines(rails: int, longest: int) -> list[int]:
+    """Sizes of a line whose all-to-all uses every rail: size - 1 divides the rails."""
+    return [size for size in range(2, min(rails + 1, longest) + 1) if rails % (size - 1) == 0]
+
+
+def grid_ports(grid: Grid, *, all_to_all: float | None, bisection: float | None) -> Ports:
+    """Components of a grid of nodes with these bandwidths in ports per chip.
+
+    A node has 4 r optical ports, each a transceiver and a port of an optical switch.
+    """
+    optical = 4 * grid.rails * grid.nodes
+    return Ports(
+        chips=grid.chips,
+        port_gbps=grid.port_gbps,
+        cables={"optical": optical},
+        injection=4 * grid.n,
+        all_to_all=all_to_all,
+        bisection=bisection,
+        ocs_ports=optical,
+    )
+
+
+def hyperx_external_hops(grid: Grid, sizes: Sequence[int]) -> float:
+    """Mean optical hops of a packet over all-to-alls of these sizes.
+
+    Under uniform traffic. In a square HyperX 2 (N - N/(r+1)) / (N-1) with N chips
+    (RailX, bandwidth formulas).
+    """
+    return _other_chip(grid) * sum((size - 1) / size for size in sizes)
+
+
+def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float:
+    """Upper bound of uniform all-to-all in ports per chip.
+
+    4 n / (m h) with h external hops in a square HyperX.
+    """
+    other = _other_chip(grid)
+    return min(
+        2 * copies * (size - 1) / grid.m**2 / ((size - 1) / size * other)
+        for size, copies in dimensions
+    )
+
+
+def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float:
+    """Ports per chip of one half across the middle of a dimension.
+
+    Two links per copy between any two of its nodes.
+    """
+    return min(
+        4 * copies * (size // 2) * (size - size // 2) / size / grid.m**2
+        for size, copies in dimensions
+    )
+
+
+def ring_bisection_ports(grid: Grid, ends: int) -> float:
+    """Ports per chip of one half across the middle of the longest dimension of rings.
+
+    The cut has ``ends`` times r rails per line.
+    """
+    return 2 * ends * grid.rails / max(grid.columns, grid.rows) / grid.m**2
+
+
+def grid_hop_count(grid: Grid, twist: int) -> float:
+    """Mean hops of chips over links in and between nodes of a torus of chips.
+
+    Counted from one chip (a torus looks alike from every chip). ``twist``: chips by
+    which a wrap of the columns is shifted along the rows, 0 for the plain torus.
+    """
+    x = np.arange(grid.m * grid.columns)[:, None]
+    y = np.arange(grid.m * grid.rows)[None, :]
+    width, height = x.shape[0], y.shape[1]
+    distance = np.full((width, height), width + height)
+    for up in (-2, -1, 0, 1, 2):
+        along = (x + up * twist) % width
+        distance = np.minimum(distance, np.minimum(along, width - along) + np.abs(y + up * height))
+    return float(distance.sum() / (width * height - 1))
+
+
+def _other_chip(grid: Grid) -> float:
+    """N / (N - 1): a destination is never the source itself."""
+    return grid.chips / (grid.chips - 1)

@@ -1,0 +1,266 @@
+"""Photonic rails: chips of equal rank in all servers share an optical circuit switch.
+
+A server is g chips behind a scale-up switch. Every chip has ``ocs_ports`` optical
+ports, two on each of its switches, so that it can sit in one ring (or face two peers)
+per switch. This is the static setting, a ring over all servers on every switch.
+Reconfiguration changes the circuits between phases of a job and is not part of the
+graph. Source: Opus (photonic rails; two ports per chip).
+
+Packets move inside the server, then round the ring of the destination's rank. The bill
+counts as the released cost script of Opus (fig. 15): optical ports share transceivers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import Family, Lines
+from railx.families.rails import ServerSettings, scale_up_links
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError
+from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.routing.rings import ring_sets
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import (
+    Circuits,
+    Topology,
+    check_size,
+    chip_nodes,
+    duplex_links,
+    join_links,
+)
+
+__all__ = ["FAMILY", "OpusRailsSettings"]
+
+
+@dataclass(frozen=True)
+class OpusRailsSettings(ServerSettings):
+    """Servers whose chips of equal rank are joined in rings by optical switches.
+
+    Chip i of server a is number a * chips_per_server + i.
+    """
+
+    family: Literal["opus_rails"]
+
+    servers: Annotated[int, AtLeast(2)] = 16
+    """Servers, all in a ring on every optical switch."""
+
+    ocs_ports: Annotated[int, AtLeast(2)] = 2
+    """Optical ports of a chip, two on each of ocs_ports / 2 switches of its rank."""
+
+    ocs_radix: Annotated[int, AtLeast(2)] | None = None
+    """Ports of an optical switch (a Polatis 6000N has 192); null: just enough, 2 for
+    each server.
+    """
+
+    scale_up_width: Annotated[float, Positive()] = 4.5
+    """Rate of a chip's link to its scale-up switch over the rate of all its ports
+    together. Default: 450 GB/s over two ports of 50 GB/s (Opus).
+    """
+
+    external_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight of an optical circuit, in nanoseconds. Default: an assumption,
+    about 20 m of fibre at 5 ns/m.
+    """
+
+    ocs_ports_per_transceiver: Annotated[int, AtLeast(1)] = 2
+    """Optical ports of a chip that share a transceiver, whose rate is theirs together;
+    2 in the released cost script of Opus.
+    """
+
+    def __post_init__(self) -> None:
+        if self.ocs_ports % 2:
+            raise SettingsError(
+                "ocs_ports",
+                f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are"
+                f" {self.ocs_ports - 1} and {self.ocs_ports + 1}",
+            )
+        if self.ocs_ports % self.ocs_ports_per_transceiver:
+            raise SettingsError(
+                "ocs_ports_per_transceiver",
+                f"got {self.ocs_ports_per_transceiver}; allowed: a divisor of ocs_ports ="
+                f" {self.ocs_ports}",
+            )
+        if self.ocs_radix is not None and self.ocs_radix < 2 * self.servers:
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.servers}, two ports for each of"
+                f" {self.servers} servers (or at most {self.ocs_radix // 2} servers for this"
+                " radix)",
+            )
+
+    @property
+    def server_count(self) -> int:
+        return self.servers
+
+    @property
+    def rings_per_chip(self) -> int:
+        """Optical switches, and so rings, that a chip is plugged into."""
+        return self.ocs_ports // 2
+
+
+# Graph
+
+
+def check(settings: OpusRailsSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("servers", settings.chips * (2 + settings.ocs_ports))
+
+
+def build(settings: OpusRailsSettings) -> Topology:
+    """Build the network.
+
+    Optical switch and rail of ring j of rank i: i * ocs_ports / 2 + j; the only
+    switches are scale-up ones. Circuits: dimension x, ``line`` = rail, nodes = servers;
+    server a owns the ports 2a (towards a + 1) and 2a + 1.
+    """
+    g, rings = settings.chips_per_server, settings.rings_per_chip
+    rail, a = np.indices((g * rings, settings.servers)).reshape(2, -1)
+    b = (a + 1) % settings.servers
+    links = [
+        scale_up_links(settings, settings.ocs_ports),
+        duplex_links(
+            a * g + rail // rings,
+            b * g + rail // rings,
+            "optical",
+            gbps=settings.port_gbps,
+            latency_ns=settings.external_latency_ns,
+            rail=rail,
+        ),
+    ]
+    return Topology(
+        settings=settings,
+        chips=settings.chips,
+        nodes=settings.servers,
+        switches=settings.servers,
+        chip_node=chip_nodes(settings.chips, g),
+        links=join_links(links),
+        circuits=Circuits(
+            ocs=rail.astype(np.int32),
+            port_a=(2 * a).astype(np.int32),
+            port_b=(2 * b + 1).astype(np.int32),
+            rail=rail.astype(np.int32),
+            dimension=np.zeros(len(rail), dtype=np.int8),
+            line=rail.astype(np.int32),
+            node_a=a.astype(np.int32),
+            node_b=b.astype(np.int32),
+        ),
+    )
+
+
+def halves(settings: OpusRailsSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex: the servers are cut in the middle."""
+    server = np.arange(settings.servers) >= settings.servers // 2
+    return np.concatenate([np.repeat(server, settings.chips_per_server), server]).astype(np.int8)
+
+
+def bisection_ports(settings: OpusRailsSettings) -> int:
+    """Ports in one direction across that cut: each ring crosses it twice."""
+    return 2 * settings.chips_per_server * settings.rings_per_chip
+
+
+def ports_per_chip(settings: OpusRailsSettings) -> int:
+    """Optical ports of a chip.
+
+    The link to the scale-up switch does not leave the server.
+    """
+    return settings.ocs_ports
+
+
+# Routing
+
+
+def route(
+    settings: OpusRailsSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """The shorter path round the ring.
+
+    At equal distance ``min`` goes up and ``balanced`` splits the packets evenly. States
+    and the two virtual channels of a ring are as in
+    :func:`railx.vocabulary.routing.rings.route_rings`. Links to and from scale-up
+    switches, on channel 0, come before all links of rings, so they close no cycle.
+    """
+    builder = TableBuilder(
+        topology, routing, states=5, virtual_channels=2, destinations=destinations
+    )
+    g, to = settings.chips_per_server, builder.destinations.astype(np.int64)
+    chip, server = np.arange(settings.chips), np.arange(settings.servers)
+    switch = settings.chips + server
+    same_rank, elsewhere = chip[:, None] % g == to % g, chip[:, None] // g != to // g
+    inside = builder.single(builder.pools_between(chip, switch[chip // g], 0), 0)
+    builder.entry[0][chip] = np.where(same_rank, -1, inside[:, None])
+    builder.entry[0][switch] = builder.single(
+        builder.pools_between(switch[:, None], server[:, None] * g + to % g, 0), 0
+    )
+    rings = ring_sets(builder, chip, g, settings.servers)
+    here = same_rank & elsewhere
+    for state in range(5):
+        builder.entry[state][chip] = np.where(
+            here, rings[state][:, to // g], builder.entry[state][chip]
+        )
+    return builder.build()
+
+
+# Bill of materials
+
+
+def ports(settings: OpusRailsSettings) -> Ports:
+    """Components of the rails, and their injection in ports per chip.
+
+    A port is a transceiver with its optical ports. Two circuits per chip carry no
+    all-to-all directly, and all-to-all over multiple hops depends on the job: neither
+    bandwidth has a closed form.
+    """
+    shared = settings.ocs_ports_per_transceiver
+    transceivers = settings.ocs_ports // shared
+    return Ports(
+        chips=settings.chips,
+        port_gbps=settings.port_gbps * shared,
+        cables={"optical": settings.chips * transceivers},
+        injection=transceivers,
+        all_to_all=None,
+        bisection=None,
+        ocs_ports=settings.chips * settings.ocs_ports,
+    )
+
+
+def resize(settings: OpusRailsSettings, chips: int) -> OpusRailsSettings:
+    """The fewest servers with at least ``chips`` chips."""
+    servers = max(2, math.ceil(chips / settings.chips_per_server))
+    radix = 2 * settings.servers if settings.ocs_radix is None else settings.ocs_radix
+    if 2 * servers > radix:
+        raise too_large(
+            chips,
+            radix // 2 * settings.chips_per_server,
+            f"one switch of {radix} ports per rail",
+        )
+    return replace(settings, servers=servers)
+
+
+FAMILY = Family[OpusRailsSettings](
+    name="opus_rails",
+    settings=OpusRailsSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced"),
+    route=route,
+    switched=True,
+    bill=Bill(ports=ports, resize=resize),
+    lines=Lines(
+        axes=(("x", "y"),),
+        wirings=lambda settings, nodes: ("ring",) if nodes <= settings.servers else (),
+        alone=lambda settings, nodes, wiring: replace(settings, servers=nodes),
+        shares=lambda settings: settings.rings_per_chip,
+        nodes=lambda settings: settings.servers,
+    ),
+)

@@ -1,0 +1,144 @@
+"""Rail-only network: chips of equal rank in all servers share a rail switch.
+
+Nothing joins the rails but the scale-up switches. It is the rail-optimised network
+without its spine: a chip reaches chips of another rank through the scale-up switch of
+its server. Source: Wang et al. 2023, "Optimized network architectures for large
+language model training with billions of parameters".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from railx.families.family import Family, Lines
+from railx.families.rails import (
+    ELECTRICAL_ROUTINGS,
+    ElectricalRailSettings,
+    bisection_ports,
+    build,
+    electrical_ports,
+    electrical_wirings,
+    halves,
+    ports_per_chip,
+    route,
+)
+from railx.settings import AtLeast, Between, SettingsError
+from railx.vocabulary.counts import Bill, fewest_tiers, largest_tree
+from railx.vocabulary.topology import check_size
+
+__all__ = ["FAMILY", "RailOnlySettings", "group_network"]
+
+
+@dataclass(frozen=True)
+class RailOnlySettings(ElectricalRailSettings):
+    """Servers whose chips of equal rank meet at rail switches, without a spine.
+
+    Chip i of server a is number a * chips_per_server + i.
+    """
+
+    family: Literal["rail_only"]
+
+    servers: Annotated[int, AtLeast(2)] = 16
+    """Servers, at most one for each port of a rail switch."""
+
+    switch_radix: Annotated[int, AtLeast(2)] = 16
+    """Ports of a rail switch, all to servers."""
+
+    tiers: Annotated[int, Between(1, 5)] = 1
+    """Tiers of the tree that each rail is; the graph has 1, a rail switch per rank."""
+
+    def __post_init__(self) -> None:
+        if self.tiers > 1:
+            self._check_tree()
+        elif self.servers > self.switch_radix:
+            raise SettingsError(
+                "servers",
+                f"got {self.servers}; allowed: 2 to switch_radix = {self.switch_radix}, a port for"
+                f" each; the nearest is {self.switch_radix}, or switch_radix {self.servers}",
+            )
+
+    def _check_tree(self) -> None:
+        k = self.switch_radix
+        if k % 2:
+            raise SettingsError(
+                "switch_radix",
+                f"got {k}; allowed: an even number, half of the ports face up; the nearest are"
+                f" {k - 1} and {k + 1}",
+            )
+        most = largest_tree(self.tiers, k)
+        if self.servers > most:
+            raise SettingsError(
+                "servers",
+                f"got {self.servers}; allowed: 2 to {most} with {self.tiers} tiers of {k}-port"
+                f" switches; the nearest is {most}",
+            )
+
+    @property
+    def server_count(self) -> int:
+        return self.servers
+
+
+def check(settings: RailOnlySettings) -> None:
+    """Refuse rails of several tiers, and more links than fit in memory."""
+    if settings.tiers != 1:
+        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 1, one rail switch per rank")
+    check_size("servers", 2 * settings.chips * (1 + settings.planes))
+
+
+def resize(settings: RailOnlySettings, chips: int) -> RailOnlySettings:
+    """Full servers with at least ``chips`` chips, on as few tiers as reach them."""
+    servers = max(2, math.ceil(chips / settings.chips_per_server))
+    tiers = fewest_tiers(
+        servers,
+        settings.tiers,
+        settings.switch_radix,
+        None,
+        chips=chips,
+        chips_per_end=settings.chips_per_server,
+    )
+    return replace(settings, servers=servers, tiers=tiers)
+
+
+def group_network(settings: ElectricalRailSettings, nodes: int, wiring: str) -> RailOnlySettings:
+    """The network of a group of servers: a tree without oversubscription acts as a
+    switch.
+
+    No group leaves its rail, so that a spine makes no difference.
+    """
+    return RailOnlySettings(
+        family="rail_only",
+        chips_per_server=settings.chips_per_server,
+        servers=nodes,
+        switch_radix=max(2, nodes),
+        planes=settings.planes,
+        port_gbps=settings.port_gbps,
+        scale_up_width=settings.scale_up_width,
+        scale_up_latency_ns=settings.scale_up_latency_ns,
+        leaf_latency_ns=settings.leaf_latency_ns,
+    )
+
+
+FAMILY = Family[RailOnlySettings](
+    name="rail_only",
+    settings=RailOnlySettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=ELECTRICAL_ROUTINGS,
+    route=route,
+    bill=Bill(
+        ports=lambda settings: electrical_ports(settings, settings.tiers),
+        resize=resize,
+    ),
+    lines=Lines(
+        axes=(("x", "y"),),
+        wirings=electrical_wirings,
+        alone=group_network,
+        shares=lambda settings: 1,
+        nodes=lambda settings: settings.servers,
+    ),
+)

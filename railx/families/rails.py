@@ -1,0 +1,326 @@
+"""What the rail networks share: servers of chips behind scale-up switches.
+
+Chip i of server a is number a * chips_per_server + i; chips of equal rank i form a
+rail. Rails of electrical switches also share graph, routing and lines: the rail-only
+network is the rail-optimised one with a single pod and no spine.
+
+Routing on electrical rails: a chip reaches another of its server through the scale-up
+switch, a chip of its rank over its rail switch. For a chip of another rank it hands the
+packet to the chip of that rank in its server, which sends it over its rail: two links
+between servers where the spine would take four. Between pods a packet leaves by the
+rail switch of its rank and the spine takes it to that of the destination. Every packet
+takes links in the order scale-up, rail switch, spine, rail switch, chip, so no cycle of
+waiting packets can form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import FamilyBase
+from railx.settings import AtLeast, NonNegative, Positive
+from railx.vocabulary.counts import Ports, rail_tree_ports
+from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Links, Topology, chip_nodes, duplex_links, join_links
+
+__all__ = [
+    "ELECTRICAL_ROUTINGS",
+    "ElectricalRailSettings",
+    "ServerSettings",
+    "bisection_ports",
+    "build",
+    "electrical_ports",
+    "electrical_wirings",
+    "halves",
+    "ports_per_chip",
+    "route",
+    "scale_up_links",
+]
+
+IntArray = NDArray[np.int64]
+ELECTRICAL_ROUTINGS = ("min", "adaptive")
+
+
+@dataclass(frozen=True)
+class ServerSettings(FamilyBase):
+    """Servers of chips behind scale-up switches."""
+
+    chips_per_server: Annotated[int, AtLeast(1)] = 8
+    """Chips of a server, and rails. Default: a DGX H200 server."""
+
+    scale_up_width: Annotated[float, Positive()] = 9.0
+    """Rate of a chip's link to its scale-up switch over the rate of all its ports
+    together. Default: 450 to 50 GB/s of a DGX H200 (Opus).
+    """
+
+    scale_up_latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight between a chip and its scale-up switch, in nanoseconds. Default:
+    an assumption, as inside a RailX node.
+    """
+
+    @property
+    def server_count(self) -> int:
+        """Servers of the network."""
+        raise NotImplementedError
+
+    @property
+    def chips(self) -> int:
+        return self.server_count * self.chips_per_server
+
+
+@dataclass(frozen=True)
+class ElectricalRailSettings(ServerSettings):
+    """Servers whose chips of equal rank meet at electrical rail switches."""
+
+    planes: Annotated[int, AtLeast(1)] = 8
+    """Parallel rail networks, one port of each chip in every plane. Default: the ports
+    of a RailX chip (4 n = 8).
+    """
+
+    leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
+    """Time of flight between a chip and its rail switch, in nanoseconds. Default: an
+    assumption, as in ``fat_tree``.
+    """
+
+    @property
+    def pod_count(self) -> int:
+        """Groups of servers that share their rail switches."""
+        return 1
+
+    @property
+    def servers_per_pod(self) -> int:
+        return self.server_count
+
+    @property
+    def rail_switches(self) -> int:
+        """Rail switches of a plane: one for each rank in each pod."""
+        return self.pod_count * self.chips_per_server
+
+    @property
+    def spines(self) -> int:
+        """Spine switches of a plane."""
+        return 0
+
+    @property
+    def spine_delay_ns(self) -> float | None:
+        """Time of flight that the spine adds to the path to another rank of the pod.
+
+        None without a spine.
+        """
+        return None
+
+
+def scale_up_links(settings: ServerSettings, ports: int) -> Links:
+    """The links of every chip to the scale-up switch of its server.
+
+    ``ports`` lanes of ``scale_up_width`` times a port each. The scale-up switches are
+    the first switches, in the servers' order.
+    """
+    chip = np.arange(settings.chips)
+    return duplex_links(
+        chip,
+        settings.chips + chip // settings.chips_per_server,
+        "internal",
+        gbps=settings.port_gbps * settings.scale_up_width,
+        latency_ns=settings.scale_up_latency_ns,
+        lanes=ports,
+    )
+
+
+# Graph of electrical rails
+
+
+def build(
+    settings: ElectricalRailSettings,
+    spine_links: Callable[[IntArray, IntArray], Links] | None = None,
+) -> Topology:
+    """Build the network.
+
+    Switches: the scale-up switches, then plane by plane the rail switches (pod by pod)
+    and the spine. ``spine_links``: links between the rail switches and the spine of a
+    plane, by their vertices.
+    """
+    g, chips = settings.chips_per_server, settings.chips
+    chip = np.arange(chips)
+    links = [scale_up_links(settings, settings.planes)]
+    plane_switches = settings.rail_switches + settings.spines
+    for plane in range(settings.planes):
+        first = chips + settings.server_count + plane * plane_switches
+        leaf = first + np.arange(settings.rail_switches)
+        links.append(
+            duplex_links(
+                chip,
+                leaf[chip // (g * settings.servers_per_pod) * g + chip % g],
+                "leaf",
+                gbps=settings.port_gbps,
+                latency_ns=settings.leaf_latency_ns,
+            )
+        )
+        if spine_links is not None:
+            links.append(spine_links(leaf, leaf[-1] + 1 + np.arange(settings.spines)))
+    return Topology(
+        settings=settings,
+        chips=chips,
+        nodes=settings.server_count,
+        switches=settings.server_count + plane_switches * settings.planes,
+        chip_node=chip_nodes(chips, g),
+        links=join_links(links),
+        circuits=None,
+    )
+
+
+def halves(settings: ElectricalRailSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when the pods are cut in the middle.
+
+    A single pod is cut between its servers; its rail switches are in half 1, as is the
+    spine.
+    """
+    server = np.arange(settings.server_count)
+    if settings.pod_count > 1:
+        upper = server // settings.servers_per_pod >= settings.pod_count // 2
+        pods = np.arange(settings.pod_count) >= settings.pod_count // 2
+        leaf = np.repeat(pods, settings.chips_per_server)
+    else:
+        upper = server >= settings.server_count // 2
+        leaf = np.ones(settings.rail_switches, dtype=np.bool_)
+    plane = np.concatenate([leaf, np.ones(settings.spines, dtype=np.bool_)])
+    return np.concatenate(
+        [np.repeat(upper, settings.chips_per_server), upper, np.tile(plane, settings.planes)]
+    ).astype(np.int8)
+
+
+def bisection_ports(settings: ElectricalRailSettings) -> int:
+    """Ports in one direction across that cut: as many as the chips of half 0 have."""
+    servers = (
+        settings.pod_count // 2 * settings.servers_per_pod
+        if settings.pod_count > 1
+        else settings.server_count // 2
+    )
+    return servers * settings.chips_per_server * settings.planes
+
+
+def ports_per_chip(settings: ElectricalRailSettings) -> int:
+    """Ports of a chip to the rails: one in each plane.
+
+    The link to the scale-up switch does not leave the server.
+    """
+    return settings.planes
+
+
+def electrical_ports(settings: ElectricalRailSettings, tiers: int) -> Ports:
+    """Components of rails of ``tiers`` tiers, and bandwidths in ports per chip."""
+    return rail_tree_ports(
+        chips=settings.chips,
+        planes=settings.planes,
+        tiers=tiers,
+        port_gbps=settings.port_gbps,
+    )
+
+
+def electrical_wirings(settings: ElectricalRailSettings, nodes: int) -> tuple[str, ...]:
+    """A rail switch joins any servers; empty for more servers than there are."""
+    return ("packets",) if nodes <= settings.server_count else ()
+
+
+# Routing on electrical rails
+
+
+def route(
+    settings: ElectricalRailSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """Inside the server first, then along a rail.
+
+    ``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the
+    shortest queues. Where a spine can take a packet to another rank of the pod,
+    ``adaptive`` compares that path with the one through the server. Exact loads are the
+    same for both: before queues form it goes through the server.
+    """
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=1,
+        virtual_channels=VIRTUAL_CHANNELS,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
+    g, chips, servers = settings.chips_per_server, topology.chips, settings.server_count
+    rails, spines = settings.rail_switches, settings.spines
+    to, chip = builder.destinations.astype(np.int64), np.arange(chips)
+    pod_chips = settings.servers_per_pod * g
+    first = chips + servers + np.arange(settings.planes) * (rails + spines)
+    rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
+    _fill_chips(builder, g, pod_chips, rail_switch, settings.spine_delay_ns)
+    _fill_servers(builder, g, pod_chips, servers)
+    # Rail switches: up to the spine, from there down to the rail switch of the
+    # destination.
+    to_leaf = to // pod_chips * g + to % g
+    columns = np.arange(len(to))
+    for plane in first.tolist():
+        if spines:
+            leaf, spine = plane + np.arange(rails), plane + rails + np.arange(spines)
+            _fill_spine(builder, leaf, spine, to_leaf)
+        builder.entry[0][plane + to_leaf, columns] = even_sets(
+            builder, plane + to_leaf, to[:, None]
+        )
+    builder.entry[0][to, columns] = -1
+    return builder.build()
+
+
+def _fill_chips(
+    builder: TableBuilder,
+    g: int,
+    pod_chips: int,
+    rail_switch: IntArray,
+    spine_delay_ns: float | None,
+) -> None:
+    """The first hop at every chip.
+
+    To the scale-up switch for its own server and for other ranks of its pod, else to a
+    rail switch. ``spine_delay_ns``: time of flight that the spine adds to the path to
+    another rank of the pod; None without a spine.
+    """
+    chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
+    scale_up = (builder.topology.chips + chip // g)[:, None]
+    same_server = chip[:, None] // g == to // g
+    other_rank = (chip[:, None] // pod_chips == to // pod_chips) & (chip[:, None] % g != to % g)
+    inside = even_sets(builder, chip, scale_up)[:, None]
+    outside = even_sets(builder, chip, rail_switch)[:, None]
+    detour = inside
+    if builder.selection == "adaptive" and spine_delay_ns is not None:
+        detour = fallback_sets(builder, chip, scale_up, rail_switch, spine_delay_ns)[:, None]
+    builder.entry[0][chip] = np.where(same_server, inside, np.where(other_rank, detour, outside))
+
+
+def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -> None:
+    """At every scale-up switch: to the chip of the destination's rank.
+
+    For destinations of the pod.
+    """
+    server, to = np.arange(servers), builder.destinations.astype(np.int64)
+    switch = builder.topology.chips + server
+    ranks = even_sets(builder, np.repeat(switch, g), np.arange(servers * g)[:, None]).reshape(
+        servers, g
+    )
+    in_pod = server[:, None] * g // pod_chips == to // pod_chips
+    builder.entry[0][switch] = np.where(in_pod, ranks[:, to % g], -1)
+
+
+def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, to_leaf: IntArray) -> None:
+    """One plane: from rail switches up and from the spine down.
+
+    The spine leads to the rail switch ``to_leaf`` (int[D]) of the destination.
+    """
+    builder.entry[0][leaf] = even_sets(builder, leaf, np.tile(spine, (len(leaf), 1)))[:, None]
+    down = even_sets(
+        builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]
+    ).reshape(len(spine), len(leaf))
+    builder.entry[0][spine] = down[:, to_leaf]

@@ -1,0 +1,372 @@
+"""RailX set to a 2D HyperX: every row and column of nodes is an all-to-all.
+
+The all-to-all is made of rail rings (RailX, theorem 3.1), each through all nodes of a
+line. Any c positions of a line keep two links per pair, which make 2 (c - 1) directed
+rings.
+
+Routing takes a rail along the row, a rail along the column and a walk to the chip.
+Every ordered pair of nodes of a line has two links, which start at different chips; the
+routings differ in the packets that take each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families import railx_split
+from railx.families.family import Family
+from railx.families.node_grids import (
+    AllToAllSettings,
+    circuit_line_graphs,
+    grid_placement,
+    grid_ports,
+    halves,
+    hyperx_all_to_all_ports,
+    hyperx_bisection_ports,
+    hyperx_external_hops,
+    in_node_lanes_per_chip,
+    ports_per_chip,
+)
+from railx.families.railx_split import RailXSplitSettings
+from railx.settings import SettingsError
+from railx.vocabulary.circuit_checks import check_ports
+from railx.vocabulary.counts import Bill, Ports
+from railx.vocabulary.grid import build_grid, line_wiring
+from railx.vocabulary.grid_rings import Arc, GridRings
+from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
+from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
+from railx.vocabulary.routing.line_phases import LineRouting, Phase
+from railx.vocabulary.routing.node_walks import fill_ordered, ordered_columns, ordered_groups
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.uniform_loads import phase_lane_loads
+from railx.vocabulary.topology import Circuits, Topology, check_size
+
+__all__ = ["FAMILY", "RailXHyperXSettings", "external_hops", "square"]
+
+
+@dataclass(frozen=True)
+class RailXHyperXSettings(AllToAllSettings):
+    """RailX set to a 2D HyperX.
+
+    (r + 1)^2 nodes of m x m chips, r = m * n rails per side.
+    """
+
+    family: Literal["railx_hyperx"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rails + 1, self.rails + 1
+
+    def __post_init__(self) -> None:
+        rails = self.rails
+        if rails < 2:
+            raise SettingsError(
+                "n",
+                f"m * n = {rails} rail cannot close a ring over its 2 nodes; allowed: m * n of at"
+                " least 2",
+            )
+        if rails in (3, 5) and self.rings == "directed":
+            raise SettingsError(
+                "n",
+                f"m * n = {rails} rails make lines of N = {rails + 1} nodes, and K*_{rails + 1} has"
+                f" no directed Hamiltonian decomposition (nor has K*_{10 - rails - 1}); allowed: m"
+                " * n = 2, 4 or at least 6, or rings=undirected",
+            )
+        self._check_radix(rails)
+
+    def _check_radix(self, rails: int) -> None:
+        needed = 2 * (rails + 1)
+        if self.ocs_radix is not None and self.ocs_radix < needed:
+            fits = (self.ocs_radix // 2 - 1) // self.m
+            fit = (
+                f"or n = {fits} for this radix"
+                if fits * self.m >= 2
+                else "no n fits this radix with this m"
+            )
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {needed}, two ports for each of"
+                f" {rails + 1} nodes ({fit})",
+            )
+
+
+# Graph
+
+
+def check(settings: RailXHyperXSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("n", settings.grid.link_rows)
+
+
+def build(settings: RailXHyperXSettings) -> Topology:
+    """Build the topology.
+
+    Every ordered pair of nodes of a line gets one rail, every unordered pair two
+    full-duplex links.
+    """
+    grid = settings.grid
+    rings = (
+        hamiltonian_cycles(grid.columns)
+        if settings.rings == "directed"
+        else undirected_rings(grid.columns)
+    )
+    return build_grid(settings, grid, rings, rings)
+
+
+def bisection_ports(settings: RailXHyperXSettings) -> int:
+    """Ports in one direction across that cut.
+
+    2 links for each pair across, in each of r + 1 rows.
+    """
+    side = settings.rails + 1
+    return 2 * (side // 2) * (side - side // 2) * side
+
+
+def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
+    """Check the circuits of the all-to-alls; ValueError names the first fault.
+
+    Every port belongs to its node. With directed rings every ordered pair of nodes of a
+    line is joined by exactly one rail. With undirected rings every unordered pair is
+    joined by exactly two.
+    """
+    grid = settings.grid
+    check_ports(circuits, grid, paired=False)
+    _check_pairs(circuits, grid.nodes, directed=settings.rings == "directed")
+
+
+def _check_pairs(circuits: Circuits, nodes: int, *, directed: bool) -> None:
+    """Every pair of nodes of a line is joined as its rings say.
+
+    Ordered pairs by exactly one rail, or unordered pairs by exactly two.
+    """
+    a, b = circuits.node_a.astype(np.int64), circuits.node_b.astype(np.int64)
+    if not directed:
+        a, b = np.minimum(a, b), np.maximum(a, b)
+    side = int(circuits.port_a.max()) // 2 + 1
+    expected = 1 if directed else 2
+    pairs, joined = np.unique(a * nodes + b, return_counts=True)
+    expected_pairs = 2 * side * side * (side - 1) // expected
+    if len(pairs) != expected_pairs or (joined != expected).any():
+        worst = int(np.abs(joined - expected).argmax())
+        node_a, node_b = divmod(int(pairs[worst]), nodes)
+        raise ValueError(
+            f"circuits: {len(pairs)} pairs of nodes are joined instead of {expected_pairs}; nodes"
+            f" {node_a} and {node_b} by {int(joined[worst])} rails; allowed: each"
+            f" {'ordered' if directed else 'unordered'} pair of a line by {expected}"
+        )
+
+
+def uniform_loads(
+    settings: RailXHyperXSettings, topology: Topology, routing: LineRouting
+) -> NDArray[np.float64]:
+    """Load of a lane of each link row, coordinate by coordinate of the nodes."""
+    return phase_lane_loads(topology, _phases(settings, topology), routing)
+
+
+def longest_path_ns(settings: RailXHyperXSettings) -> float:
+    """Bound of the latency of any path: two rails and three longest walks."""
+    return 2 * settings.external_latency_ns + 6 * (settings.m - 1) * settings.internal_latency_ns
+
+
+class AllToAllLineRings(GridRings):
+    """Any part of a line has rings of its own over the links among its nodes."""
+
+    joined: ClassVar[bool] = True
+    full_lines_only: ClassVar[bool] = True
+
+    def arcs(self, positions: Sequence[int], dimension: int) -> tuple[list[list[Arc]], bool]:
+        """The directed rings through positions of a line, always closed."""
+        if len(positions) < self.length(dimension):
+            return _part_rings(self.topology, positions, dimension), True
+        return super().arcs(positions, dimension)
+
+
+def grid_rings(settings: RailXHyperXSettings, topology: Topology) -> GridRings:
+    """The rings of the rails, or of the links among a part of a line."""
+    return AllToAllLineRings(topology, settings.grid)
+
+
+def _part_rings(topology: Topology, positions: Sequence[int], dimension: int) -> list[list[Arc]]:
+    """Both directions of the undirected rings over some positions of a line.
+
+    The line is an all-to-all; each of a pair's two links is used once.
+    """
+    wiring = line_wiring(topology, dimension)
+
+    def arc(a: int, b: int, link: int) -> Arc:
+        low, high = min(a, b), max(a, b)
+        return Arc(
+            a, b, int(wiring.rail[low, high, link]), bool(wiring.plus[low, high, link]) == (a < b)
+        )
+
+    if len(positions) == 2:
+        a, b = positions
+        return [[arc(a, b, link), arc(b, a, link)] for link in (0, 1)]
+    used: dict[tuple[int, int], int] = {}
+    rings = []
+    for order in undirected_rings(len(positions)).tolist():
+        nodes = [positions[index] for index in order]
+        up = []
+        for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True):
+            pair = (min(a, b), max(a, b))
+            up.append(arc(a, b, used.get(pair, 0)))
+            used[pair] = used.get(pair, 0) + 1
+        rings += [up, [arc_up.back for arc_up in reversed(up)]]
+    return rings
+
+
+# Routing
+
+
+def route(
+    settings: RailXHyperXSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """Row first (``adaptive``: either first), every walk on another virtual channel.
+
+    There are three walks. A rail takes the channel after its walk's.
+
+    * ``min`` (RailX simulator): the nearer link of the pair, at equal distance the one
+      on the minus side; XY inside the nodes.
+    * ``balanced``: each link of a pair carries exactly half of the pair's uniform
+      traffic; a packet draws its link when it starts a phase and keeps it
+      (:func:`railx.vocabulary.routing.node_walks.fill_ordered`).
+    * ``adaptive``: at the source both links of the row and both of the column, later
+      both links of the dimension that is left
+      (:func:`railx.vocabulary.routing.adaptive_phases.fill_adaptive`).
+
+    The last two keep packets for one rail of an edge chip out of the way of those for
+    another (:func:`railx.vocabulary.routing.node_walks.walk_pools`,
+    ``by_rail``).
+    """
+    phases = _phases(settings, topology)
+    if routing == "adaptive":
+        builder = TableBuilder(
+            topology,
+            routing,
+            states=adaptive_states(phases),
+            virtual_channels=3,
+            selection="adaptive",
+            destinations=destinations,
+        )
+        fill_adaptive(builder, phases)
+    else:
+        states = 1 if routing == "min" else 3
+        line: LineRouting = "min" if routing == "min" else "balanced"
+        builder = TableBuilder(
+            topology,
+            routing,
+            states=states,
+            virtual_channels=3,
+            destinations=destinations,
+            groups=ordered_groups(topology, phases, line, destinations),
+        )
+        fill_ordered(builder, phases, line)
+    return builder.build()
+
+
+def _phases(settings: RailXHyperXSettings, topology: Topology) -> list[Phase]:
+    """The row and the column as phases."""
+    side = settings.rails + 1
+    return [
+        Phase(
+            line_wiring(topology, dimension),
+            m=settings.m,
+            n=settings.n,
+            dimension=dimension,
+            stride=stride,
+        )
+        for dimension, stride in ((0, 1), (1, side))
+    ]
+
+
+def groups(settings: RailXHyperXSettings, routing: str) -> int:
+    """Columns of the grouped table: by row, column and chip of the node."""
+    return ordered_columns(settings.shape, settings.m**2, routing)
+
+
+# Bill of materials
+
+
+def ports(settings: RailXHyperXSettings) -> Ports:
+    """Components of the grid, and its bandwidths in ports per chip."""
+    grid = settings.grid
+    dimensions = [(length, 1) for length in settings.shape]
+    return grid_ports(
+        grid,
+        all_to_all=hyperx_all_to_all_ports(grid, dimensions),
+        bisection=hyperx_bisection_ports(grid, dimensions),
+    )
+
+
+def external_hops(settings: RailXHyperXSettings) -> float:
+    """Mean optical hops of a packet under uniform traffic, minimally routed."""
+    return hyperx_external_hops(settings.grid, settings.shape)
+
+
+def resize(settings: RailXHyperXSettings, chips: int) -> RailXHyperXSettings | RailXSplitSettings:
+    """The smallest grid of complete all-to-alls with at least ``chips`` chips.
+
+    Where that is no full square, a ``railx_split`` of one size per line.
+    """
+    side, rails = settings.rails + 1, settings.rails
+    sized = railx_split.resize(
+        RailXSplitSettings(
+            family="railx_split",
+            m=settings.m,
+            n=settings.n,
+            sizes_x=(side,),
+            split_x=(rails,),
+            sizes_y=(side,),
+            split_y=(rails,),
+            rings="undirected",
+            ocs_radix=settings.ocs_radix,
+            port_gbps=settings.port_gbps,
+            internal_width=settings.internal_width,
+            internal_latency_ns=settings.internal_latency_ns,
+            external_latency_ns=settings.external_latency_ns,
+        ),
+        chips,
+    )
+    return settings if sized.sizes_x == sized.sizes_y == (side,) else sized
+
+
+def square(settings: RailXHyperXSettings, m: int | None, n: int | None) -> RailXHyperXSettings:
+    """The largest square all-to-all of nodes of ``m`` x ``m`` chips, ``n`` ports a
+    side.
+
+    None: as in ``settings``. Optical switches have just the ports for r + 1 nodes.
+    """
+    m, n = settings.m if m is None else m, settings.n if n is None else n
+    rings = "undirected" if m * n in (3, 5) else settings.rings
+    return replace(settings, m=m, n=n, rings=rings, ocs_radix=2 * (m * n + 1))
+
+
+FAMILY = Family(
+    name="railx_hyperx",
+    settings=RailXHyperXSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced", "adaptive"),
+    route=route,
+    grouped_routings=("min", "balanced"),
+    groups=groups,
+    switched=True,
+    line_graphs=circuit_line_graphs,
+    check_circuits=check_circuits,
+    loads=uniform_loads,
+    longest_path_ns=longest_path_ns,
+    grid_rings=grid_rings,
+    placement=grid_placement,
+    bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip, square=square),
+)

@@ -1,0 +1,286 @@
+"""RailX with mixed rails: some rails as rings, others as all-to-alls over sub-lines.
+
+Each dimension is a list of parts. This is the general form of the settings that keep
+all lines alike: an optical switch is any matching of its ports, so each rail can be set
+independently (RailX, abstract: reconfigurable; the description by parts is this
+module's). Examples for a line of L nodes:
+
+* one ``ring`` part of size L is the torus;
+* one ``all_to_all`` part of size L is the HyperX;
+* all-to-alls of sizes s1 (stride 1) and s2 (stride s1) are the split of
+  :mod:`railx.families.railx_split`;
+* a ring over the line beside an all-to-all over sub-lines of neighbours serves ring
+  collectives of a full row and expert parallelism within groups at once.
+
+Layout: nodes, chips and rails as in :mod:`railx.vocabulary.grid`; parts as in
+:mod:`railx.vocabulary.line_parts`.
+
+Routing takes the fewest rails along the row, then along the column, then a walk to the
+chip. A line may hold rings and all-to-alls side by side, so a search over the positions
+of a line finds the paths. Every rail raises the virtual channel: that needs no
+datelines on rings but one channel more than a path has rails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import Family
+from railx.families.node_grids import (
+    AllToAllSettings,
+    circuit_line_graphs,
+    grid_placement,
+    ports_per_chip,
+)
+from railx.settings import AtLeast, NotEmpty
+from railx.vocabulary.circuit_checks import check_part, check_ports
+from railx.vocabulary.grid import grid_halves, rail_ports
+from railx.vocabulary.line_parts import (
+    LinePart,
+    PartSettings,
+    build_parts,
+    check_line,
+    check_radix,
+    check_rings,
+    cut_dimension,
+    line_parts,
+)
+from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, nearest_shares
+from railx.vocabulary.routing.node_walks import exits, fill_final, split_sets, walk_pools
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Circuits, Topology, check_size
+
+__all__ = ["FAMILY", "RailXMixedSettings"]
+
+
+@dataclass(frozen=True)
+class RailXMixedSettings(AllToAllSettings):
+    """RailX with lines of mixed parts: some rails as rings, others as all-to-alls."""
+
+    family: Literal["railx_mixed"]
+
+    x_scale: Annotated[int, AtLeast(2)] = 6
+    """Nodes of a row."""
+
+    y_scale: Annotated[int, AtLeast(2)] = 5
+    """Nodes of a column."""
+
+    parts_x: Annotated[tuple[PartSettings, ...], NotEmpty()] = (
+        PartSettings("ring", rails=2, size=6, stride=1),
+        PartSettings("all_to_all", rails=2, size=3, stride=1),
+    )
+    """Parts that share out the m * n rails of a row: a ring or an all-to-all over
+    sub-lines of ``size`` nodes, ``stride`` apart.
+    """
+
+    parts_y: Annotated[tuple[PartSettings, ...], NotEmpty()] = (
+        PartSettings("all_to_all", rails=4, size=5, stride=1),
+    )
+    """Parts that share out the m * n rails of a column."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x_scale, self.y_scale
+
+    def __post_init__(self) -> None:
+        for key, parts, length in (
+            ("parts_x", self.parts_x, self.x_scale),
+            ("parts_y", self.parts_y, self.y_scale),
+        ):
+            check_line(key, parts, length, self.rails)
+            check_rings(key, parts, self.rings)
+        check_radix(self.ocs_radix, *self.shape)
+
+
+# Graph
+
+
+def parts_of(settings: RailXMixedSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
+    """The parts of a row and of a column with the rails that each takes."""
+    return line_parts(settings.parts_x), line_parts(settings.parts_y)
+
+
+def check(settings: RailXMixedSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", settings.grid.link_rows)
+
+
+def build(settings: RailXMixedSettings) -> Topology:
+    """Build the topology; every rail of a line closes the rings of its part.
+
+    On all sub-lines.
+    """
+    return build_parts(settings, settings.grid, parts_of(settings), settings.rings)
+
+
+def halves(settings: RailXMixedSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when a dimension is cut in the middle.
+
+    It is the one with equal halves and then with fewer ports.
+    """
+    grid = settings.grid
+    return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
+
+
+def bisection_ports(settings: RailXMixedSettings) -> int:
+    """Ports in one direction across that cut, part by part.
+
+    See :func:`railx.vocabulary.line_parts.crossing_ports`.
+    """
+    return cut_dimension(settings.grid, parts_of(settings))[1]
+
+
+def check_circuits(settings: RailXMixedSettings, circuits: Circuits) -> None:
+    """Check the circuits of the parts; ValueError names the first fault.
+
+    Every port belongs to its node. Every pair of a sub-line is joined as often as the
+    copies of its part say, or the neighbours of its ring.
+    """
+    check_ports(circuits, settings.grid, paired=False)
+    for dimension, parts in enumerate(parts_of(settings)):
+        for part in parts:
+            check_part(circuits, dimension, part, directed=settings.rings == "directed")
+
+
+# Routing
+
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def route(
+    settings: RailXMixedSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """Row first.
+
+    A packet with h rails to go in a line of diameter D walks on the line's channel D -
+    h. ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced``
+    all of them alike (for sources that are spread evenly over a node). States: 0
+    undecided; ``balanced`` has one more for each rail that a packet may have chosen.
+    """
+    ports = rail_ports(topology)
+    lines = [
+        _MixedLine(settings, ports.neighbour, dimension, routing == "balanced")
+        for dimension in (0, 1)
+    ]
+    channels = 1 + sum(line.diameter for line in lines)
+    states = 1 if routing == "min" else 1 + max(line.ports.shape[2] for line in lines)
+    builder = TableBuilder(
+        topology, routing, states=states, virtual_channels=channels, destinations=destinations
+    )
+    node, local = np.divmod(np.arange(topology.chips), settings.m**2)
+    to_node = builder.destinations.astype(np.int64) // settings.m**2
+    done, channel = np.ones((len(node), len(to_node)), dtype=np.bool_), 0
+    for line in lines:
+        position, target = line.position(node), line.position(to_node)
+        rows = line.link_rows(ports.link)[node]
+        shares = line.shares[position, local]
+        for hops in range(line.diameter, 0, -1):
+            rail = np.where((line.hops[position] == hops)[..., None], rows, -1)
+            walk = walk_pools(builder, settings.m, "xy", channel, by_rail=routing == "balanced")
+            paths = [
+                exits(
+                    builder,
+                    walk,
+                    rail[..., q],
+                    vc=channel + 1,
+                    heading=0 if states == 1 else 1 + q,
+                    after=0,
+                )
+                for q in range(rail.shape[2])
+            ]
+            here = done & (line.hops[position[:, None], target] == hops)
+            builder.entry[0][here] = split_sets(builder, paths, shares)[:, target][here]
+            for q, path in enumerate(paths if states > 1 else []):
+                builder.entry[1 + q][here] = path.sets(builder)[:, target][here]
+            channel += 1
+        done &= position[:, None] == target
+    fill_final(builder, walk_pools(builder, settings.m, "xy", channel))
+    return builder.build()
+
+
+class _MixedLine:
+    """The positions of a row or column; all lines of a dimension are alike.
+
+    * ``hops`` (int[L, L]): rails between positions.
+    * ``ports`` (int[L, L, q]): the ports (2 rail + side) of a position that lead one
+      hop closer to another, -1 for none.
+    * ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes
+      each of them.
+    """
+
+    def __init__(
+        self, settings: RailXMixedSettings, neighbour: IntArray, dimension: int, balanced: bool
+    ) -> None:
+        from scipy.sparse.csgraph import shortest_path
+
+        self.dimension = dimension
+        self.stride = settings.x_scale if dimension else 1
+        self.length = settings.y_scale if dimension else settings.x_scale
+        near = self.position(neighbour[dimension, np.arange(self.length) * self.stride]).reshape(
+            self.length, -1
+        )  # [position, port]
+        joined = np.zeros((self.length, self.length))
+        np.put_along_axis(joined, near, 1, axis=1)
+        self.hops: IntArray = shortest_path(joined, unweighted=True).astype(np.int64)
+        self.diameter = int(self.hops.max())
+        closer = self.hops[near] == self.hops[:, None, :] - 1  # [position, port, target]
+        self.ports = np.full((self.length, self.length, int(closer.sum(axis=1).max())), -1)
+        for a, b in np.ndindex(self.length, self.length):
+            used = np.flatnonzero(closer[a, :, b])
+            self.ports[a, b, : len(used)] = used
+        self.shares = self._shares(settings, balanced)
+
+    def position(self, node: IntArray) -> IntArray:
+        return node // self.stride % self.length
+
+    def link_rows(self, links: IntArray) -> IntArray:
+        """Link rows behind ``ports`` by node: int[nodes, L, q], -1 for none."""
+        node = np.arange(links.shape[1])
+        port = self.ports[self.position(node)]
+        rail, side = np.divmod(np.maximum(port, 0), 2)
+        return np.where(port < 0, -1, links[self.dimension, node[:, None, None], rail, side])
+
+    def _shares(self, settings: RailXMixedSettings, balanced: bool) -> FloatArray:
+        m, chips = settings.m, settings.m**2
+        rail, side = np.divmod(np.maximum(self.ports, 0), 2)
+        beside, edge = rail // settings.n, np.where(side == 1, m - 1, 0)
+        leave = beside * m + edge if self.dimension == 0 else edge * m + beside
+        distance = mesh_distance(m)[:, leave]  # [c, a, b, q]
+        shares = np.zeros((self.length, chips, *self.ports.shape[1:]))
+        for a, b in np.ndindex(self.length, self.length):
+            used = np.flatnonzero(self.ports[a, b] >= 0)
+            if len(used):
+                steps = distance[:, a, b, used][None, :, None]
+                chip_shares = (
+                    even_shares(np.ones((1, 1, chips)), steps)[0]
+                    if balanced
+                    else nearest_shares(steps)
+                )
+                shares[a][:, b, used] = chip_shares[0, :, 0]
+        return shares
+
+
+FAMILY = Family(
+    name="railx_mixed",
+    settings=RailXMixedSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced"),
+    route=route,
+    switched=True,
+    line_graphs=circuit_line_graphs,
+    check_circuits=check_circuits,
+    placement=grid_placement,
+)

@@ -1,0 +1,447 @@
+"""RailX with split dimensions: the rails of a line are cut in parts.
+
+Each part is the all-to-all of a logical dimension. The nodes of a row are arranged as a
+grid of ``sizes_x`` (first size fastest), and part k of its rails, ``split_x[k]`` of
+them, joins all nodes that differ in coordinate k alone. Rails r1 + r2 = r reach (r1 +
+1)(r2 + 1) nodes in a line instead of r + 1, and each part costs one more inter-node
+hop. A 3D or 4D HyperX has diameter 3 or 4, which explains the "2 to 4" of RailX's
+abstract (derived from the abstract; the mapping of its authors is unpublished).
+
+A part whose rails are a multiple of its size - 1 wires as many copies of its
+all-to-all, so that all rails of a large node are used: 63 rails over 8 x 8 nodes are 5
+copies (35 rails) and 4 copies (28 rails).
+
+Layout: nodes, chips and rails as in :mod:`railx.vocabulary.grid`; parts as in
+:mod:`railx.vocabulary.line_parts`. Routing corrects one logical coordinate after the
+other, then walks to the chip.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import Family
+from railx.families.node_grids import (
+    AllToAllSettings,
+    all_rail_lines,
+    best_grid,
+    circuit_line_graphs,
+    grid_ports,
+    hyperx_all_to_all_ports,
+    hyperx_bisection_ports,
+    hyperx_external_hops,
+    in_node_lanes_per_chip,
+    longest_line,
+    ports_per_chip,
+)
+from railx.settings import AtLeast, NotEmpty, SettingsError
+from railx.vocabulary.circuit_checks import check_part, check_ports
+from railx.vocabulary.counts import Bill, Ports
+from railx.vocabulary.grid import grid_halves
+from railx.vocabulary.line_parts import (
+    MOST_RAILS,
+    LinePart,
+    PartSettings,
+    build_parts,
+    check_radix,
+    check_rails,
+    check_rings,
+    cut_dimension,
+    line_parts,
+    part_wiring,
+)
+from railx.vocabulary.placement import node_placement
+from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
+from railx.vocabulary.routing.line_phases import LineRouting, Phase
+from railx.vocabulary.routing.node_walks import fill_ordered, ordered_columns, ordered_groups
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.uniform_loads import phase_lane_loads
+from railx.vocabulary.topology import Circuits, Topology, check_size
+
+__all__ = ["FAMILY", "RailXSplitSettings", "external_hops"]
+
+
+@dataclass(frozen=True)
+class RailXSplitSettings(AllToAllSettings):
+    """RailX with split lines: prod(sizes_x) nodes of a row, prod(sizes_y) of a column.
+
+    A single size is the plain all-to-all.
+    """
+
+    family: Literal["railx_split"]
+
+    sizes_x: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()] = (3, 3)
+    """Nodes of the all-to-alls that a row is split in, one size per part."""
+
+    split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None = (2, 2)
+    """Rails of each part of a row: m * n in all, each a multiple of its size - 1; null:
+    as many copies of the all-to-all of each size as fit together, rails that are left
+    over in no part (the graph needs every rail in a part).
+    """
+
+    sizes_y: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()] = (3, 3)
+    """Nodes of the all-to-alls that a column is split in, one size per part."""
+
+    split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None = (2, 2)
+    """Rails of each part of a column, as ``split_x`` of a row."""
+
+    def __post_init__(self) -> None:
+        rails = self.rails
+        check_rails(rails)
+        for axis, sizes in (("x", self.sizes_x), ("y", self.sizes_y)):
+            if max(sizes) > MOST_RAILS + 1:
+                raise SettingsError(
+                    f"sizes_{axis}",
+                    f"got {list(sizes)}; allowed: at most {MOST_RAILS + 1:,} nodes each",
+                )
+        for axis, sizes, split in (
+            ("x", self.sizes_x, self.split_x),
+            ("y", self.sizes_y, self.split_y),
+        ):
+            if split is None:
+                _check_sizes(axis, sizes, rails)
+            else:
+                _check_split(axis, sizes, split, rails)
+        check_rings("sizes_x", parts_of_line(self.sizes_x, self.rails_x), self.rings)
+        check_rings("sizes_y", parts_of_line(self.sizes_y, self.rails_y), self.rings)
+        check_radix(self.ocs_radix, *self.shape)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return math.prod(self.sizes_x), math.prod(self.sizes_y)
+
+    @property
+    def rails_x(self) -> tuple[int, ...]:
+        """Rails of the parts of a row."""
+        return _equal_copies(self.sizes_x, self.rails) if self.split_x is None else self.split_x
+
+    @property
+    def rails_y(self) -> tuple[int, ...]:
+        """Rails of the parts of a column."""
+        return _equal_copies(self.sizes_y, self.rails) if self.split_y is None else self.split_y
+
+
+def parts_of_line(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
+    """The parts of a line by their sizes and rails."""
+    strides = [math.prod(sizes[:k]) for k in range(len(sizes))]
+    return tuple(
+        PartSettings("all_to_all", rails, size, stride)
+        for rails, size, stride in zip(split, sizes, strides, strict=True)
+    )
+
+
+def _equal_copies(sizes: tuple[int, ...], rails: int) -> tuple[int, ...]:
+    copies = rails // sum(size - 1 for size in sizes)
+    return tuple(copies * (size - 1) for size in sizes)
+
+
+def _check_sizes(axis: str, sizes: tuple[int, ...], rails: int) -> None:
+    needed = sum(size - 1 for size in sizes)
+    if needed > rails:
+        raise SettingsError(
+            f"sizes_{axis}",
+            f"got {list(sizes)}; allowed: the sizes less one together at most m * n = {rails}"
+            f" rails; the nearest single size is {rails + 1}",
+        )
+
+
+def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
+    """One number of rails for each size, multiples of size - 1, r together.
+
+    The error names a split that works.
+    """
+    key = f"split_{axis}"
+    fit = _fit(sizes, rails)
+    works = (
+        f"such as {list(fit)}"
+        if fit
+        else f"no split does for sizes_{axis} = {list(sizes)}; {_near_rails(sizes, rails)}"
+    )
+    if len(split) != len(sizes):
+        raise SettingsError(
+            key,
+            f"got {len(split)} parts; allowed: one for each of the {len(sizes)} sizes of"
+            f" sizes_{axis}, {works}",
+        )
+    if sum(split) != rails:
+        raise SettingsError(
+            key,
+            f"got {' + '.join(map(str, split))} = {sum(split)} rails; allowed: m * n = {rails},"
+            f" {works}",
+        )
+    for rail, size in zip(split, sizes, strict=True):
+        if rail % (size - 1):
+            raise SettingsError(
+                key,
+                f"got {rail} rails for {size} nodes; allowed: a multiple of {size - 1} in that"
+                f" part, {rails} in all, {works}",
+            )
+
+
+def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
+    """Rails of each part, a positive multiple of its size - 1 each.
+
+    They sum to ``rails``; None where there are none.
+    """
+    if len(sizes) == 1:
+        return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None
+    for copies in range(1, rails // (sizes[0] - 1) + 1):
+        rest = _fit(sizes[1:], rails - copies * (sizes[0] - 1))
+        if rest is not None:
+            return (copies * (sizes[0] - 1), *rest)
+    return None
+
+
+def _near_rails(sizes: tuple[int, ...], rails: int) -> str:
+    fewest = sum(size - 1 for size in sizes)
+    near = [
+        r
+        for step in range(1, fewest + rails + 1)
+        for r in (rails - step, rails + step)
+        if r > 0 and _fit(sizes, r)
+    ]
+    return f"the nearest numbers of rails that do are {' and '.join(map(str, sorted(near[:2])))}"
+
+
+# Graph
+
+
+def parts_of(settings: RailXSplitSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
+    """The parts of a row and of a column; a part is a logical dimension."""
+    return line_parts(parts_of_line(settings.sizes_x, settings.rails_x)), line_parts(
+        parts_of_line(settings.sizes_y, settings.rails_y)
+    )
+
+
+def check(settings: RailXSplitSettings) -> None:
+    """Refuse rails that no part wires, and more links than fit in memory."""
+    for key, rails in (("split_x", settings.rails_x), ("split_y", settings.rails_y)):
+        if sum(rails) != settings.rails:
+            raise SettingsError(
+                key,
+                f"is null, which leaves {settings.rails - sum(rails)} of {settings.rails} rails in"
+                " no part; allowed: rails for each part that make m * n together",
+            )
+    check_size("sizes_x", settings.grid.link_rows)
+
+
+def build(settings: RailXSplitSettings) -> Topology:
+    """Build the topology.
+
+    Two nodes that differ in one logical coordinate have 2 full-duplex links per copy of
+    that part.
+    """
+    return build_parts(settings, settings.grid, parts_of(settings), settings.rings)
+
+
+def halves(settings: RailXSplitSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when a dimension is cut in the middle.
+
+    It is the one with equal halves and then with fewer ports.
+    """
+    grid = settings.grid
+    return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
+
+
+def bisection_ports(settings: RailXSplitSettings) -> int:
+    """Ports in one direction across that cut.
+
+    2 c (s/2)^2 L/s per line where only the last part (even s, c copies) is cut.
+    """
+    return cut_dimension(settings.grid, parts_of(settings))[1]
+
+
+def check_circuits(settings: RailXSplitSettings, circuits: Circuits) -> None:
+    """Check the circuits of the parts; ValueError names the first fault.
+
+    Every port belongs to its node. Every pair of a sub-line is joined as often as the
+    copies of its part say.
+    """
+    check_ports(circuits, settings.grid, paired=False)
+    for dimension, parts in enumerate(parts_of(settings)):
+        for part in parts:
+            check_part(circuits, dimension, part, directed=settings.rings == "directed")
+
+
+def uniform_loads(
+    settings: RailXSplitSettings, topology: Topology, routing: LineRouting
+) -> NDArray[np.float64]:
+    """Load of a lane of each link row, coordinate by coordinate of the nodes."""
+    return phase_lane_loads(topology, _phases(settings, topology), routing)
+
+
+# Routing
+
+
+def route(
+    settings: RailXSplitSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """The parts of the row, then those of the column.
+
+    D parts take D + 1 virtual channels.
+
+    * ``min``: the nearest link to the next node, as on the 2D HyperX.
+    * ``balanced``: all links of a pair carry the same share of the pair's uniform
+      traffic.
+    * ``adaptive``: any link of any coordinate that is still to be corrected.
+    """
+    phases = _phases(settings, topology)
+    channels = len(phases) + 1
+    if routing == "adaptive":
+        states = adaptive_states(phases)
+        builder = TableBuilder(
+            topology,
+            routing,
+            states=states,
+            virtual_channels=channels,
+            selection="adaptive",
+            destinations=destinations,
+        )
+        fill_adaptive(builder, phases)
+    else:
+        states = 1 if routing == "min" else 1 + max(phase.links for phase in phases)
+        line: LineRouting = "min" if routing == "min" else "balanced"
+        builder = TableBuilder(
+            topology,
+            routing,
+            states=states,
+            virtual_channels=channels,
+            destinations=destinations,
+            groups=ordered_groups(topology, phases, line, destinations),
+        )
+        fill_ordered(builder, phases, line)
+    return builder.build()
+
+
+def _phases(settings: RailXSplitSettings, topology: Topology) -> list[Phase]:
+    """The parts of the row and of the column as phases.
+
+    A phase corrects one logical coordinate of the nodes.
+    """
+    columns = settings.grid.columns
+    return [
+        Phase(
+            part_wiring(part, settings.rings),
+            m=settings.m,
+            n=settings.n,
+            dimension=dimension,
+            stride=part.stride * (columns if dimension else 1),
+        )
+        for dimension, parts in enumerate(parts_of(settings))
+        for part in parts
+    ]
+
+
+def groups(settings: RailXSplitSettings, routing: str) -> int:
+    """Columns of the grouped table: by logical coordinate and chip of the node."""
+    return ordered_columns((*settings.sizes_x, *settings.sizes_y), settings.m**2, routing)
+
+
+# Bill of materials
+
+
+def ports(settings: RailXSplitSettings) -> Ports:
+    """Components of the grid, and its bandwidths in ports per chip.
+
+    Rails in no part do not count in the bandwidths.
+    """
+    grid = settings.grid
+    dimensions = [
+        (size, rails // (size - 1))
+        for sizes, split in (
+            (settings.sizes_x, settings.rails_x),
+            (settings.sizes_y, settings.rails_y),
+        )
+        for size, rails in zip(sizes, split, strict=True)
+    ]
+    return grid_ports(
+        grid,
+        all_to_all=hyperx_all_to_all_ports(grid, dimensions),
+        bisection=hyperx_bisection_ports(grid, dimensions),
+    )
+
+
+def external_hops(settings: RailXSplitSettings) -> float:
+    """Mean optical hops of a packet under uniform traffic, minimally routed."""
+    return hyperx_external_hops(settings.grid, (*settings.sizes_x, *settings.sizes_y))
+
+
+def resize(settings: RailXSplitSettings, chips: int) -> RailXSplitSettings:
+    """The smallest grid with at least ``chips`` chips and as many dimensions per line.
+
+    Lines of one dimension use every rail. Split lines take equal copies in each of
+    their dimensions and the most all-to-all bandwidth among sizes up to a tenth above
+    the smallest.
+    """
+    rails, longest = settings.rails, longest_line(settings)
+    pairs = [
+        (row, column)
+        for row in _lines(len(settings.sizes_x), rails, longest)
+        for column in _lines(len(settings.sizes_y), rails, longest)
+        if row >= column
+    ]
+    flat = len(settings.sizes_x) == len(settings.sizes_y) == 1
+    return best_grid(
+        settings,
+        chips,
+        [(math.prod(row) * math.prod(column), (row, column)) for row, column in pairs],
+        lambda shape: _shaped(settings, *shape),
+        ports,
+        max_oversize=1.0 if flat else 1.1,
+    )
+
+
+def _lines(dimensions: int, rails: int, longest: int) -> list[tuple[int, ...]]:
+    """The sizes that a line can have with so many logical dimensions."""
+    if dimensions == 1:
+        return [(size,) for size in all_rail_lines(rails, longest)]
+    return [
+        sizes
+        for sizes in combinations_with_replacement(range(longest, 1, -1), dimensions)
+        if math.prod(sizes) <= longest and sum(size - 1 for size in sizes) <= rails
+    ]
+
+
+def _shaped(
+    settings: RailXSplitSettings, row: tuple[int, ...], column: tuple[int, ...]
+) -> RailXSplitSettings:
+    if (row, column) == (settings.sizes_x, settings.sizes_y):
+        return settings
+    return replace(
+        settings,
+        sizes_x=row,
+        split_x=None,
+        sizes_y=column,
+        split_y=None,
+        rings="undirected" if {4, 6} & {*row, *column} else settings.rings,
+    )
+
+
+FAMILY = Family(
+    name="railx_split",
+    settings=RailXSplitSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced", "adaptive"),
+    route=route,
+    grouped_routings=("min", "balanced"),
+    groups=groups,
+    switched=True,
+    line_graphs=circuit_line_graphs,
+    check_circuits=check_circuits,
+    loads=uniform_loads,
+    placement=lambda settings, topology, sizes: node_placement(topology, sizes),
+    bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
+)

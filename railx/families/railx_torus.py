@@ -1,0 +1,258 @@
+"""RailX set to a 2D torus of nodes: all rails of a line carry the same ring.
+
+Its chips form one large torus, whose links run inside the nodes or along rails. Packets
+are routed in dimension order. Source: RailX simulator, its 2D torus.
+
+A job may rewire the lines of its groups: as rings, or as an all-to-all where a line has
+a rail for every other node (the remaining rails stay rings).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import Family, Lines
+from railx.families.node_grids import (
+    RailXSettings,
+    best_grid,
+    circuit_line_graphs,
+    grid_hop_count,
+    grid_placement,
+    grid_ports,
+    grid_rings,
+    halves,
+    in_node_lanes_per_chip,
+    longest_line,
+    ports_per_chip,
+    ring_bisection_ports,
+)
+from railx.families.railx_mixed import RailXMixedSettings
+from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.circuit_checks import check_part, check_ports
+from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
+from railx.vocabulary.grid import build_grid
+from railx.vocabulary.line_parts import PartSettings, line_parts
+from railx.vocabulary.routing.line_phases import LineRouting
+from railx.vocabulary.routing.rings import route_rings
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.uniform_loads import half_way_round_ns, torus_lane_loads
+from railx.vocabulary.topology import Circuits, Topology, check_size
+
+__all__ = ["FAMILY", "RailXTorusSettings", "chip_grid", "external_hops"]
+
+
+@dataclass(frozen=True)
+class RailXTorusSettings(RailXSettings):
+    """RailX set to a torus: (m x_scale) x (m y_scale) chips with n links per side."""
+
+    family: Literal["railx_torus"]
+
+    x_scale: Annotated[int, AtLeast(2)] = 5
+    """Nodes of a row."""
+
+    y_scale: Annotated[int, AtLeast(2)] = 5
+    """Nodes of a column."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x_scale, self.y_scale
+
+    def __post_init__(self) -> None:
+        longest = max(self.x_scale, self.y_scale)
+        if self.ocs_radix is not None and self.ocs_radix < 2 * longest:
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {2 * longest}, two ports for each of"
+                f" {longest} nodes (or x_scale and y_scale of at most {self.ocs_radix // 2} for"
+                " this radix)",
+            )
+
+
+# Graph
+
+
+def check(settings: RailXTorusSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", settings.grid.link_rows)
+
+
+def build(settings: RailXTorusSettings) -> Topology:
+    """Build the topology: every rail of a line closes the ring 0, 1, 2, ..."""
+    grid = settings.grid
+    ring_x, ring_y = (
+        np.tile(np.arange(length), (grid.rails, 1)) for length in (grid.columns, grid.rows)
+    )
+    return build_grid(settings, grid, ring_x, ring_y)
+
+
+def bisection_ports(settings: RailXTorusSettings) -> int:
+    """Ports in one direction across that cut.
+
+    Both boundaries of the cut rings, r rails in each line of the other dimension.
+    """
+    return 2 * settings.rails * min(settings.x_scale, settings.y_scale)
+
+
+def check_circuits(settings: RailXTorusSettings, circuits: Circuits) -> None:
+    """Check the circuits of the rings; ValueError names the first fault.
+
+    Every port belongs to its node; the neighbours of each line are joined r times.
+    """
+    check_ports(circuits, settings.grid, paired=False)
+    rails = settings.rails
+    for dimension, length in enumerate(settings.shape):
+        (ring,) = line_parts((PartSettings("ring", rails, length, 1),))
+        check_part(circuits, dimension, ring, directed=True)
+
+
+def uniform_loads(
+    settings: RailXTorusSettings, topology: Topology, routing: LineRouting
+) -> NDArray[np.float64]:
+    """Load of a lane of each link row; all routings load the links alike."""
+    m = settings.m
+    return torus_lane_loads(topology, m * settings.x_scale, m * settings.y_scale, settings.n)
+
+
+# Routing
+
+
+IntArray = NDArray[np.int64]
+
+
+def route(
+    settings: RailXTorusSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """X first, the shorter path round a ring.
+
+    Both routings send half of the packets in each direction where both are equally
+    long.
+
+    Under ``min`` a packet is on virtual channel 1 until it takes the wrap link of its
+    ring and on 0 from there on, and so again in y (RailX simulator, ``XY``). Under
+    ``balanced`` one that does not take it draws its channel
+    (:func:`railx.vocabulary.routing.rings.route_rings`). The n parallel lanes inside a
+    node and the n rails of a chip's side are one pool of channels.
+    """
+    grid = chip_grid(settings.m, *settings.shape)
+    position = np.argsort(grid.ravel())
+    return route_rings(topology, routing, grid.shape[::-1], destinations, position, split_ties=True)
+
+
+def chip_grid(m: int, columns: int, rows: int) -> IntArray:
+    """The chip at each position of the plane of chips: int[m * rows, m * columns].
+
+    ``columns`` by ``rows`` nodes of m x m chips.
+    """
+    y, x = np.indices((m * rows, m * columns))
+    chip: IntArray = (y // m * columns + x // m) * m * m + y % m * m + x % m
+    return chip
+
+
+def groups(settings: RailXTorusSettings, routing: str) -> int:
+    """Columns of the grouped table: one per position of each ring of chips."""
+    return settings.m * sum(settings.shape)
+
+
+# Bill of materials
+
+
+def ports(settings: RailXTorusSettings) -> Ports:
+    """Components of the grid, and its bandwidths in ports per chip."""
+    grid = settings.grid
+    return grid_ports(
+        grid,
+        all_to_all=torus_all_to_all_ports((grid.m * grid.columns, grid.m * grid.rows), grid.n),
+        bisection=ring_bisection_ports(grid, 2),
+    )
+
+
+def resize(settings: RailXTorusSettings, chips: int) -> RailXTorusSettings:
+    """The torus of :func:`railx.families.node_grids.best_grid`."""
+    longest = longest_line(settings)
+    return best_grid(
+        settings,
+        chips,
+        [(x * y, (x, y)) for x in range(2, longest + 1) for y in range(2, x + 1)],
+        lambda shape: replace(settings, x_scale=shape[0], y_scale=shape[1]),
+        ports,
+    )
+
+
+def external_hops(settings: RailXTorusSettings) -> float:
+    """Mean optical hops of a packet under uniform traffic, minimally routed."""
+    return grid_hop_count(settings.grid, 0) / settings.m
+
+
+# Lines
+
+
+#: Nodes in a column of the network of a group, which uses its row alone.
+_COLUMN = 2
+
+
+def _wirings(settings: RailXTorusSettings, nodes: int) -> tuple[str, ...]:
+    if nodes > min(settings.shape):
+        return ()
+    # Of 2 nodes and of 3 a ring is the all-to-all.
+    return ("ring", "all_to_all") if 3 < nodes <= settings.rails + 1 else ("ring",)
+
+
+def _alone(settings: RailXTorusSettings, nodes: int, wiring: str) -> RailXMixedSettings:
+    """The network of a group: its row wired as the group needs it."""
+    rails = settings.rails
+    all_to_all = rails // (nodes - 1) * (nodes - 1) if wiring == "all_to_all" else 0
+    parts = [PartSettings("all_to_all", all_to_all, nodes, 1)] if all_to_all else []
+    if all_to_all < rails:
+        parts.append(PartSettings("ring", rails - all_to_all, nodes, 1))
+    return RailXMixedSettings(
+        family="railx_mixed",
+        m=settings.m,
+        n=settings.n,
+        x_scale=nodes,
+        y_scale=_COLUMN,
+        parts_x=tuple(parts),
+        parts_y=(PartSettings("ring", rails, _COLUMN, 1),),
+        rings="undirected",
+        port_gbps=settings.port_gbps,
+        internal_width=settings.internal_width,
+        internal_latency_ns=settings.internal_latency_ns,
+        external_latency_ns=settings.external_latency_ns,
+    )
+
+
+FAMILY = Family(
+    name="railx_torus",
+    settings=RailXTorusSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced"),
+    route=route,
+    grouped_routings=("min", "balanced"),
+    groups=groups,
+    switched=True,
+    line_graphs=circuit_line_graphs,
+    check_circuits=check_circuits,
+    loads=uniform_loads,
+    longest_path_ns=lambda settings: half_way_round_ns(settings.grid),
+    grid_rings=grid_rings,
+    placement=grid_placement,
+    bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
+    lines=Lines(
+        axes=(("x",), ("y",)),
+        wirings=_wirings,
+        alone=_alone,
+        shares=lambda settings: settings.rails,
+        nodes=lambda settings: settings.x_scale * settings.y_scale,
+        fewest=lambda wiring, nodes: nodes - 1 if wiring == "all_to_all" else 1,
+    ),
+)

@@ -1,0 +1,478 @@
+"""RailX set to a 2a x a twisted torus: column wraps are shifted by half a row.
+
+Going up from row a - 1 of column X leads to row 0 of column X + a (Camara, Moreto,
+Vallejo, Beivide, Miguel-Alonso, Martinez and Navaridas, "Twisted Torus Topologies for
+Enhanced Interconnection Networks", IEEE TPDS 2010; RailX simulator, its 2D twisted
+torus). Rows are rings of 2a nodes as in the plain torus.
+
+Cabling. A switch joins ports of its line only, and in the plain layout of RailX a Y
+switch serves one column, so that no circuit can change the column. Columns X and X + a
+always close one ring of 2a nodes together, and no smaller set of columns is closed
+under the wrap. So this setting assumes that **the columns X and X + a are cabled to the
+same Y switches**: a grid of a x a crossings with two nodes each. A Y switch then holds
+2 ports x 2a nodes = 4a, just what the X switch of a row of 2a nodes holds, and there
+are a r of each kind. This cabling is an assumption; the abstract of RailX does not
+describe that of its authors.
+
+Nodes: (X, Y) is number Y * 2a + X, chips and rails as in :mod:`railx.vocabulary.grid`;
+all r rails of a line carry the same ring. On the line of the column pair c (0 <= c < a)
+position p is node (c, p) for p < a and node (c + a, p - a) for p >= a. ``wrap:
+straight`` closes every column on the same cabling instead: the plain 2a x a torus, to
+compare with and to reconfigure from.
+
+Routing is minimal, x first, then y. A path takes the wrap of the columns or not,
+whichever is shorter. One that crosses it arrives half a row further, so that the column
+to go to in x depends on that decision, which is made at the source (Camara et al. 2010:
+the shortest of the images of the destination).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.family import Family
+from railx.families.node_grids import (
+    RailXSettings,
+    best_grid,
+    grid_hop_count,
+    grid_placement,
+    grid_ports,
+    in_node_lanes_per_chip,
+    longest_line,
+    ports_per_chip,
+    ring_bisection_ports,
+)
+from railx.families.railx_torus import chip_grid
+from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.circuit_checks import check_ports
+from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
+from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor_arcs
+from railx.vocabulary.routing.line_phases import LineRouting
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.uniform_loads import along_lane_loads
+from railx.vocabulary.topology import Circuits, Topology, check_size
+
+__all__ = ["FAMILY", "RailXTwistedTorusSettings", "external_hops"]
+
+
+@dataclass(frozen=True)
+class RailXTwistedTorusSettings(RailXSettings):
+    """RailX set to a twisted torus, with rows twice as long as columns."""
+
+    family: Literal["railx_twisted_torus"]
+
+    x_scale: Annotated[int, AtLeast(4)] = 8
+    """Nodes of a row, 2 y_scale."""
+
+    y_scale: Annotated[int, AtLeast(2)] = 4
+    """Nodes of a column."""
+
+    wrap: Literal["twisted", "straight"] = "twisted"
+    """How a column closes: twisted by y_scale columns, or straight (a plain torus on
+    the same cabling).
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x_scale, self.y_scale
+
+    def __post_init__(self) -> None:
+        if self.x_scale != 2 * self.y_scale:
+            near = sorted({self.y_scale, self.x_scale // 2, -(-self.x_scale // 2)})
+            raise SettingsError(
+                "x_scale",
+                f"got {self.x_scale} with y_scale = {self.y_scale}; allowed: x_scale = 2 y_scale;"
+                f" the nearest are {' and '.join(f'{2 * y} x {y}' for y in near)}",
+            )
+        if self.ocs_radix is not None and self.ocs_radix < 2 * self.x_scale:
+            most = self.ocs_radix // 4
+            fit = (
+                f"or {2 * most} x {most} nodes for this radix"
+                if most >= 2
+                else "no size fits this radix"
+            )
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of"
+                f" {self.x_scale} nodes of a row or of a pair of columns ({fit})",
+            )
+
+
+# Graph
+
+
+def wrap_shift(settings: RailXTwistedTorusSettings) -> int:
+    """Columns of nodes by which the wrap of a column is shifted.
+
+    Alike up and down, as the shift is half of x_scale.
+    """
+    return settings.y_scale if settings.wrap == "twisted" else 0
+
+
+def _chip_shift(settings: RailXTwistedTorusSettings) -> int:
+    return settings.m * wrap_shift(settings)
+
+
+def check(settings: RailXTwistedTorusSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", settings.grid.link_rows)
+
+
+def build(settings: RailXTwistedTorusSettings) -> Topology:
+    """Build the topology.
+
+    Rail i of every row and of every column pair carries the same ring (or the pair's
+    two rings).
+    """
+    grid = settings.grid
+    a = settings.y_scale
+    up = (np.arange(2 * a) + 1) % (2 * a)
+    if settings.wrap == "straight":
+        up[[a - 1, 2 * a - 1]] = 0, a
+    ring_x = np.tile(np.arange(grid.columns), (grid.rails, 1))
+    arcs_y = successor_arcs(np.broadcast_to(up, (a, grid.rails, 2 * a)))
+    return build_lines(
+        settings,
+        grid,
+        ring_arcs(ring_x, grid.rows),
+        arcs_y,
+        paired_columns=True,
+    )
+
+
+def halves(settings: RailXTwistedTorusSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when the rows are cut in the middle.
+
+    Columns 0..a-1 and a..2a-1.
+    """
+    return grid_halves(settings.grid, 0)
+
+
+def bisection_ports(settings: RailXTwistedTorusSettings) -> int:
+    """Ports in one direction across that cut.
+
+    r rails at both boundaries of a rows and, twisted, at the wrap of 2a columns.
+    """
+    rails, a = settings.rails, settings.y_scale
+    return 2 * rails * a + (2 * rails * a if settings.wrap == "twisted" else 0)
+
+
+def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
+    """Ordered pairs of chips that are h inter-node hops apart (index h).
+
+    By symmetry the paths from node 0 suffice. A node at (dx, dy) has the images (dx + k
+    shift, dy - k rows). The shortest path is the best of them for k = -1, 0 and 1, each
+    taken the shorter path round its row.
+    """
+    columns, rows = settings.x_scale, settings.y_scale
+    dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))
+    around = [(dx + k * wrap_shift(settings)) % columns for k in (-1, 0, 1)]
+    lengths = [
+        np.minimum(x, columns - x) + abs(dy - k * rows)
+        for k, x in zip((-1, 0, 1), around, strict=True)
+    ]
+    hops = np.minimum.reduce(lengths)
+    return np.bincount(hops.ravel()) * columns * rows * settings.m**4
+
+
+def symmetric_sources(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
+    """Node 0 represents all nodes, as a shift of all nodes is a symmetry."""
+    return np.array([0])
+
+
+def check_circuits(settings: RailXTwistedTorusSettings, circuits: Circuits) -> None:
+    """Check the circuits of the rings; ValueError names the first fault.
+
+    Every port belongs to its node. The neighbours of each row, and up each column with
+    the shifted wrap, are joined r times.
+    """
+    check_ports(circuits, settings.grid, paired=True)
+    _check_wraps(circuits, settings)
+
+
+def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> None:
+    """The plus side of every node leads to the next node of its row and its column.
+
+    The column is shifted at the wrap; all rails are checked.
+    """
+    columns, rows = settings.x_scale, settings.y_scale
+    x, y = circuits.node_a % columns, circuits.node_a // columns
+    over = y == rows - 1
+    along_x = y * columns + (x + 1) % columns
+    along_y = (y + 1) % rows * columns + (x + np.where(over, wrap_shift(settings), 0)) % columns
+    wrong = np.flatnonzero(circuits.node_b != np.where(circuits.dimension == 0, along_x, along_y))
+    if len(wrong):
+        k = int(wrong[0])
+        raise ValueError(
+            f"circuits: nodes {circuits.node_a[k]} and {circuits.node_b[k]} are joined, which are"
+            " no neighbours"
+        )
+    expected = 2 * settings.rails * columns * rows
+    if len(circuits) != expected:
+        raise ValueError(
+            f"circuits: {len(circuits)} circuits; allowed: {expected}, each rail of each node in"
+            " both dimensions"
+        )
+
+
+def uniform_loads(
+    settings: RailXTwistedTorusSettings, topology: Topology, routing: LineRouting
+) -> NDArray[np.float64]:
+    """Shortest paths x first, equally short ones in equal shares.
+
+    A shift of all chips is a symmetry, so one source represents all. All routings load
+    the links alike. A path to (x, y) crosses the wrap of the columns -1, 0 or 1 times,
+    each time half a row further, and goes one way round in x.
+    """
+    rows, columns = settings.m * settings.y_scale, settings.m * settings.x_scale
+    y, x = np.indices((rows, columns))
+    crossings = np.array([-1, 0, 1])[:, None, None]
+    ahead = (x + crossings * _chip_shift(settings)) % columns
+    x_steps = np.stack(
+        [ahead, np.where(ahead > 0, columns - ahead, 4 * columns)]
+    )  # up, down; both the same at 0
+    y_steps = np.broadcast_to(np.abs(y + crossings * rows), x_steps.shape)
+    length = x_steps + y_steps
+    share = (length == length.min(axis=(0, 1))).astype(np.float64)
+    share /= share.sum(axis=(0, 1))
+    # Steps of one chip's traffic over the two directions and n lanes of its links.
+    per_lane = [
+        float((share * steps).sum()) / (topology.chips - 1) / (2 * settings.n)
+        for steps in (x_steps, y_steps)
+    ]
+    return along_lane_loads(topology, *per_lane)
+
+
+# Routing
+
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+#: States: 0 at the source; along x with the plan to cross no wrap of a column, or one
+#: (up, up after the wrap of the row, down, down after it); along y without a wrap, up
+#: to the wrap, down to the wrap, after the wrap, and about to go along y without a
+#: wrap.
+_X = {False: 1, True: 5}
+_Y, _Y_UP, _Y_DOWN, _Y_AFTER, _Y_START = 9, 10, 11, 12, 13
+_STATES = 14
+
+
+def route(
+    settings: RailXTwistedTorusSettings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """The shortest of all paths x first, in equal shares where several are.
+
+    Both routings load the links alike. A packet is on virtual channel 1 until it takes
+    a wrap link and on 0 from there on, in x and again in y. Two columns that their
+    wraps join form one ring with two wraps. No packet crosses both, so that the
+    channels of that ring cannot close a circle either. Under ``balanced`` a packet that
+    takes no wrap in x, or none in y, draws one of the two channels where it enters that
+    dimension.
+    """
+    builder = TableBuilder(
+        topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
+    )
+    _Router(builder, settings).fill()
+    return builder.build()
+
+
+class _Router:
+    def __init__(self, builder: TableBuilder, settings: RailXTwistedTorusSettings) -> None:
+        self.builder = builder
+        self.grid = chip_grid(settings.m, *settings.shape)
+        self.rows, self.columns = self.grid.shape
+        self.shift = _chip_shift(settings)
+        y, x = np.empty((2, self.grid.size), dtype=np.int64)
+        y[self.grid.ravel()], x[self.grid.ravel()] = np.divmod(
+            np.arange(self.grid.size), self.columns
+        )
+        to = builder.destinations
+        self.x, self.y, self.to_x, self.to_y = (
+            x[:, None],
+            y[:, None],
+            x[to][None, :],
+            y[to][None, :],
+        )
+        self.chip = np.arange(self.grid.size)[:, None]
+
+    def fill(self) -> None:
+        for crosses in (False, True):
+            self.fill_x(crosses)
+        self.fill_y()
+        self.fill_source()
+
+    def fill_x(self, crosses: bool) -> None:
+        """Along x to the column of the destination, or to the one whose wrap leads
+        there.
+        """
+        target = (self.to_x + self.shift * crosses) % self.columns
+        along_y = np.where(crosses, np.where(self.to_y < self.y, _Y_UP, _Y_DOWN), _Y_START)
+        for step, first in ((1, _X[crosses]), (-1, _X[crosses] + 2)):
+            after = (self.x + step) % self.columns
+            near = self.grid[self.y, after]
+            wraps = after != self.x + step
+            high, low = (self.builder.pools_between(self.chip, near, vc) for vc in (1, 0))
+            ends = after == target
+            here = self.x != target
+            for state, before in ((first, True), (first + 1, False)):
+                pool = np.where(wraps | (not before), low, high)
+                then = np.where(ends, along_y, np.where(wraps | (not before), first + 1, first))
+                self.builder.entry[state] = self.builder.single(np.where(here, pool, -1), then)
+
+    def fill_y(self) -> None:
+        step = np.sign(self.to_y - self.y)
+        right = self.x == self.to_x
+        crossing = (self.x + self.shift) % self.columns == self.to_x
+        up, down = (self._pools_y(step) for step in (1, -1))
+        for state, vc in ((_Y, 1), (_Y_AFTER, 0)):
+            pool = np.where(step > 0, up[vc], np.where(step < 0, down[vc], -1))
+            self.builder.entry[state] = self.builder.single(np.where(right, pool, -1), state)
+        for state, pools, last in ((_Y_UP, up, self.rows - 1), (_Y_DOWN, down, 0)):
+            wraps = self.y == last
+            pool = np.where(crossing, np.where(wraps, pools[0], pools[1]), -1)
+            self.builder.entry[state] = self.builder.single(pool, np.where(wraps, _Y_AFTER, state))
+        stays = self.builder.entry[_Y], self.builder.entry[_Y_AFTER]
+        self.builder.entry[_Y_START] = self._drawn(*stays, stays[0] >= 0)
+
+    def _drawn(
+        self, before_wrap: NDArray[np.int32], after_wrap: NDArray[np.int32], stays: BoolArray
+    ) -> NDArray[np.int32]:
+        """The sets of packets that enter a dimension.
+
+        Those that stay off its wraps may draw their channel.
+        """
+        sets = before_wrap.copy()
+        if self.builder.routing == "balanced":
+            sets[stays] = self.builder.merge(before_wrap[stays], after_wrap[stays])
+        return sets
+
+    def _pools_y(self, step: int) -> list[IntArray]:
+        """The pools of each chip (int[chips, 1]) one step along y.
+
+        On channels 0 and 1.
+        """
+        after = self.y + step
+        wraps = (after < 0) | (after >= self.rows)
+        near = self.grid[
+            after % self.rows, np.where(wraps, self.x + self.shift, self.x) % self.columns
+        ]
+        return [self.builder.pools_between(self.chip, near, vc) for vc in (0, 1)]
+
+    def _stays(self, crosses: bool, first: int) -> BoolArray:
+        """Where the path along x takes no wrap of the row.
+
+        It goes in the direction of state ``first``.
+        """
+        ahead = (self.to_x + self.shift * crosses) % self.columns - self.x
+        stays: BoolArray = ahead > 0 if first == _X[crosses] else ahead < 0
+        return stays
+
+    def fill_source(self) -> None:
+        """The plans of least length in equal shares.
+
+        A plan is the signed crossings of the wrap of a column, and the direction round
+        the row.
+        """
+        plans: list[tuple[IntArray, IntArray]] = []  # length, sets
+        entry = self.builder.entry
+        for crossings, along_y in ((0, _Y_START), (1, _Y_UP), (-1, _Y_DOWN)):
+            crosses = crossings != 0
+            up_x = (self.to_x + self.shift * crosses - self.x) % self.columns
+            y_steps = np.abs(self.to_y - self.y + crossings * self.rows)
+            # A plan with x ahead needs the direction in y that fill_x took for it.
+            fits = (crossings == 0) | (up_x == 0) | ((self.to_y < self.y) == (crossings == 1))
+            for x_steps, first in (
+                (up_x, _X[crosses]),
+                ((self.columns - up_x) % self.columns, _X[crosses] + 2),
+            ):
+                again = (up_x == 0) & (
+                    first != _X[crosses]
+                )  # no path round at all: one plan, not two
+                along_x = self._drawn(entry[first], entry[first + 1], self._stays(crosses, first))
+                sets = np.where(up_x == 0, entry[along_y], along_x)
+                length = np.where(fits & ~again & (sets >= 0), x_steps + y_steps, 4 * self.columns)
+                plans.append((length, sets))
+        shortest = np.min([length for length, _ in plans], axis=0)
+        chosen = np.zeros(shortest.shape, dtype=np.int64)
+        merged = np.full(shortest.shape, -1, dtype=np.int32)
+        for length, sets in plans:
+            here = (length == shortest) & (self.chip != self.builder.destinations[None, :])
+            chosen += here
+            fresh = here & (chosen == 1)
+            merged[fresh] = sets[fresh]
+            for count in range(2, len(plans) + 1):
+                more = here & (chosen == count)
+                if more.any():
+                    merged[more] = self.builder.merge(merged[more], sets[more], 1 - 1 / count)
+        entry[0] = merged
+
+
+# Bill of materials
+
+
+def ports(settings: RailXTwistedTorusSettings) -> Ports:
+    """Components of the grid, and its bandwidths in ports per chip.
+
+    The twist makes every wrap link of the short dimension cross the cut as well.
+    """
+    grid = settings.grid
+    if settings.wrap == "straight":
+        lengths = (grid.m * grid.columns, grid.m * grid.rows)
+        return grid_ports(
+            grid,
+            all_to_all=torus_all_to_all_ports(lengths, grid.n),
+            bisection=ring_bisection_ports(grid, 2),
+        )
+    return grid_ports(
+        grid,
+        all_to_all=min(
+            4 * grid.n / grid_hop_count(grid, _chip_shift(settings)),
+            16 * grid.n * (1 - 1 / grid.chips) / (grid.m * grid.columns),
+        ),
+        bisection=ring_bisection_ports(grid, 4),
+    )
+
+
+def resize(settings: RailXTwistedTorusSettings, chips: int) -> RailXTwistedTorusSettings:
+    """The torus of :func:`railx.families.node_grids.best_grid`."""
+    return best_grid(
+        settings,
+        chips,
+        [(2 * y * y, y) for y in range(2, longest_line(settings) // 2 + 1)],
+        lambda y: replace(settings, x_scale=2 * y, y_scale=y),
+        ports,
+    )
+
+
+def external_hops(settings: RailXTwistedTorusSettings) -> float:
+    """Mean optical hops of a packet under uniform traffic, minimally routed."""
+    grid = settings.grid
+    return grid_hop_count(grid, _chip_shift(settings)) / settings.m
+
+
+FAMILY = Family(
+    name="railx_twisted_torus",
+    settings=RailXTwistedTorusSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=("min", "balanced"),
+    route=route,
+    switched=True,
+    node_hop_counts=node_hop_counts,
+    symmetric_sources=symmetric_sources,
+    check_circuits=check_circuits,
+    loads=uniform_loads,
+    placement=grid_placement,
+    bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
+)

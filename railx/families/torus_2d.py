@@ -1,0 +1,110 @@
+"""A plain 2D torus: single chips with n parallel links to each of 4 neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.chip_grids import (
+    TORUS_ROUTINGS,
+    ChipTorusSettings,
+    build_torus,
+    check,
+    halves,
+    placement,
+    ports_per_chip,
+    torus_bill_ports,
+    torus_bisection_ports,
+    torus_groups,
+    torus_resize,
+    torus_route,
+)
+from railx.families.family import Family, LineGraph
+from railx.settings import AtLeast
+from railx.vocabulary.counts import Bill
+from railx.vocabulary.grid import Grid
+from railx.vocabulary.grid_rings import GridRings
+from railx.vocabulary.routing.line_phases import LineRouting
+from railx.vocabulary.routing.uniform_loads import half_way_round_ns, torus_lane_loads
+from railx.vocabulary.topology import Topology
+
+__all__ = ["FAMILY", "Torus2DSettings"]
+
+
+@dataclass(frozen=True)
+class Torus2DSettings(ChipTorusSettings):
+    """A plain 2D torus of chips; chip (x, y) is number y * x_scale + x."""
+
+    family: Literal["torus_2d"]
+
+    n: Annotated[int, AtLeast(1)] = 2
+    """Parallel ports on each of the 4 sides of a chip. Default: the ports of a RailX
+    chip.
+    """
+
+    x_scale: Annotated[int, AtLeast(2)] = 10
+
+    y_scale: Annotated[int, AtLeast(2)] = 10
+
+
+def line_graphs(settings: Torus2DSettings, topology: Topology) -> list[LineGraph]:
+    """A row and a column: rings."""
+    graphs = []
+    for length in settings.shape:
+        position = np.arange(length)
+        edges = np.concatenate(
+            [np.stack([position, np.roll(position, step)]) for step in (-1, 1)], axis=1
+        )
+        graphs.append((length, edges.T))
+    return graphs
+
+
+class ChipGridRings(GridRings):
+    """Rings of a grid whose nodes are the chips themselves."""
+
+    single_chips: ClassVar[bool] = True
+
+
+def uniform_loads(
+    settings: Torus2DSettings, topology: Topology, routing: LineRouting
+) -> NDArray[np.float64]:
+    """Load of a lane of each link row; all routings load the links alike."""
+    return torus_lane_loads(topology, settings.x_scale, settings.y_scale, settings.n)
+
+
+def _grid(settings: Torus2DSettings) -> Grid:
+    """The torus as a grid of nodes of one chip."""
+    return Grid(
+        m=1,
+        n=settings.n,
+        columns=settings.x_scale,
+        rows=settings.y_scale,
+        port_gbps=settings.port_gbps,
+        internal_width=1.0,
+        internal_latency_ns=0.0,
+        external_latency_ns=settings.latency_ns,
+    )
+
+
+FAMILY = Family[Torus2DSettings](
+    name="torus_2d",
+    settings=Torus2DSettings,
+    build=build_torus,
+    check=check,
+    halves=halves,
+    bisection_ports=torus_bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=TORUS_ROUTINGS,
+    route=torus_route,
+    grouped_routings=TORUS_ROUTINGS,
+    groups=torus_groups,
+    line_graphs=line_graphs,
+    loads=uniform_loads,
+    longest_path_ns=lambda settings: half_way_round_ns(_grid(settings)),
+    grid_rings=lambda settings, topology: ChipGridRings(topology, _grid(settings)),
+    placement=placement,
+    bill=Bill(ports=torus_bill_ports, resize=torus_resize),
+)

@@ -1,0 +1,90 @@
+"""A plain 3D torus: single chips with n parallel links to each of 6 neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.chip_grids import (
+    TORUS_ROUTINGS,
+    ChipTorusSettings,
+    build_torus,
+    check,
+    halves,
+    placement,
+    ports_per_chip,
+    torus_bill_ports,
+    torus_bisection_ports,
+    torus_groups,
+    torus_resize,
+    torus_route,
+)
+from railx.families.family import Family
+from railx.settings import AtLeast
+from railx.vocabulary.chip_rings import torus_rings
+from railx.vocabulary.counts import Bill
+from railx.vocabulary.line_rings import LineRings
+
+__all__ = ["FAMILY", "Torus3DSettings"]
+
+
+@dataclass(frozen=True)
+class Torus3DSettings(ChipTorusSettings):
+    """A plain 3D torus of chips.
+
+    Chip (x, y, z) is number (z * y_scale + y) * x_scale + x.
+    """
+
+    family: Literal["torus_3d"]
+
+    x_scale: Annotated[int, AtLeast(2)] = 4
+
+    y_scale: Annotated[int, AtLeast(2)] = 4
+
+    z_scale: Annotated[int, AtLeast(2)] = 4
+    """Chips along z."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Chips along each dimension, x first."""
+        return self.x_scale, self.y_scale, self.z_scale
+
+
+def node_hop_counts(settings: Torus3DSettings) -> NDArray[np.int64]:
+    """Ordered pairs of chips that are h links apart (index h).
+
+    The paths round the three rings add up.
+    """
+    counts = np.ones(1, dtype=np.int64)
+    for length in settings.shape:
+        step = np.arange(length)
+        counts = np.convolve(counts, length * np.bincount(np.minimum(step, length - step)))
+    return counts
+
+
+def chip_rings(settings: Torus3DSettings) -> tuple[LineRings, ...]:
+    """The rings of every dimension."""
+    chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()
+    return torus_rings(chip, settings.n)
+
+
+FAMILY = Family[Torus3DSettings](
+    name="torus_3d",
+    settings=Torus3DSettings,
+    build=build_torus,
+    check=check,
+    halves=halves,
+    bisection_ports=torus_bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=TORUS_ROUTINGS,
+    route=torus_route,
+    grouped_routings=TORUS_ROUTINGS,
+    groups=torus_groups,
+    node_hop_counts=node_hop_counts,
+    chip_rings=chip_rings,
+    placement=placement,
+    bill=Bill(ports=torus_bill_ports, resize=torus_resize),
+)

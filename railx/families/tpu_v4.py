@@ -1,0 +1,315 @@
+"""3D torus of cubes of chips, with optical circuit switches between the cubes.
+
+Links inside a cube are copper. For every dimension and every position on a face there
+is one optical switch (as many as a side has lanes). Every cube owns two of its ports,
+for its plus and its minus face, and the circuits close the rings of the torus. 64 cubes
+of 4 x 4 x 4 chips make 4,096 chips with 48 switches, 128 of whose 136 ports are used.
+Source: TPU v4 (Jouppi et al. 2023).
+
+Routing is that of a 3D torus, x, y, then z, with two virtual channels per ring; the
+cubes make no difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.chip_grids import (
+    TORUS_ROUTINGS,
+    ports_per_chip,
+    torus_bisection_ports,
+    torus_groups,
+)
+from railx.families.family import Family, FamilyBase
+from railx.settings import AtLeast, NonNegative, SettingsError
+from railx.vocabulary.chip_rings import torus_rings
+from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
+from railx.vocabulary.line_rings import LineRings
+from railx.vocabulary.routing.rings import route_rings
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import (
+    DIMENSIONS,
+    Circuits,
+    Links,
+    Topology,
+    check_size,
+    chip_nodes,
+    duplex_links,
+    join_links,
+)
+
+__all__ = ["FAMILY", "TpuV4Settings", "neighbour"]
+
+
+@dataclass(frozen=True)
+class TpuV4Settings(FamilyBase):
+    """A 3D torus of cubes of chips behind optical switches."""
+
+    family: Literal["tpu_v4"]
+
+    cube_side: Annotated[int, AtLeast(1)] = 4
+    """Chips on a side of a cube."""
+
+    x_cubes: Annotated[int, AtLeast(1)] = 2
+    """Cubes along x."""
+
+    y_cubes: Annotated[int, AtLeast(1)] = 2
+    """Cubes along y."""
+
+    z_cubes: Annotated[int, AtLeast(1)] = 2
+    """Cubes along z."""
+
+    n: Annotated[int, AtLeast(1)] = 1
+    """Parallel ports on each of the 6 sides of a chip."""
+
+    ocs_radix: Annotated[int, AtLeast(2)] | None = 136
+    """Ports of an optical switch, two for each cube; null: just enough. Default: TPU
+    v4.
+    """
+
+    internal_latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight of a link inside a cube, in nanoseconds. Default: an assumption,
+    copper as inside a RailX node.
+    """
+
+    external_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight of an optical circuit, in nanoseconds. Default: an assumption,
+    about 20 m of fibre at 5 ns/m.
+    """
+
+    def __post_init__(self) -> None:
+        for name, cubes in zip(("x_cubes", "y_cubes", "z_cubes"), self.cube_shape, strict=True):
+            if cubes * self.cube_side < 2:
+                raise SettingsError(
+                    name,
+                    f"got {cubes} with cube_side = 1; allowed: a ring of at least 2 chips; the"
+                    " nearest is 2, or cube_side 2",
+                )
+        if self.ocs_radix is not None and self.ocs_radix < 2 * self.cubes:
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.cubes}, two ports for each of"
+                f" {self.cubes} cubes (or at most {self.ocs_radix // 2} cubes for this radix)",
+            )
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        """Cubes in x, y and z."""
+        return self.x_cubes, self.y_cubes, self.z_cubes
+
+    @property
+    def cubes(self) -> int:
+        return self.x_cubes * self.y_cubes * self.z_cubes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Chips around the rings of x, y and z."""
+        x, y, z = self.cube_shape
+        return self.cube_side * x, self.cube_side * y, self.cube_side * z
+
+    @property
+    def chips(self) -> int:
+        return self.cubes * self.cube_side**3
+
+
+# Graph
+
+
+IntArray = NDArray[np.int64]
+
+
+def chip_coordinates(settings: TpuV4Settings) -> IntArray:
+    """Coordinates (x, y, z) of every chip in the torus, int[3, chips].
+
+    Chips are numbered cube by cube: chip (x, y, z) of cube (X, Y, Z) is number cube *
+    s^3 + (z * s + y) * s + x with cube number (Z * y_cubes + Y) * x_cubes + X.
+    """
+    s = settings.cube_side
+    cube, local = np.divmod(np.arange(settings.chips), s**3)
+    x_cube, y_cube = cube % settings.x_cubes, cube // settings.x_cubes % settings.y_cubes
+    z_cube = cube // (settings.x_cubes * settings.y_cubes)
+    return np.stack(
+        [x_cube * s + local % s, y_cube * s + local // s % s, z_cube * s + local // s**2]
+    )
+
+
+def check(settings: TpuV4Settings) -> None:
+    """Refuse more links than fit in memory."""
+    surface = settings.cubes * settings.cube_side**2
+    check_size("x_cubes", 6 * (settings.chips + surface * (settings.n - 1)))
+
+
+def build(settings: TpuV4Settings) -> Topology:
+    """Build the torus.
+
+    Rail of lane i at face position p: p * n + i; optical switch: dimension * s^2 n +
+    rail. A switch serves all cubes: the plus face of cube c is plugged into port 2c,
+    its minus face into port 2c + 1. ``line`` of a circuit numbers the rows of cubes of
+    its dimension.
+    """
+    parts = [_dimension(settings, dimension) for dimension in range(3)]
+    names = Circuits.__dataclass_fields__
+    return Topology(
+        settings=settings,
+        chips=settings.chips,
+        nodes=settings.cubes,
+        switches=0,
+        chip_node=chip_nodes(settings.chips, settings.cube_side**3),
+        links=join_links([inner for inner, _, _ in parts] + [faces for _, faces, _ in parts]),
+        circuits=Circuits(
+            **{
+                name: np.concatenate([getattr(circuits, name) for _, _, circuits in parts])
+                for name in names
+            }
+        ),
+    )
+
+
+def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
+    longest = int(np.argmax(settings.shape))
+    upper: NDArray[np.int8] = (
+        chip_coordinates(settings)[longest] >= settings.shape[longest] // 2
+    ).astype(np.int8)
+    return upper
+
+
+def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
+    """The chips that are ``step`` links further round the ring of a dimension."""
+    places = chip_coordinates(settings)
+    number = np.empty(settings.shape, dtype=np.int64)
+    number[tuple(places)] = np.arange(settings.chips)
+    places[dimension] = (places[dimension] + step) % settings.shape[dimension]
+    moved: IntArray = number[tuple(places)]
+    return moved
+
+
+def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, Circuits]:
+    """Inner links, optical links and circuits of one dimension."""
+    s, n = settings.cube_side, settings.n
+    chip, following = np.arange(settings.chips), neighbour(settings, dimension, 1)
+    places = chip_coordinates(settings)
+    at_face = places[dimension] % s == s - 1
+    inner = duplex_links(
+        chip[~at_face],
+        following[~at_face],
+        "internal",
+        gbps=settings.port_gbps,
+        latency_ns=settings.internal_latency_ns,
+        lanes=n,
+    )
+    across = [d for d in range(3) if d != dimension]
+    position = places[across[1]][at_face] % s * s + places[across[0]][at_face] % s
+    first, rail = np.broadcast_arrays(chip[at_face][:, None], position[:, None] * n + np.arange(n))
+    first, rail = first.ravel(), rail.ravel()
+    faces = duplex_links(
+        first,
+        following[first],
+        "optical",
+        gbps=settings.port_gbps,
+        latency_ns=settings.external_latency_ns,
+        rail=rail,
+    )
+    cube, next_cube = first // s**3, following[first] // s**3
+    line = (
+        places[across[1]][first] // s * settings.cube_shape[across[0]]
+        + places[across[0]][first] // s
+    )
+    circuits = Circuits(
+        ocs=(dimension * s * s * n + rail).astype(np.int32),
+        port_a=(2 * cube).astype(np.int32),
+        port_b=(2 * next_cube + 1).astype(np.int32),
+        rail=rail.astype(np.int32),
+        dimension=np.full(len(first), DIMENSIONS.index("xyz"[dimension]), dtype=np.int8),
+        line=line.astype(np.int32),
+        node_a=cube.astype(np.int32),
+        node_b=next_cube.astype(np.int32),
+    )
+    return inner, faces, circuits
+
+
+def chip_rings(settings: TpuV4Settings) -> tuple[LineRings, ...]:
+    """The rings of every dimension, through the cubes and the optical switches."""
+    chip = np.empty(settings.shape, dtype=np.int64)
+    chip[tuple(chip_coordinates(settings))] = np.arange(settings.chips)
+    return torus_rings(chip, settings.n)
+
+
+# Routing
+
+
+def route(
+    settings: TpuV4Settings,
+    topology: Topology,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
+) -> RoutingTable:
+    """The shorter path round each ring.
+
+    ``min`` goes up where both paths round are equally long, ``balanced`` splits those
+    packets evenly. Packets that take no wrap link are on the first virtual channel
+    under ``min`` and draw one of the two under ``balanced``.
+    """
+    columns, rows, _ = settings.shape
+    x, y, z = chip_coordinates(settings)
+    return route_rings(
+        topology, routing, settings.shape, destinations, (z * rows + y) * columns + x
+    )
+
+
+# Bill of materials
+
+
+def ports(settings: TpuV4Settings) -> Ports:
+    """Components between the cubes, and their bandwidths in ports per chip.
+
+    Every link on a face of a cube runs through an optical switch that all cubes share.
+    """
+    faces = 6 * settings.cube_side**2 * settings.n * settings.cubes
+    return Ports(
+        chips=settings.chips,
+        port_gbps=settings.port_gbps,
+        cables={"optical": faces},
+        injection=6 * settings.n,
+        all_to_all=torus_all_to_all_ports(settings.shape, settings.n),
+        bisection=4 * settings.n / max(settings.shape),
+        ocs_ports=faces,
+    )
+
+
+def resize(settings: TpuV4Settings, chips: int) -> TpuV4Settings:
+    """The fewest cubes with at least ``chips`` chips.
+
+    Among equal numbers the shape with the most all-to-all bandwidth.
+    """
+    radix = 2 * settings.cubes if settings.ocs_radix is None else settings.ocs_radix
+    most, fewest = radix // 2, -(-2 // settings.cube_side)
+    options = (
+        replace(settings, x_cubes=x, y_cubes=y, z_cubes=z)
+        for z in range(fewest, most + 1)
+        for y in range(z, most // z + 1)
+        for x in range(y, most // (y * z) + 1)
+    )
+    return smallest_size(options, chips, ports, f"all cubes on every switch of {radix} ports")
+
+
+FAMILY = Family(
+    name="tpu_v4",
+    settings=TpuV4Settings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=torus_bisection_ports,
+    ports_per_chip=ports_per_chip,
+    routings=TORUS_ROUTINGS,
+    route=route,
+    grouped_routings=TORUS_ROUTINGS,
+    groups=torus_groups,
+    switched=True,
+    chip_rings=chip_rings,
+    bill=Bill(ports=ports, resize=resize),
+)

@@ -1,0 +1,475 @@
+"""Plan files: JSON with a schema version, and the rules of the format.
+
+Beside the plan a file holds values derived from it, each group's degree and each
+batch's total time, and a digest of everything. A file in which one of them is wrong is
+refused; a plan written by hand may leave the digest out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from railx.io import read_json, write_json
+from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree
+from railx.planning.format.plan import (
+    SCHEMA,
+    PipelineBatch,
+    Plan,
+    PlanKind,
+    Predictions,
+    SequenceParallelBatch,
+    layers_of,
+    sequence_lengths,
+)
+from railx.planning.format.predictions import check_predictions, named_cost_model
+from railx.planning.format.schedule import check_order, operations, stage_layers
+from railx.settings import AtLeast, PowerOfTwo, SettingsError, load, to_dict
+
+__all__ = ["plan_file", "read_plan", "validate_plan", "write_plan"]
+
+
+#: The batches of a plan by its kind.
+_BATCH_TYPES: Mapping[str, type[SequenceParallelBatch] | type[PipelineBatch]] = {
+    "sequence_parallel": SequenceParallelBatch,
+    "pipeline": PipelineBatch,
+}
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read and validate a plan.
+
+    A file that is no plan of this schema raises a PlanError that names it.
+    """
+    data = read_json(path, keys_once=True)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise PlanError(f"{path}: schema is {got!r}; allowed: {SCHEMA}")
+    try:
+        kind, batch_types = data.get("kind"), _BATCH_TYPES
+        if not isinstance(kind, str) or kind not in batch_types:
+            raise SettingsError("kind", f"got {kind!r}; allowed: {', '.join(batch_types)}")
+        batch_type = batch_types[kind]
+        batches: Any = load(tuple[batch_type, ...], _bare(data.get("batches")), "batches")  # type: ignore[valid-type]
+        apart = {"batches", "digest"}
+        head: _Head = load(_Head, {key: value for key, value in data.items() if key not in apart})
+        plan = Plan(**vars(head), batches=batches)
+        _check_finite(plan.settings, "settings")
+        for index, batch in enumerate(batches):
+            _check_finite(batch.solver, f"batches[{index}].solver")
+        validate_plan(plan)
+        _check_derived(data, plan_file(plan))
+    except (SettingsError, PlanError) as error:
+        raise PlanError(f"{path}: {error}") from None
+    return plan
+
+
+def write_plan(path: str | Path, plan: Plan) -> None:
+    """Validate and write a plan as JSON, atomically."""
+    validate_plan(plan)
+    write_json(path, plan_file(plan))
+
+
+def plan_file(plan: Plan) -> dict[str, Any]:
+    """What the file of a valid plan holds, as plain data."""
+    data: dict[str, Any] = to_dict(plan)
+    batches: tuple[SequenceParallelBatch | PipelineBatch, ...] = plan.batches
+    for batch, plain in zip(batches, data["batches"], strict=True):
+        plain["predicted_ms"] = batch.predicted_ms
+        for group in _groups(plain):
+            group["degree"] = len(group["ranks"])
+    data["digest"] = _digest(data)
+    return data
+
+
+def validate_plan(plan: Plan) -> None:
+    """Check every rule of the format.
+
+    A PlanError names the batch, the micro-batch or chunk, and the sequence.
+    """
+    model = named_cost_model(plan) if plan.predictions == "cost_model" else None
+    if not plan.batches:
+        raise PlanError("the plan has no batches; allowed: at least one")
+    expected = SequenceParallelBatch if plan.kind == "sequence_parallel" else PipelineBatch
+    for batch in plan.batches:
+        where = f"batch {batch.iteration}"
+        if not isinstance(batch, expected):
+            raise PlanError(
+                f"{where}: a {type(batch).__name__} in a plan of kind {plan.kind}; allowed:"
+                f" {expected.__name__}"
+            )
+        if isinstance(batch, SequenceParallelBatch):
+            _validate_sequence_parallel(batch, plan, where)
+        else:
+            _validate_pipelines(batch, plan, where)
+        _validate_batch(batch, where)
+        _validate_bound(batch, where)
+    if model is not None:
+        check_predictions(plan, model)
+    _unique((batch.iteration for batch in plan.batches), "the plan: iteration")
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A plan file without its batches, which are told apart by ``kind``."""
+
+    schema: Literal["railx.plan/3"]
+    kind: PlanKind
+    planner: str
+    devices: Annotated[int, AtLeast(1)]
+    settings: Mapping[str, Any]
+    tokens_per_device: Annotated[int, AtLeast(1)] | None = None
+    predictions: Predictions = "own"
+    whole_heads: bool = True
+
+
+def _check_finite(value: Any, where: str) -> None:
+    """Refuse what JSON cannot hold in the parts of a file that have no fields."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_finite(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check_finite(item, f"{where}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PlanError(f"{where}: got {value!r}; allowed: a finite number")
+
+
+def _groups(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The groups of a batch of a file, those that are none passed over."""
+    for micro_batch in _dicts(batch.get("micro_batches")):
+        yield from _dicts(micro_batch.get("groups"))
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _bare(batches: Any) -> Any:
+    """The batches of a file without what follows from the rest."""
+    if not isinstance(batches, list):
+        return batches
+    return [_without(batch) if isinstance(batch, dict) else batch for batch in batches]
+
+
+def _without(batch: Mapping[str, Any]) -> dict[str, Any]:
+    bare = {key: value for key, value in batch.items() if key != "predicted_ms"}
+    if _dicts(bare.get("micro_batches")):
+        bare["micro_batches"] = [
+            {
+                **micro_batch,
+                "groups": [
+                    {key: value for key, value in group.items() if key != "degree"}
+                    if isinstance(group, dict)
+                    else group
+                    for group in micro_batch["groups"]
+                ],
+            }
+            if isinstance(micro_batch, dict) and isinstance(micro_batch.get("groups"), list)
+            else micro_batch
+            for micro_batch in bare["micro_batches"]
+        ]
+    return bare
+
+
+def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """What a file says of itself follows from the rest of it."""
+    for index, (said, right) in enumerate(zip(data["batches"], expected["batches"], strict=True)):
+        where = f"batches[{index}]"
+        _check_number(f"{where}.predicted_ms", said, right, "predicted_ms", "its time in all")
+        numbers = enumerate(zip(_groups(said), _groups(right), strict=True))
+        for number, (group, derived) in numbers:
+            _check_number(f"{where}, group {number}: degree", group, derived, "degree", "its ranks")
+    digest = data.get("digest")
+    if digest is not None and digest != _digest(data):
+        raise PlanError(
+            f"digest: got {str(digest)[:12]!r}; allowed: {_digest(data)[:12]!r}, that of the rest"
+            " of the file, which was changed since (or null: written by hand)"
+        )
+
+
+def _check_number(
+    where: str, said: Mapping[str, Any], right: Mapping[str, Any], key: str, what: str
+) -> None:
+    value = said.get(key)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not agree(cast("float", value), right[key]):
+        problem = "is missing" if key not in said else f"got {value!r}"
+        raise PlanError(f"{where}: {problem}; allowed: {right[key]}, {what}")
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    """SHA-256 of a file's data without the digest, however it is laid out."""
+    rest = {key: value for key, value in data.items() if key != "digest"}
+    text = json.dumps(_plain(rest), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    # Half of a surrogate pair is no text, but JSON can write it.
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """With 1.0 as 1: programs that write JSON differ in that."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
+    """What is processed is what the batch holds: all of it, nothing else."""
+    if not batch.sequences or len(batch.sequences) != len(batch.lengths):
+        raise PlanError(
+            f"{where}: made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths;"
+            " allowed: the ids and lengths of the batch that was planned, at least one"
+        )
+    _unique(batch.sequences, f"{where}: made for sequence")
+    expected = dict(zip(batch.sequences, batch.lengths, strict=True))
+    for sequence, length in sequence_lengths(batch):
+        if sequence not in expected:
+            raise PlanError(
+                f"{where}: sequence {sequence}; allowed: the sequences of the batch that the plan"
+                " was made for"
+            )
+        if length != expected[sequence]:
+            raise PlanError(
+                f"{where}, sequence {sequence}: length {length}; allowed: {expected[sequence]}, its"
+                " length in the batch that the plan was made for"
+            )
+        del expected[sequence]
+    if expected:
+        raise PlanError(
+            f"{where}: sequence {next(iter(expected))} is dropped ({len(expected)} in all);"
+            " allowed: every sequence of the batch that the plan was made for"
+        )
+
+
+def _validate_bound(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
+    """A lower bound is none above the batch's own time."""
+    if batch.lower_bound_ms is None:
+        return
+    bound, time_ms = batch.lower_bound_ms, batch.predicted_ms
+    if bound > time_ms and not agree(bound, time_ms):
+        raise PlanError(
+            f"{where}: lower_bound_ms {bound}; allowed: at most {time_ms}, the predicted time"
+        )
+
+
+def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, where: str) -> None:
+    for index, micro_batch in enumerate(batch.micro_batches):
+        inside = f"{where}, micro-batch {index}"
+        used = sum(group.degree for group in micro_batch.groups)
+        if used > plan.devices:
+            raise PlanError(
+                f"{inside}: {len(micro_batch.groups)} groups of {used} ranks in all; allowed: at"
+                f" most {plan.devices}, the devices of the plan"
+            )
+        for number, group in enumerate(micro_batch.groups):
+            _validate_group(group, plan, f"{inside}, group {number}")
+        slowest = max((group.predicted_ms for group in micro_batch.groups), default=0.0)
+        if not agree(micro_batch.predicted_ms, slowest):
+            raise PlanError(
+                f"{inside}: predicted_ms {micro_batch.predicted_ms}; allowed: {slowest}, that of"
+                " its slowest group"
+            )
+        _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
+    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
+
+
+def _validate_group(group: Group, plan: Plan, where: str) -> None:
+    first, degree = (group.ranks[0] if group.ranks else -1), len(group.ranks)
+    aligned = PowerOfTwo().accepts(degree)
+    consecutive = group.ranks == tuple(range(first, first + degree))
+    if not degree or not consecutive or (aligned and first % degree):
+        multiple = f" that start at a multiple of {degree}" if aligned else ", at least one"
+        raise PlanError(f"{where}: ranks {list(group.ranks)}; allowed: consecutive ranks{multiple}")
+    if first + degree > plan.devices:
+        raise PlanError(f"{where}: rank {first + degree - 1}; allowed: 0 to {plan.devices - 1}")
+    if not group.sequences or len(group.sequences) != len(group.lengths):
+        raise PlanError(
+            f"{where}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed:"
+            " one length each, at least one"
+        )
+    for sequence, length in zip(group.sequences, group.lengths, strict=True):
+        if length < 1:
+            raise PlanError(f"{where}, sequence {sequence}: length {length}; allowed: at least 1")
+    if plan.tokens_per_device is not None and group.tokens > plan.tokens_per_device * degree:
+        raise PlanError(
+            f"{where}: {group.tokens} tokens; allowed: at most {plan.tokens_per_device * degree},"
+            f" what {degree} ranks hold"
+        )
+    parts = (
+        group.predicted_compute_ms,
+        group.predicted_all_to_all_ms,
+        *group.predicted_other_ms.values(),
+    )
+    if not agree(group.predicted_ms, sum(parts)):
+        raise PlanError(
+            f"{where}: predicted_ms {group.predicted_ms}; allowed: {sum(parts)}, compute,"
+            " all-to-all and other terms together"
+        )
+
+
+def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
+    for what, counts in (
+        ("stages", {pipeline.stages for pipeline in batch.pipelines}),
+        ("ranks a stage", {pipeline.degree for pipeline in batch.pipelines}),
+        ("virtual stages", {pipeline.virtual_stages for pipeline in batch.pipelines}),
+    ):
+        if len(counts) != 1:
+            raise PlanError(
+                f"{where}: pipelines with {sorted(counts)} {what}; allowed: the same number in"
+                " every pipeline"
+            )
+    for index, pipeline in enumerate(batch.pipelines):
+        inside = f"{where}, pipeline {index}"
+        if not PowerOfTwo().accepts(pipeline.degree):
+            raise PlanError(
+                f"{inside}: {pipeline.degree} ranks a stage; allowed: {PowerOfTwo().allowed}"
+            )
+        if pipeline.ranks[-1] >= plan.devices:
+            raise PlanError(
+                f"{inside}: rank {pipeline.ranks[-1]}; allowed: 0 to {plan.devices - 1}"
+            )
+        if not pipeline.chunks:
+            raise PlanError(f"{inside}: no chunks; allowed: at least one")
+        for number, chunk in enumerate(pipeline.chunks):
+            _validate_chunk(chunk, pipeline.model_stages, f"{inside}, chunk {number}")
+        _validate_coverage(pipeline, inside)
+        _validate_schedule(pipeline, plan, inside)
+        _validate_memory(pipeline, plan.tokens_per_device, inside)
+    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
+
+
+def _validate_chunk(chunk: Chunk, stages: int, where: str) -> None:
+    if not chunk.slices:
+        raise PlanError(f"{where}: no slices; allowed: at least one")
+    for part in chunk.slices:
+        if not 0 <= part.start < part.stop <= part.length:
+            raise PlanError(
+                f"{where}, sequence {part.sequence}: slice {part.start} to {part.stop} of"
+                f" {part.length} tokens; allowed: a non-empty slice within the sequence"
+            )
+        if part.stop < part.length and len(chunk.slices) > 1:
+            raise PlanError(
+                f"{where}, sequence {part.sequence}: a slice before the tail beside other slices;"
+                " allowed: alone in its chunk"
+            )
+    if chunk.predicted_weight_ms > chunk.predicted_backward_ms:
+        raise PlanError(
+            f"{where}: predicted_weight_ms {chunk.predicted_weight_ms}; allowed: at most"
+            f" {chunk.predicted_backward_ms}, predicted_backward_ms, of which it is a part"
+        )
+    with_context = [part.sequence for part in chunk.slices if part.start > 0]
+    if len(with_context) > 1:
+        raise PlanError(
+            f"{where}: sequences {with_context} have context; allowed: at most one slice with"
+            " context (two tails never together)"
+        )
+    if chunk.checkpoint_layers and len(chunk.checkpoint_layers) != stages:
+        raise PlanError(
+            f"{where}: {len(chunk.checkpoint_layers)} checkpoint counts; allowed: none or one for"
+            f" each of {stages} stages"
+        )
+
+
+def _validate_coverage(pipeline: Pipeline, where: str) -> None:
+    """Slices cover each sequence once, left to right, in neighbouring chunks.
+
+    1F1B's backward order needs the last.
+    """
+    seen: dict[int, tuple[int, int, int]] = {}  # sequence -> (tokens covered, length, last chunk)
+    for number, chunk in enumerate(pipeline.chunks):
+        for part in chunk.slices:
+            covered, length, last = seen.get(part.sequence, (0, part.length, number - 1))
+            inside = f"{where}, chunk {number}, sequence {part.sequence}"
+            if part.length != length:
+                raise PlanError(
+                    f"{inside}: length {part.length} after {length}; allowed: the same length in"
+                    " every slice"
+                )
+            if part.start != covered:
+                raise PlanError(
+                    f"{inside}: slice starts at {part.start}; allowed: {covered}, where the slice"
+                    " before it ends"
+                )
+            if number != last + 1:
+                raise PlanError(
+                    f"{inside}: previous slice is in chunk {last}; allowed: the chunk before,"
+                    f" {number - 1}"
+                )
+            seen[part.sequence] = (part.stop, length, number)
+    for sequence, (covered, length, last) in seen.items():
+        if covered != length:
+            raise PlanError(
+                f"{where}, chunk {last}, sequence {sequence}: slices end at {covered}; allowed:"
+                f" {length}, the whole sequence"
+            )
+
+
+def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
+    """The order can be run, and every stage has the layers that it recomputes."""
+    if pipeline.virtual_stages > 1 and pipeline.schedule != "interleaved":
+        raise PlanError(
+            f"{where}: virtual_stages {pipeline.virtual_stages} with schedule"
+            f" {pipeline.schedule}; allowed: 1, or schedule interleaved"
+        )
+    check_order(pipeline, where)
+    layers = layers_of(plan)
+    if layers is None:
+        return
+    try:
+        layer_ranges = stage_layers(layers, pipeline.model_stages)
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from None
+    for number, chunk in enumerate(pipeline.chunks):
+        for stage, recomputed in enumerate(chunk.checkpoint_layers):
+            if recomputed > len(layer_ranges[stage]):
+                raise PlanError(
+                    f"{where}, chunk {number}: {recomputed} checkpointed layers of stage {stage};"
+                    f" allowed: at most {len(layer_ranges[stage])}, the layers that it has"
+                )
+
+
+def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: str) -> None:
+    """No stage holds more tokens at once than its ranks can.
+
+    A stage has its share of the layers only, so that its ranks hold ``stages`` times as
+    many tokens as of the whole model. Chunks with recomputed layers are left out: how
+    much of them is kept, the plan does not say.
+    """
+    if tokens_per_device is None:
+        return
+    # A virtual stage holds its share of a stage's layers.
+    most = tokens_per_device * pipeline.degree * pipeline.model_stages
+    for stage in range(pipeline.stages):
+        live_tokens = 0
+        ops = operations(pipeline, stage)
+        closing = "weight" if any(op.kind == "weight" for op in ops) else "backward"
+        for op in ops:
+            chunk = pipeline.chunks[op.chunk]
+            if op.kind not in ("forward", closing) or (
+                chunk.checkpoint_layers
+                and chunk.checkpoint_layers[op.part * pipeline.stages + stage]
+            ):
+                continue
+            live_tokens += chunk.tokens if op.kind == "forward" else -chunk.tokens
+            if live_tokens > most:
+                raise PlanError(
+                    f"{where}, chunk {op.chunk}: stage {stage} then holds {live_tokens} tokens;"
+                    f" allowed: at most {most}, what its {pipeline.degree} ranks hold"
+                )
+
+
+def _unique(items: Iterable[int], what: str) -> None:
+    seen: set[int] = set()
+    for item in items:
+        if item in seen:
+            raise PlanError(f"{what} {item} appears twice; allowed: exactly once")
+        seen.add(item)

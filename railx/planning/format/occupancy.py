@@ -1,0 +1,260 @@
+"""What the stages of a pipeline do and hold over time: bubbles and memory.
+
+A chunk is alive on a stage from the beginning of its forward pass to the end of its
+backward pass, or of the weights' part of it where a schedule puts that off. Bytes are
+those of the cost model for what is recomputed there (InfiniPipe eqs. 5, 9 and 10), so
+that the most of them is what the 1F1B window holds. Virtual stages of one stage share
+its memory.
+
+Needs the standard library and numpy (through the cost of pipelines) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from railx.planning.format.parts import Pipeline, PlanError
+from railx.planning.format.plan import PipelineBatch, Plan
+from railx.planning.format.schedule import ScheduledOp, pipeline_ms, simulate_pipeline, stage_layers
+
+if TYPE_CHECKING:
+    from railx.workload.pipeline_cost import PassTime, PipelineCost
+
+
+__all__ = [
+    "StageMemory",
+    "StageTime",
+    "batch_starts",
+    "chunk_bytes",
+    "cost_of",
+    "fits",
+    "memory_over_time",
+    "peak_bytes",
+    "stage_times",
+    "tensor_ranks",
+    "virtual_cost",
+    "weight_ms",
+]
+
+
+def weight_ms(cost: PipelineCost, tokens: int) -> float:
+    """The weights' part of a chunk's backward pass.
+
+    Half of what is linear in tokens: a layer's products need as many operations for the
+    gradients of weights as for those of inputs, and attention has no weights.
+    """
+    return cost.backward.linear_ms * tokens / 2
+
+
+#: Sums of bytes in another order differ in their last bits.
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """How long a stage computes and waits, from ``start_ms`` of the pipeline on."""
+
+    stage: int
+    busy_ms: float
+    idle_ms: float
+
+    @property
+    def bubble_share(self) -> float:
+        """Share of the pipeline's time in which the stage has nothing to run."""
+        total_ms = self.busy_ms + self.idle_ms
+        return self.idle_ms / total_ms if total_ms else 0.0
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """What a stage holds from a moment on, of all its virtual stages.
+
+    ``activation_bytes`` are those of one rank, None without a cost model.
+    """
+
+    stage: int
+    time_ms: float
+    chunks: int
+    tokens: int
+    activation_bytes: float | None
+
+
+def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[StageTime]:
+    """Busy and idle time of every stage of a simulated pipeline."""
+    makespan_ms = max(row.end_ms for row in rows) - start_ms
+    busy: dict[int, float] = {}
+    for row in rows:
+        busy[row.stage] = busy.get(row.stage, 0.0) + row.end_ms - row.start_ms
+    return [
+        StageTime(stage, time, max(0.0, makespan_ms - time)) for stage, time in sorted(busy.items())
+    ]
+
+
+def memory_over_time(
+    pipeline: Pipeline,
+    cost: PipelineCost | None = None,
+    rows: Sequence[ScheduledOp] | None = None,
+) -> list[list[StageMemory]]:
+    """By stage the moments at which what it holds changes, in order of time.
+
+    ``rows`` are those of :func:`simulate_pipeline` where they are at hand.
+    """
+    rows = simulate_pipeline(pipeline) if rows is None else rows
+    table = None if cost is None else chunk_bytes(pipeline, cost)
+    closing = "weight" if any(row.kind == "weight" for row in rows) else "backward"
+    # A stage runs one pass at a time: in its order what is let go at a moment is gone
+    # before what is made at it comes, also where passes take no time.
+    changes: list[list[tuple[float, int, int, float]]] = [[] for _ in range(pipeline.stages)]
+    for row in rows:
+        tokens = pipeline.chunks[row.chunk].tokens
+        part = row.part * pipeline.stages + row.stage
+        size = 0.0 if table is None else table[part][row.chunk]
+        if row.kind == "forward":
+            changes[row.stage].append((row.start_ms, 1, tokens, size))
+        elif row.kind == closing:
+            changes[row.stage].append((row.end_ms, -1, -tokens, -size))
+    return [
+        _accumulated(stage, stage_changes, table is not None)
+        for stage, stage_changes in enumerate(changes)
+    ]
+
+
+def peak_bytes(
+    pipeline: Pipeline, cost: PipelineCost, rows: Sequence[ScheduledOp] | None = None
+) -> list[float]:
+    """The most bytes of activations that a rank of each stage holds at once."""
+    return [
+        max((sample.activation_bytes or 0.0 for sample in samples), default=0.0)
+        for samples in memory_over_time(pipeline, cost, rows)
+    ]
+
+
+def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
+    """Whether every stage holds what it must at every moment."""
+    return all(
+        peak <= cost.capacity_bytes(stage) * _ROUNDING
+        for stage, peak in enumerate(peak_bytes(pipeline, cost))
+    )
+
+
+def batch_starts(batch: PipelineBatch) -> list[float]:
+    """When each pipeline of a batch begins, in ms.
+
+    It starts after those of the same replica before it.
+    """
+    clock: dict[int, float] = {}
+    starts = []
+    for pipeline in batch.pipelines:
+        start = clock.get(pipeline.replica, 0.0)
+        starts.append(start)
+        clock[pipeline.replica] = start + pipeline_ms(pipeline)
+    return starts
+
+
+def cost_of(plan: Plan) -> PipelineCost | None:
+    """The cost of the pipelines of a plan, from the settings that it carries.
+
+    None where it carries no cluster, model and cost model, as one written by hand.
+    PlanError where they make none.
+    """
+    from railx.settings import SettingsError, load
+    from railx.workload.cluster import ClusterSettings
+    from railx.workload.cost import CostModelSettings
+    from railx.workload.model import ModelSettings
+    from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
+
+    named = ("cluster", "model", "cost_model", "max_length_tokens")
+    if any(key not in plan.settings for key in named):
+        return None
+    longest = plan.settings["max_length_tokens"]
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
+    pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
+    shape = PipelineShape(
+        pipelines[0].stages,
+        pipelines[0].degree,
+        1 + max(pipeline.replica for pipeline in pipelines),
+        # Where times are the cost model's, no account of a planner changes it.
+        tensor_ranks(plan.pipeline_batches()) if plan.predictions == "own" else None,
+    )
+    try:
+        return build_pipeline_cost(
+            load(CostModelSettings, plan.settings["cost_model"], "cost_model"),
+            load(ClusterSettings, plan.settings["cluster"], "cluster"),
+            load(ModelSettings, plan.settings["model"], "model"),
+            longest,
+            shape,
+        )
+    except SettingsError as error:
+        raise PlanError(f"settings.{error}") from None
+
+
+def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
+    """Ranks of tensor parallelism that a planner tells in its account; None: none."""
+    tensor = batches[0].solver.get("tensor") if batches else None
+    degree = batches[0].pipelines[0].degree if batches else 1
+    return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
+
+
+def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
+    """What a rank holds of each chunk, by model stage (and by chunk)."""
+    parts = virtual_cost(cost, pipeline.virtual_stages)
+    chunks = pipeline.chunks
+    tokens = [chunk.tokens for chunk in chunks]
+    split = [chunk.kind == "split" for chunk in chunks]
+    table: list[list[float]] = []
+    for stage in range(pipeline.model_stages):
+        recomputed = [
+            chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0 for chunk in chunks
+        ]
+        table.append(parts.activation_bytes(tokens, split, stage, recomputed).tolist())
+    return table
+
+
+def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
+    """The cost of a virtual stage: as of so many times the stages on the same ranks.
+
+    ValueError where there are fewer layers than virtual stages.
+    """
+    if virtual_stages == 1:
+        return cost
+    stages = cost.shape.stages * virtual_stages
+    counts = tuple(map(len, stage_layers(sum(cost.layer_counts), stages)))
+    share = max(counts) / max(cost.layer_counts)
+    return replace(
+        cost,
+        shape=replace(cost.shape, stages=stages),
+        forward=_scaled(cost.forward, share),
+        backward=_scaled(cost.backward, share),
+        all_to_all=_scaled(cost.all_to_all, share),
+        layer_counts=counts,
+        capacities=cost.capacities * virtual_stages,
+        gather_ms=cost.gather_ms * share,
+    )
+
+
+def _scaled(time: PassTime, share: float) -> PassTime:
+    return replace(
+        time,
+        quadratic_ms=time.quadratic_ms * share,
+        linear_ms=time.linear_ms * share,
+        constant_ms=time.constant_ms * share,
+    )
+
+
+def _accumulated(
+    stage: int, changes: Sequence[tuple[float, int, int, float]], with_bytes: bool
+) -> list[StageMemory]:
+    samples: list[StageMemory] = []
+    chunks = tokens = 0
+    size = 0.0
+    for time_ms, count, more, much in changes:
+        chunks, tokens, size = chunks + count, tokens + more, size + much
+        sample = StageMemory(stage, time_ms, chunks, tokens, max(size, 0.0) if with_bytes else None)
+        if samples and samples[-1].time_ms == time_ms and count > 0:
+            samples[-1] = sample
+        else:
+            samples.append(sample)
+    return samples

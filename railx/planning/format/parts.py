@@ -1,0 +1,190 @@
+"""The parts of a batch: groups and micro-batches, slices, chunks and pipelines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from railx.planning.format.simulation import ScheduleName
+from railx.settings import AtLeast, NonNegative, NotEmpty, PowerOfTwo
+
+__all__ = [
+    "Chunk",
+    "ChunkKind",
+    "Count",
+    "Group",
+    "MicroBatch",
+    "Milliseconds",
+    "Pipeline",
+    "PlanError",
+    "Slice",
+    "agree",
+]
+
+ChunkKind = Literal["batched", "split", "hybrid"]
+Count = Annotated[int, NonNegative()]
+Milliseconds = Annotated[float, NonNegative()]
+
+
+class PlanError(ValueError):
+    """A plan that cannot be run.
+
+    One line names the batch and the part, and what is allowed.
+    """
+
+
+@dataclass(frozen=True)
+class Group:
+    """One sequence-parallel group: the ranks that share the tokens of its sequences.
+
+    The degree is the number of ranks. ``predicted_ms`` is compute, all-to-all and
+    ``predicted_other_ms`` together: terms by name that its planner prices beyond them.
+    """
+
+    ranks: Annotated[tuple[Count, ...], NotEmpty()]
+    sequences: Annotated[tuple[Count, ...], NotEmpty()]
+    lengths: tuple[Annotated[int, AtLeast(1)], ...]
+    predicted_ms: Milliseconds
+    predicted_compute_ms: Milliseconds = 0.0
+    predicted_all_to_all_ms: Milliseconds = 0.0
+    predicted_other_ms: Mapping[str, Milliseconds] = field(default_factory=dict)
+
+    @property
+    def degree(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Groups that run side by side; ranks in no group wait.
+
+    ``predicted_ms`` is the slowest group's time.
+    """
+
+    groups: Annotated[tuple[Group, ...], NotEmpty()]
+    predicted_ms: Milliseconds
+
+    @property
+    def tokens(self) -> int:
+        return sum(group.tokens for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Tokens ``start`` to ``stop`` (exclusive) of a sequence of ``length`` tokens.
+
+    ``start`` tokens of context precede it.
+    """
+
+    sequence: Count
+    start: Count
+    stop: Annotated[int, AtLeast(1)]
+    length: Annotated[int, AtLeast(1)]
+
+    @property
+    def tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def is_uncut(self) -> bool:
+        return self.start == 0 and self.stop == self.length
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A micro-batch of a pipeline: slices processed together.
+
+    Attention is kept within each sequence.
+
+    ``predicted_*_ms`` hold on any one stage (stages have equally many layers);
+    ``predicted_all_to_all_ms`` is the part of forward plus backward that is all-to-all.
+    ``predicted_weight_ms`` is the part of backward that makes gradients of weights
+    alone, which a zero-bubble schedule puts off. ``predicted_send_ms`` is what a
+    message to a neighbouring stage takes, either way.
+    ``checkpoint_layers[stage]`` layers are recomputed in the backward pass (empty:
+    none), each at the cost of ``predicted_layer_forward_ms``. Where a stage has several
+    virtual stages, both hold for each of these: model stage v * stages + p is virtual
+    stage v of stage p.
+    """
+
+    slices: Annotated[tuple[Slice, ...], NotEmpty()]
+    predicted_forward_ms: Milliseconds
+    predicted_backward_ms: Milliseconds
+    predicted_all_to_all_ms: Milliseconds = 0.0
+    checkpoint_layers: tuple[Count, ...] = ()
+    predicted_layer_forward_ms: Milliseconds = 0.0
+    predicted_weight_ms: Milliseconds = 0.0
+    predicted_send_ms: Milliseconds = 0.0
+
+    @property
+    def kind(self) -> ChunkKind:
+        """Which of InfiniPipe's three kinds it is.
+
+        Whole sequences; one slice of a cut sequence; the tail of a cut sequence with
+        whole ones.
+        """
+        if all(part.is_uncut for part in self.slices):
+            return "batched"
+        return "split" if len(self.slices) == 1 else "hybrid"
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.slices)
+
+    @property
+    def cut_sequence(self) -> int | None:
+        """The one sequence of this chunk that has slices in other chunks too.
+
+        None in a batched chunk.
+        """
+        return next((part.sequence for part in self.slices if not part.is_uncut), None)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Chunks in forward order through the stages of one data-parallel replica.
+
+    Each stage is ``degree`` ranks, which share the tokens of every chunk in order.
+    ``schedule`` names the order in which stages run their passes and ``order`` says it
+    outright, a list of passes for each stage ("F0", "F1", "B1", ...), which then counts
+    alone (``railx.planning.format.schedule``). Only ``interleaved`` has several virtual
+    stages.
+    """
+
+    stages: Annotated[int, AtLeast(1)]
+    replica: Count
+    chunks: Annotated[tuple[Chunk, ...], NotEmpty()]
+    degree: Annotated[int, PowerOfTwo()] = 1
+    schedule: ScheduleName = "1f1b"
+    virtual_stages: Annotated[int, AtLeast(1)] = 1
+    order: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.tokens for chunk in self.chunks)
+
+    @property
+    def model_stages(self) -> int:
+        """The parts that the layers are divided into: virtual stages of all stages."""
+        return self.stages * self.virtual_stages
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All its ranks, stage by stage."""
+        count = self.stages * self.degree
+        return tuple(range(self.replica * count, (self.replica + 1) * count))
+
+    def stage_ranks(self, stage: int) -> tuple[int, ...]:
+        """The ranks of one stage, by place."""
+        return self.ranks[stage * self.degree : (stage + 1) * self.degree]
+
+
+def agree(value: float, other: float) -> bool:
+    """Whether two times are the same but for the last bits of their sums."""
+    return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12)

@@ -1,0 +1,185 @@
+"""The plan format: batches and plans.
+
+A plan is the only thing that passes from a planner to the training runtime. It names
+sequences by their row in the corpus file and carries their lengths after truncation, so
+that a runtime needs the corpus and nothing else.
+
+Two kinds (``Plan.kind``):
+
+* ``sequence_parallel``: a batch is a list of micro-batches that run one after another;
+  the groups of a micro-batch run side by side, each on consecutive ranks (Ulysses
+  sequence parallelism with a degree per group, FlexSP). A group may have any number of
+  ranks; one that has a power of two of them starts at a multiple of it, so that it lies
+  inside a node wherever it can.
+* ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run
+  one after another, replicas side by side. A pipeline runs chunks in 1F1B order
+  (InfiniPipe section III), in another that has a name or in one of its own. Each
+  stage is a group of ``degree`` ranks that share the tokens of a chunk; rank =
+  (replica * stages + stage) * degree + place.
+
+Each batch carries the ids and lengths of the sequences that it was planned for, so that
+a plan that dropped, repeated or changed one is refused when it is read. So is one that
+gives a group more tokens than its ranks hold, where the plan knows how many that are.
+
+Predicted times add up: a group's is compute, all-to-all and what else its planner
+prices, a micro-batch's is its slowest group's, a batch's is their sum. Where
+``predictions`` is ``cost_model`` they are worked out again from the cost model that the
+plan names (``predictions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, cast
+
+from railx.planning.format.parts import Count, MicroBatch, Milliseconds, Pipeline, PlanError
+from railx.planning.format.schedule import pipeline_ms
+from railx.settings import AtLeast, NotEmpty
+
+__all__ = [
+    "SCHEMA",
+    "PipelineBatch",
+    "Plan",
+    "PlanKind",
+    "Predictions",
+    "SequenceParallelBatch",
+    "check_ranks",
+    "layers_of",
+    "sequence_lengths",
+]
+
+SCHEMA: Literal["railx.plan/3"] = "railx.plan/3"
+#: The two formats of a plan.
+PlanKind = Literal["sequence_parallel", "pipeline"]
+#: Where predicted times come from: the cost model that ``settings`` name, or the
+#: planner alone.
+Predictions = Literal["cost_model", "own"]
+
+
+@dataclass(frozen=True)
+class SequenceParallelBatch:
+    """One training step: micro-batches one after another.
+
+    ``solver`` is the planner's account of how it got there. ``sequences`` and
+    ``lengths`` are the batch that it was made for: whoever draws the batch records
+    them. ``lower_bound_ms`` is a time that no plan of the batch beats, ``solved_by``
+    what found this one and ``effort`` how much work that took, in units of its own;
+    None where nobody said. Work is no time, so that plans stay the same everywhere.
+    """
+
+    iteration: Count
+    micro_batches: Annotated[tuple[MicroBatch, ...], NotEmpty()]
+    solver: Mapping[str, Any] = field(default_factory=dict)
+    sequences: tuple[Count, ...] = ()
+    lengths: tuple[Annotated[int, AtLeast(1)], ...] = ()
+    lower_bound_ms: Milliseconds | None = None
+    solved_by: str | None = None
+    effort: Count | None = None
+
+    @property
+    def predicted_ms(self) -> float:
+        """Time of the whole batch: micro-batches run one after another."""
+        return sum(micro_batch.predicted_ms for micro_batch in self.micro_batches)
+
+    @property
+    def tokens(self) -> int:
+        return sum(micro_batch.tokens for micro_batch in self.micro_batches)
+
+
+@dataclass(frozen=True)
+class PipelineBatch:
+    """One training step.
+
+    Pipelines of one replica run in the order given, replicas side by side.
+    ``predicted_other_ms`` comes once a batch, after them: traffic of ZeRO-3 that
+    nothing hides. The other fields are those of a :class:`SequenceParallelBatch`.
+    """
+
+    iteration: Count
+    pipelines: Annotated[tuple[Pipeline, ...], NotEmpty()]
+    solver: Mapping[str, Any] = field(default_factory=dict)
+    sequences: tuple[Count, ...] = ()
+    lengths: tuple[Annotated[int, AtLeast(1)], ...] = ()
+    lower_bound_ms: Milliseconds | None = None
+    solved_by: str | None = None
+    effort: Count | None = None
+    predicted_other_ms: Milliseconds = 0.0
+
+    @property
+    def predicted_ms(self) -> float:
+        """Simulated time of the whole batch: until the last replica is done."""
+        replicas: dict[int, float] = {}
+        for pipeline in self.pipelines:
+            start_ms = replicas.get(pipeline.replica, 0.0)
+            replicas[pipeline.replica] = start_ms + pipeline_ms(pipeline)
+        return max(replicas.values()) + self.predicted_other_ms
+
+    @property
+    def tokens(self) -> int:
+        return sum(pipeline.tokens for pipeline in self.pipelines)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan for ``devices`` ranks.
+
+    ``settings`` are the planner's inputs as plain data, for provenance.
+    ``tokens_per_device`` is how many tokens of the whole model a rank's memory holds,
+    None where nobody said. ``predictions`` is ``cost_model`` where the predicted times
+    are those of the cost model that ``settings`` name (cluster, model, cost_model and
+    max_length_tokens), else ``own``. ``whole_heads`` says that every degree divides the
+    heads of that model, as Ulysses wants; the runtime takes no other degrees.
+    """
+
+    schema: Literal["railx.plan/3"]
+    kind: PlanKind
+    planner: str
+    devices: Annotated[int, AtLeast(1)]
+    settings: Mapping[str, Any]
+    batches: tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
+    tokens_per_device: Annotated[int, AtLeast(1)] | None = None
+    predictions: Predictions = "own"
+    whole_heads: bool = True
+
+    def sequence_parallel_batches(self) -> tuple[SequenceParallelBatch, ...]:
+        """The batches of a sequence-parallel plan; PlanError for a pipeline plan."""
+        if self.kind != "sequence_parallel":
+            raise PlanError(f"the plan is of kind {self.kind}; allowed here: sequence_parallel")
+        return cast("tuple[SequenceParallelBatch, ...]", self.batches)
+
+    def pipeline_batches(self) -> tuple[PipelineBatch, ...]:
+        """The batches of a pipeline plan; PlanError for a sequence-parallel plan."""
+        if self.kind != "pipeline":
+            raise PlanError(f"the plan is of kind {self.kind}; allowed here: pipeline")
+        return cast("tuple[PipelineBatch, ...]", self.batches)
+
+
+def sequence_lengths(
+    batch: SequenceParallelBatch | PipelineBatch,
+) -> Iterator[tuple[int, int]]:
+    """The sequences that a batch processes and their lengths, in its order."""
+    if isinstance(batch, SequenceParallelBatch):
+        for micro_batch in batch.micro_batches:
+            for group in micro_batch.groups:
+                yield from zip(group.sequences, group.lengths, strict=True)
+        return
+    for pipeline in batch.pipelines:
+        for chunk in pipeline.chunks:
+            yield from ((part.sequence, part.length) for part in chunk.slices if part.start == 0)
+
+
+def check_ranks(plan: Plan, ranks: int) -> None:
+    """Refuse to run a plan with a number of ranks that it was not made for."""
+    if ranks != plan.devices:
+        raise PlanError(
+            f"ranks: got {ranks}; allowed: {plan.devices}, the number of devices that the plan was"
+            " made for"
+        )
+
+
+def layers_of(plan: Plan) -> int | None:
+    """The layers of the model that the plan was made for, where it names one."""
+    model = plan.settings.get("model")
+    layers = model.get("layers") if isinstance(model, Mapping) else None
+    return layers if isinstance(layers, int) and not isinstance(layers, bool) else None

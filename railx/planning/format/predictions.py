@@ -1,0 +1,220 @@
+"""Predicted times of a plan worked out again from the cost model that it names.
+
+A plan of ``railx.planning.make`` names its cluster, its model, its cost model and the
+longest context that sized the model. From these follow how many tokens a rank holds and
+every time in the plan, so that a file whose times are better than its sequences allow
+is refused when it is read. So is one whose pipelines hold more than the devices that
+they use have, what is recomputed taken into account.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from railx.planning.format.occupancy import peak_bytes, tensor_ranks, virtual_cost, weight_ms
+from railx.planning.format.parts import Chunk, Group, PlanError, agree
+from railx.planning.format.plan import PipelineBatch, Plan
+from railx.settings import SettingsError, load
+from railx.workload.cluster import ClusterSettings
+from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
+from railx.workload.model import ModelSettings
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+
+__all__ = [
+    "NAMED",
+    "NamedCostModel",
+    "check_predictions",
+    "named_cost_model",
+    "pipeline_tokens_per_device",
+]
+
+#: What ``settings`` of a plan hold where its predictions are a cost model's.
+NAMED = ("cluster", "model", "cost_model", "max_length_tokens")
+
+
+@dataclass(frozen=True)
+class NamedCostModel:
+    """The cost model that a plan names, with what it was built from."""
+
+    cluster: ClusterSettings
+    model: ModelSettings
+    settings: CostModelSettings
+    longest: int
+    cost: CostModel
+
+    def pipelines(self, shape: PipelineShape) -> PipelineCost:
+        """That of one shape of pipelines; PlanError where it cannot be."""
+        try:
+            return build_pipeline_cost(
+                self.settings, self.cluster, self.model, self.longest, shape, self.cost
+            )
+        except SettingsError as error:
+            raise PlanError(f"settings: {error}") from None
+
+
+def named_cost_model(plan: Plan) -> NamedCostModel:
+    """The cost model of a plan's settings; PlanError where they name none."""
+    missing = [key for key in NAMED if key not in plan.settings]
+    if missing:
+        raise PlanError(
+            f"settings.{missing[0]}: is missing; allowed with predictions of a cost model:"
+            f" {', '.join(NAMED)}"
+        )
+    given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
+    longest = given["max_length_tokens"]
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
+    try:
+        cluster: ClusterSettings = load(ClusterSettings, given["cluster"], "cluster")
+        model: ModelSettings = load(ModelSettings, given["model"], "model")
+        settings: CostModelSettings = load(CostModelSettings, given["cost_model"], "cost_model")
+        cost = build_cost_model(settings, cluster, model, longest)
+        return NamedCostModel(cluster, model, settings, longest, cost)
+    except SettingsError as error:
+        raise PlanError(f"settings.{error}") from None
+
+
+def check_predictions(plan: Plan, named: NamedCostModel) -> None:
+    """Refuse times, degrees, devices or memory that the named cost model does not give.
+
+    PlanError names the group or the chunk, what the plan says and what it should.
+    """
+    longest = named.longest
+    for batch in plan.batches:
+        for sequence, length in zip(batch.sequences, batch.lengths, strict=True):
+            if length > longest:
+                raise PlanError(
+                    f"batch {batch.iteration}, sequence {sequence}: {length} tokens; allowed: at"
+                    f" most {longest}, settings.max_length_tokens"
+                )
+    if plan.kind == "pipeline":
+        if plan.devices > named.cluster.devices:
+            raise PlanError(_devices(plan, f"at most {named.cluster.devices}"))
+        _check_pipelines(plan, named)
+        return
+    cost = named.cost
+    _check_tokens_per_device(plan, cost.tokens_per_device)
+    if plan.devices != named.cluster.devices:
+        raise PlanError(_devices(plan, str(named.cluster.devices)))
+    for planned in plan.sequence_parallel_batches():
+        for index, micro_batch in enumerate(planned.micro_batches):
+            for number, group in enumerate(micro_batch.groups):
+                where = f"batch {planned.iteration}, micro-batch {index}, group {number}"
+                _check_degree(group.degree, plan, named, where)
+                _check_group(group, cost, where)
+
+
+def pipeline_tokens_per_device(
+    batches: tuple[PipelineBatch, ...],
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    longest: int,
+    cost: CostModel,
+) -> int:
+    """Most tokens of the whole model that a device of these pipelines holds."""
+    named = NamedCostModel(cluster, model, settings, longest, cost)
+    shapes = _shapes(batches, tensor_ranks(batches))
+    return max(named.pipelines(shape).tokens_per_device for shape in shapes)
+
+
+def _shapes(batches: tuple[PipelineBatch, ...], tensor: int | None) -> list[PipelineShape]:
+    """Those of the pipelines; states lie on all replicas of the plan.
+
+    With ``tensor`` ranks of tensor parallelism.
+    """
+    pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
+    replicas = 1 + max(pipeline.replica for pipeline in pipelines)
+    sizes = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
+    return [PipelineShape(*size, replicas, tensor) for size in sorted(sizes)]
+
+
+def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
+    batches = plan.pipeline_batches()
+    for batch in batches:
+        for index, pipeline in enumerate(batch.pipelines):
+            where = f"batch {batch.iteration}, pipeline {index}"
+            _check_degree(pipeline.degree, plan, named, where)
+    # The account of a planner is no input: none whose times are the cost model's has
+    # tensor parallelism.
+    shapes = _shapes(batches, None)
+    costs = {(shape.stages, shape.degree): named.pipelines(shape) for shape in shapes}
+    tokens_per_device = max(cost.tokens_per_device for cost in costs.values())
+    _check_tokens_per_device(plan, tokens_per_device)
+    for batch in batches:
+        where = f"batch {batch.iteration}"
+        once = max(costs[shape.stages, shape.degree].batch_ms for shape in batch.pipelines)
+        _check_ms(where, "predicted_other_ms", batch.predicted_other_ms, once)
+        for index, pipeline in enumerate(batch.pipelines):
+            cost = costs[pipeline.stages, pipeline.degree]
+            where = f"batch {batch.iteration}, pipeline {index}"
+            part = virtual_cost(cost, pipeline.virtual_stages)
+            for number, chunk in enumerate(pipeline.chunks):
+                _check_chunk(chunk, cost, part, f"{where}, chunk {number}")
+            for stage, peak in enumerate(peak_bytes(pipeline, cost)):
+                capacity = cost.capacity_bytes(stage)
+                if peak > capacity and not agree(peak, capacity):
+                    raise PlanError(
+                        f"{where}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
+                        f" allowed: at most {capacity / 2**20:.1f} MiB, what"
+                        f" settings.cluster.{_memory_key(cost)}"
+                    )
+
+
+def _memory_key(cost: PipelineCost) -> str:
+    """What of a cluster says how much a rank holds."""
+    if cost.given_tokens is not None:
+        return "tokens_per_device says"
+    return "memory_gib leaves beside its states"
+
+
+def _check_tokens_per_device(plan: Plan, expected: int) -> None:
+    if plan.tokens_per_device != expected:
+        raise PlanError(
+            f"tokens_per_device: got {plan.tokens_per_device}; allowed: {expected}, what the plan's"
+            " cluster and cost model say"
+        )
+
+
+def _devices(plan: Plan, allowed: str) -> str:
+    return f"devices: got {plan.devices}; allowed: {allowed}, those of settings.cluster"
+
+
+def _check_degree(degree: int, plan: Plan, named: NamedCostModel, where: str) -> None:
+    if plan.whole_heads and degree not in named.cost.any_degrees:
+        allowed = ", ".join(map(str, named.cost.any_degrees))
+        raise PlanError(
+            f"{where}: degree {degree}; allowed: {allowed}, those that divide the"
+            f" {named.model.heads} heads and have a bandwidth"
+        )
+
+
+def _check_group(group: Group, cost: CostModel, where: str) -> None:
+    time = cost.group_time_ms(group.lengths, group.degree)
+    _check_ms(where, "predicted_compute_ms", group.predicted_compute_ms, time.compute_ms)
+    _check_ms(where, "predicted_all_to_all_ms", group.predicted_all_to_all_ms, time.all_to_all_ms)
+    for name, time_ms in group.predicted_other_ms.items():
+        _check_ms(where, f"predicted_other_ms.{name}", time_ms, 0.0)
+
+
+def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, where: str) -> None:
+    """``part`` is the cost of a virtual stage, ``cost`` that of a whole one."""
+    time = part.chunk_time_ms([(piece.start, piece.tokens) for piece in chunk.slices])
+    _check_ms(where, "predicted_forward_ms", chunk.predicted_forward_ms, time.forward_ms)
+    _check_ms(where, "predicted_backward_ms", chunk.predicted_backward_ms, time.backward_ms)
+    _check_ms(where, "predicted_all_to_all_ms", chunk.predicted_all_to_all_ms, time.all_to_all_ms)
+    _check_ms(where, "predicted_send_ms", chunk.predicted_send_ms, cost.send_ms(chunk.tokens))
+    if any(chunk.checkpoint_layers) or chunk.predicted_layer_forward_ms:
+        layer = part.layer_forward_ms(time.forward_ms)
+        _check_ms(where, "predicted_layer_forward_ms", chunk.predicted_layer_forward_ms, layer)
+    if chunk.predicted_weight_ms:
+        weights = weight_ms(part, chunk.tokens)
+        _check_ms(where, "predicted_weight_ms", chunk.predicted_weight_ms, weights)
+
+
+def _check_ms(where: str, key: str, said: float, right: float) -> None:
+    if not agree(said, right):
+        raise PlanError(
+            f"{where}: {key} {said}; allowed: {right}, what the plan's cost model gives"
+        )

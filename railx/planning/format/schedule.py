@@ -1,0 +1,409 @@
+"""Orders in which the stages of a pipeline run their passes, and simulated times.
+
+The base is InfiniPipe's order (section III-C). Forward is in chunk order, so the slices
+of a sequence run left to right. Backward takes the sequences first in, first out and
+the slices of each right to left, so that gradients of keys and values reach earlier
+slices from the later ones.
+
+Stage p (1-based) of d_p runs d_p - p + N_split - 1 forwards before it alternates
+forward and backward, with N_split the number of chunks of the longest sequence of the
+pipeline (eq. 7). It then holds at most d_p - p + N_split chunks. Other named orders are
+in ``simulation``; a pipeline may also say its own (``Pipeline.order``).
+
+The training runtime and the Gantt figure share this module, which needs the standard
+library alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.simulation import (
+    ScheduleName,
+    Shape,
+    Times,
+    durations_of,
+    orders_of,
+    run_orders,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+__all__ = [
+    "RUNNABLE",
+    "Op",
+    "OpKind",
+    "ScheduledOp",
+    "backward_order",
+    "check_order",
+    "coded",
+    "durations_ms",
+    "longest_split",
+    "operations",
+    "operations_1f1b",
+    "ordered",
+    "peak_live",
+    "peak_live_chunks",
+    "pipeline_ms",
+    "runnable",
+    "schedule_name",
+    "shape_of",
+    "simulate_pipeline",
+    "stage_layers",
+    "warm_up_forwards",
+]
+
+#: A pass: forward, backward, or the weights' part of a backward pass where it is put
+#: off.
+OpKind = Literal["forward", "backward", "weight"]
+_KINDS: tuple[OpKind, ...] = ("forward", "backward", "weight")
+_LETTERS = "FBW"
+#: Characters of an operation in an explicit order.
+_LONGEST_CODE = 40
+#: Named schedules that the training runtime runs; the others are simulated only.
+RUNNABLE: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
+
+
+@dataclass(frozen=True)
+class Op:
+    """One step of one stage: a pass of a chunk.
+
+    The chunk is given by its index in forward order, ``part`` is the virtual stage.
+    """
+
+    kind: OpKind
+    chunk: int
+    part: int = 0
+
+    @property
+    def code(self) -> str:
+        """As an explicit order has it: F0, B1, W1; F0.1 in virtual stage 1."""
+        part = f".{self.part}" if self.part else ""
+        return f"{_LETTERS[_KINDS.index(self.kind)]}{self.chunk}{part}"
+
+
+@dataclass(frozen=True)
+class ScheduledOp:
+    """An operation of a stage (0-based) with its simulated times in ms."""
+
+    stage: int
+    chunk: int
+    kind: OpKind
+    start_ms: float
+    end_ms: float
+    part: int = 0
+
+
+def backward_order(chunks: Sequence[Chunk]) -> list[int]:
+    """Chunk indices in backward order.
+
+    Sequences first in, first out; slices of one sequence right to left.
+    """
+    return Shape(1, _runs(chunks)).backward
+
+
+def longest_split(chunks: Sequence[Chunk]) -> int:
+    """N_split: the number of chunks of the sequence that has most."""
+    return max(_runs(chunks))
+
+
+def shape_of(pipeline: Pipeline) -> Shape:
+    """What the named orders depend on."""
+    return Shape(pipeline.stages, _runs(pipeline.chunks), pipeline.virtual_stages)
+
+
+def warm_up_forwards(pipeline: Pipeline, stage: int) -> int:
+    """Forwards before the first forward-backward pair of 1F1B on ``stage`` (0-based).
+
+    InfiniPipe eq. 7 less one.
+    """
+    _check_stage(pipeline, stage)
+    return shape_of(pipeline).warm_up(stage)
+
+
+def operations(pipeline: Pipeline, stage: int) -> list[Op]:
+    """The operations of ``stage`` (0-based) in the order in which it runs them.
+
+    Those of the pipeline's own order where it has one, else of its named schedule.
+    """
+    _check_stage(pipeline, stage)
+    return [_op(number, pipeline) for number in _orders(pipeline)[stage]]
+
+
+def operations_1f1b(pipeline: Pipeline, stage: int) -> list[Op]:
+    """The operations of ``stage`` (0-based) in InfiniPipe's order, whatever it runs."""
+    _check_stage(pipeline, stage)
+    return [_op(number, pipeline) for number in orders_of("1f1b", shape_of(pipeline))[stage]]
+
+
+def ordered(pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
+    """The order of every stage as ``Pipeline.order`` has it: for an explicit order."""
+    return coded(_orders(pipeline), pipeline)
+
+
+def coded(orders: Sequence[Sequence[int]], pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
+    """Passes as numbers (``simulation``) in the words of an order."""
+    return tuple(tuple(_op(number, pipeline).code for number in order) for order in orders)
+
+
+def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
+    """The most chunks of ``stage`` (0-based) alive at once.
+
+    Their forward has run and their backward has not, or the weights' part of it where
+    that is put off. Each virtual stage counts.
+    """
+    return int(peak_live(operations(pipeline, stage), lambda _: 1))
+
+
+def peak_live(ops: Sequence[Op], weigh: Callable[[Op], float]) -> float:
+    """The most of what forward passes take and last passes of a chunk give back.
+
+    ``weigh`` says how much the chunk of an operation is.
+    """
+    closing = "weight" if any(op.kind == "weight" for op in ops) else "backward"
+    live = peak = 0.0
+    for op in ops:
+        if op.kind == "forward":
+            live += weigh(op)
+            peak = max(peak, live)
+        elif op.kind == closing:
+            live -= weigh(op)
+    return peak
+
+
+def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[ScheduledOp]:
+    """Times of every operation when each stage runs its order.
+
+    A stage starts an operation as soon as its input is there. A forward needs the
+    forward of the stage before, a backward the backward of the stage after (the order
+    within a stage does the rest). The times of a chunk are those of the plan, so with
+    all ranks of a stage at work. A message between stages takes what the plan predicts,
+    0 where it predicts nothing (InfiniPipe neglects it), and keeps no stage from
+    computing. Returns the operations stage by stage.
+    """
+    orders = _orders(pipeline)
+    times = _run(pipeline, orders, start_ms)
+    rows = []
+    for stage, order in enumerate(orders):
+        for number in order:
+            op, begin_ms, end_ms = (
+                _op(number, pipeline),
+                times.begins[stage][number],
+                times.ends[stage][number],
+            )
+            rows.append(ScheduledOp(stage, op.chunk, op.kind, begin_ms, end_ms, op.part))
+    return rows
+
+
+def pipeline_ms(pipeline: Pipeline) -> float:
+    """Simulated time of one pipeline."""
+    return _run(pipeline, _orders(pipeline)).makespan_ms
+
+
+def durations_ms(pipeline: Pipeline) -> list[list[float]]:
+    """``durations`` of the simulation: by stage, what each pass takes."""
+    chunks = pipeline.chunks
+    later = pipeline.schedule == "zero_bubble" and not pipeline.order
+    later = later or any(code.startswith("W") for order in pipeline.order for code in order)
+    return durations_of(
+        "zero_bubble" if later else "1f1b",
+        shape_of(pipeline),
+        [chunk.predicted_forward_ms for chunk in chunks],
+        [
+            [_backward_ms(chunk, stage) for chunk in chunks]
+            for stage in range(pipeline.stages * pipeline.virtual_stages)
+        ],
+        [chunk.predicted_weight_ms for chunk in chunks],
+    )
+
+
+def schedule_name(pipeline: Pipeline) -> str:
+    """The name of its schedule, or ``explicit`` where it says its order outright."""
+    return "explicit" if pipeline.order else pipeline.schedule
+
+
+def runnable(pipeline: Pipeline) -> bool:
+    """Whether the training runtime runs it; the rest is simulated only."""
+    if pipeline.order:
+        weights = any(code.startswith("W") for order in pipeline.order for code in order)
+        return pipeline.virtual_stages == 1 and not weights
+    return pipeline.schedule in RUNNABLE
+
+
+def check_order(pipeline: Pipeline, where: str) -> None:
+    """Refuse an explicit order that cannot be run; PlanError names stage and chunk.
+
+    Each stage runs every pass once, slices left to right and back right to left, a
+    backward pass after the forward pass and the weights' part after that; and no stage
+    waits for itself by way of the others.
+    """
+    if not pipeline.order:
+        return
+    if len(pipeline.order) != pipeline.stages:
+        raise PlanError(
+            f"{where}: orders of {len(pipeline.order)} stages; allowed: one for each of"
+            f" {pipeline.stages} stages, or none"
+        )
+    weights = any(code.startswith("W") for order in pipeline.order for code in order)
+    closing = _KINDS if weights else _KINDS[:2]
+    runs = _runs(pipeline.chunks)
+    edges = [
+        (end - count, end - 1)
+        for end, count in zip(itertools.accumulate(runs), runs, strict=True)
+        for _ in range(count)
+    ]
+    for stage, order in enumerate(pipeline.order):
+        inside = f"{where}, stage {stage}"
+        done: set[Op] = set()
+        for code in order:
+            op = _parsed(code, pipeline, inside)
+            if op in done:
+                raise PlanError(f"{inside}: {code} appears twice; allowed: exactly once")
+            _check_before(op, code, done, edges, inside)
+            done.add(op)
+        for chunk, part, kind in itertools.product(
+            range(len(pipeline.chunks)), range(pipeline.virtual_stages), closing
+        ):
+            if (op := Op(kind, chunk, part)) not in done:
+                raise PlanError(
+                    f"{inside}: chunk {chunk} is dropped, no {op.code}; allowed: every pass of"
+                    " every chunk"
+                )
+    _run(pipeline, _orders(pipeline), where=where)
+
+
+def stage_layers(layers: int, stages: int) -> list[range]:
+    """Consecutive layers for each pipeline stage, as even as can be.
+
+    The first stages get one more where it does not divide. Raises ValueError where a
+    stage would stay empty.
+    """
+    if stages > layers:
+        raise ValueError(
+            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
+        )
+    share, rest = divmod(layers, stages)
+    starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
+
+
+def _runs(chunks: Sequence[Chunk]) -> list[int]:
+    """How many neighbouring chunks share a cut sequence, in forward order.
+
+    Every other chunk is a run of its own.
+    """
+    runs: list[int] = []
+    previous: int | None = None
+    for chunk in chunks:
+        cut = chunk.cut_sequence
+        if cut is not None and cut == previous:
+            runs[-1] += 1
+        else:
+            runs.append(1)
+        previous = cut
+    return runs
+
+
+def _orders(pipeline: Pipeline) -> list[list[int]]:
+    """The passes of each stage as numbers (``simulation``)."""
+    if not pipeline.order:
+        return orders_of(pipeline.schedule, shape_of(pipeline))
+    return [
+        [_number(_parsed(code, pipeline, f"stage {stage}"), pipeline) for code in order]
+        for stage, order in enumerate(pipeline.order)
+    ]
+
+
+def _backward_ms(chunk: Chunk, model_stage: int) -> float:
+    recomputed = chunk.checkpoint_layers[model_stage] if chunk.checkpoint_layers else 0
+    return chunk.predicted_backward_ms + recomputed * chunk.predicted_layer_forward_ms
+
+
+def _run(
+    pipeline: Pipeline,
+    orders: Sequence[Sequence[int]],
+    start_ms: float = 0.0,
+    where: str = "the pipeline",
+) -> Times:
+    """The simulation; PlanError where orders wait for themselves."""
+    sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
+    times = run_orders(orders, durations_ms(pipeline), sends, pipeline.virtual_stages, start_ms)
+    if times.complete:
+        return times
+    stage, code = next(
+        (stage, _op(number, pipeline).code)
+        for stage, order in enumerate(orders)
+        for number in order
+        if times.ends[stage][number] < 0.0
+    )
+    raise PlanError(
+        f"{where}, stage {stage}: {code} waits for itself by way of other stages; allowed: orders"
+        " in which some stage can always go on"
+    )
+
+
+def _op(number: int, pipeline: Pipeline) -> Op:
+    rest, chunk = divmod(number, len(pipeline.chunks))
+    kind, part = divmod(rest, pipeline.virtual_stages)
+    return Op(_KINDS[kind], chunk, part)
+
+
+def _number(op: Op, pipeline: Pipeline) -> int:
+    kind = _KINDS.index(op.kind)
+    return (kind * pipeline.virtual_stages + op.part) * len(pipeline.chunks) + op.chunk
+
+
+def _parsed(code: str, pipeline: Pipeline, where: str) -> Op:
+    """An operation of an explicit order; PlanError where it names none."""
+    chunk, _, part = code[1:].partition(".")
+    chunks, parts = len(pipeline.chunks), pipeline.virtual_stages
+    shaped = code[:1] in _LETTERS and chunk.isdecimal() and (part.isdecimal() or "." not in code)
+    if not shaped or not code.isascii() or not 1 < len(code) <= _LONGEST_CODE:
+        shown = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
+        raise PlanError(
+            f"{where}: got {shown!r}; allowed: F, B or W and a chunk, as in F0 (F0.1 in virtual"
+            " stage 1)"
+        )
+    if int(chunk) >= chunks:
+        raise PlanError(f"{where}: {code} of chunk {chunk}; allowed: 0 to {chunks - 1}")
+    if int(part or 0) >= parts:
+        raise PlanError(f"{where}: {code} of virtual stage {part}; allowed: 0 to {parts - 1}")
+    return Op(_KINDS[_LETTERS.index(code[0])], int(chunk), int(part or 0))
+
+
+def _check_before(
+    op: Op, code: str, done: set[Op], edges: Sequence[tuple[int, int]], where: str
+) -> None:
+    """What a pass needs of its own stage has run.
+
+    ``edges`` are the first and the last chunk of the run of each chunk.
+    """
+    first, last = edges[op.chunk]
+    needs: list[tuple[Op, str]] = []
+    if op.kind == "forward":
+        if op.chunk > first:
+            earlier = Op("forward", op.chunk - 1, op.part)
+            needs.append((earlier, "the slices of a sequence left to right"))
+    elif op.kind == "backward":
+        needs.append((Op("forward", op.chunk, op.part), "a forward pass before its backward pass"))
+        if op.chunk < last:
+            later = Op("backward", op.chunk + 1, op.part)
+            needs.append((later, "backward the slices of a sequence right to left"))
+    else:
+        needs.append((Op("backward", op.chunk, op.part), "the weights' part after backward"))
+    for needed, why in needs:
+        if needed not in done:
+            raise PlanError(
+                f"{where}, chunk {op.chunk}: {code} before {needed.code}; allowed: {why}"
+            )
+
+
+def _check_stage(pipeline: Pipeline, stage: int) -> None:
+    if not 0 <= stage < pipeline.stages:
+        raise PlanError(f"stage: got {stage}; allowed: 0 to {pipeline.stages - 1}")

@@ -1,0 +1,286 @@
+"""Orders of a pipeline's passes and their times, on bare numbers.
+
+What runs is a pass: forward, backward or, where a schedule puts them off, the weights'
+part of backward. A stage may hold several parts of the model (``parts`` virtual
+stages, part v of stage p being model stage v * stages + p). A pass is one whole number,
+
+    (kind * parts + part) * chunks + chunk        kind 0 forward, 1 backward, 2 weights
+
+so that a planner can simulate hundreds of pipelines in a fraction of a second. It needs
+the standard library alone.
+
+A stage runs its passes in its order, each as soon as its input is there. A forward pass
+needs that of the model stage before, a backward pass that of the model stage after.
+What a stage makes itself, its order must put first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "SCHEDULES",
+    "WEIGHT",
+    "ScheduleName",
+    "Shape",
+    "Times",
+    "durations_of",
+    "makespan_ms",
+    "orders_of",
+    "run_orders",
+]
+
+#: Orders that have a name.
+#:
+#: * ``1f1b``: InfiniPipe's. With one slice a sequence it is DAPPLE's, with fixed slices
+#:   Seq1F1B's.
+#: * ``gpipe``: all forward passes, then all backward passes from the last to the first.
+#: * ``interleaved``: 1F1B over several virtual stages a stage.
+#: * ``zero_bubble``: 1F1B whose backward passes leave the weights' part for later
+#:   (ZB-H1).
+ScheduleName = Literal["1f1b", "gpipe", "interleaved", "zero_bubble"]
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble")
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+
+
+class Times(NamedTuple):
+    """When each pass of each stage begins and ends, in ms; -1 for one that never does.
+
+    ``complete`` is false where the orders wait for themselves.
+    """
+
+    begins: list[list[float]]
+    ends: list[list[float]]
+    complete: bool
+
+    @property
+    def makespan_ms(self) -> float:
+        return max(map(max, self.ends))
+
+
+class Shape:
+    """Stages, virtual stages of each, and the slices of every run of chunks.
+
+    ``runs`` are chunk counts in forward order: how many neighbouring chunks share a cut
+    sequence, 1 for a chunk of whole sequences.
+    """
+
+    __slots__ = ("backward", "chunks", "parts", "runs", "stages")
+
+    def __init__(self, stages: int, runs: Sequence[int], parts: int = 1) -> None:
+        self.stages, self.runs, self.parts = stages, tuple(runs), parts
+        self.chunks = sum(runs)
+        ends = itertools.accumulate(runs)
+        #: Chunks in backward order: sequences first in, first out, slices right to
+        #: left.
+        self.backward = [
+            chunk
+            for end, count in zip(ends, runs, strict=True)
+            for chunk in range(end - 1, end - count - 1, -1)
+        ]
+
+    @property
+    def longest(self) -> int:
+        """N_split: the chunks of the sequence that has most."""
+        return max(self.runs)
+
+    def warm_up(self, stage: int) -> int:
+        """1F1B's forward passes before the first pair (InfiniPipe eq. 7 less one)."""
+        return min(self.stages - stage + self.longest - 2, self.chunks)
+
+
+def orders_of(name: ScheduleName, shape: Shape) -> list[list[int]]:
+    """The passes of each stage in the order of a named schedule."""
+    if name == "gpipe":
+        n = shape.chunks
+        return [[*range(n), *range(2 * n - 1, n - 1, -1)] for _ in range(shape.stages)]
+    if name == "zero_bubble":
+        return [_zero_bubble(shape, stage) for stage in range(shape.stages)]
+    if name == "interleaved":
+        return _all_interleaved(shape)
+    return [_order_1f1b(shape, stage) for stage in range(shape.stages)]
+
+
+def run_orders(
+    orders: Sequence[Sequence[int]],
+    durations: Sequence[Sequence[float]],
+    sends: Sequence[float],
+    parts: int = 1,
+    start_ms: float = 0.0,
+) -> Times:
+    """The event simulation: when each pass of each stage begins and ends.
+
+    ``durations[stage][pass]`` are in ms, ``sends[chunk]`` is what a message of a chunk
+    between two stages takes.
+    """
+    stages, chunks = len(orders), len(sends)
+    backward = parts * chunks
+    weight = 2 * backward
+    begins = [[-1.0] * (3 * backward) for _ in range(stages)]
+    ends = [[-1.0] * (3 * backward) for _ in range(stages)]
+    clocks = [start_ms] * stages
+    positions = [0] * stages
+    remaining = sum(map(len, orders))
+    free = stages == 1 or not any(sends)
+    while remaining:
+        before = remaining
+        for stage in range(stages):
+            order, position, clock = orders[stage], positions[stage], clocks[stage]
+            began, ended, takes, last = begins[stage], ends[stage], durations[stage], len(order)
+            up = ends[stage - 1] if stage else ends[-1]
+            down = ends[stage + 1] if stage < stages - 1 else ends[0]
+            # On the first and the last stage the neighbour holds another part, and the
+            # first and the last part have none.
+            lead = chunks if stage == 0 else 0
+            lag = chunks if stage == stages - 1 else 0
+            while position < last:
+                number = order[position]
+                ready: float | None
+                if lead <= number < backward:
+                    ready = up[number - lead]
+                elif backward <= number < weight - lag:
+                    ready = down[number + lag]
+                else:
+                    ready = None  # nothing comes from elsewhere
+                if ready is not None:
+                    if ready < 0.0:
+                        break
+                    if not free:
+                        ready += sends[number % chunks]
+                    if ready > clock:
+                        clock = ready
+                began[number] = clock
+                clock += takes[number]
+                ended[number] = clock
+                position += 1
+            remaining -= position - positions[stage]
+            positions[stage], clocks[stage] = position, clock
+        if remaining == before:
+            break
+    return Times(begins, ends, not remaining)
+
+
+def makespan_ms(
+    name: ScheduleName,
+    shape: Shape,
+    forward_ms: Sequence[float],
+    backward_ms: Sequence[Sequence[float]],
+    weight_ms: Sequence[float] | None = None,
+    send_ms: Sequence[float] | None = None,
+) -> float:
+    """Time of one pipeline: the quick path of planners.
+
+    ``forward_ms[chunk]`` is that of any one model stage, ``backward_ms[model
+    stage][chunk]`` knows what is recomputed there. ``weight_ms[chunk]`` is the part of
+    a backward pass that zero-bubble schedules put off.
+    """
+    takes = durations_of(name, shape, forward_ms, backward_ms, weight_ms)
+    sends = send_ms or [0.0] * shape.chunks
+    return run_orders(orders_of(name, shape), takes, sends, shape.parts).makespan_ms
+
+
+def durations_of(
+    name: ScheduleName,
+    shape: Shape,
+    forward_ms: Sequence[float],
+    backward_ms: Sequence[Sequence[float]],
+    weight_ms: Sequence[float] | None = None,
+) -> list[list[float]]:
+    """``durations`` of :func:`run_orders`, where only zero-bubble puts weights off."""
+    later = [0.0] * shape.chunks
+    if name == "zero_bubble" and weight_ms is not None:
+        later = list(weight_ms)
+    table = []
+    for stage in range(shape.stages):
+        row = list(forward_ms) * shape.parts
+        for part in range(shape.parts):
+            backward_row = backward_ms[part * shape.stages + stage]
+            row += [total - deferred for total, deferred in zip(backward_row, later, strict=True)]
+        table.append(row + later * shape.parts)
+    return table
+
+
+def _order_1f1b(shape: Shape, stage: int) -> list[int]:
+    n, backward = shape.chunks, shape.backward
+    warm_up = shape.warm_up(stage)
+    order = list(range(warm_up))
+    for step in range(n - warm_up):
+        order.append(warm_up + step)
+        order.append(n + backward[step])
+    order += [n + chunk for chunk in backward[n - warm_up :]]
+    return order
+
+
+def _zero_bubble(shape: Shape, stage: int) -> list[int]:
+    """1F1B that puts off the weights of as many chunks as there are stages before.
+
+    No stage then holds more chunks than the first one does in 1F1B.
+    """
+    n, backward = shape.chunks, shape.backward
+    warm_up = shape.warm_up(stage)
+    order = list(range(warm_up))
+    for step in range(n):
+        if warm_up + step < n:
+            order.append(warm_up + step)
+        order.append(n + backward[step])
+        if step >= stage:
+            order.append(2 * n + backward[step - stage])
+    order += [2 * n + chunk for chunk in backward[max(0, n - stage) :]]
+    return order
+
+
+def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
+    """1F1B over virtual stages: as many chunks at a time as there are stages, through
+    one part after another.
+    """
+    n, stages, parts = shape.chunks, shape.stages, shape.parts
+    forward = [
+        part * n + chunk
+        for first in range(0, n, stages)
+        for part in range(parts)
+        for chunk in range(first, min(first + stages, n))
+    ]
+    backward = [
+        (parts + part) * n + chunk
+        for first in range(0, n, stages)
+        for part in range(parts - 1, -1, -1)
+        for chunk in shape.backward[first : first + stages]
+    ]
+    warm_up = min(2 * (stages - stage - 1) + (parts - 1) * stages + extra, parts * n)
+    order = forward[:warm_up]
+    for step, number in enumerate(backward):
+        if warm_up + step < parts * n:
+            order.append(forward[warm_up + step])
+        order.append(number)
+    return order
+
+
+def _all_interleaved(shape: Shape) -> list[list[int]]:
+    """With the fewest forward passes beyond those of unsplit chunks with which all
+    stages can go on.
+    """
+    durations = [[1.0] * (3 * shape.parts * shape.chunks)] * shape.stages
+    for extra in itertools.count(shape.longest - 1):
+        orders = [_interleaved(shape, stage, extra) for stage in range(shape.stages)]
+        if not all(_forward_first(order, shape) for order in orders):
+            continue
+        if run_orders(orders, durations, [0.0] * shape.chunks, shape.parts).complete:
+            return orders
+    raise AssertionError("all forward passes first always runs")
+
+
+def _forward_first(order: Sequence[int], shape: Shape) -> bool:
+    """Whether every backward pass of a stage comes after its own forward pass."""
+    seen: set[int] = set()
+    every = shape.parts * shape.chunks
+    for number in order:
+        if number < every:
+            seen.add(number)
+        elif number < 2 * every and number - every not in seen:
+            return False
+    return True

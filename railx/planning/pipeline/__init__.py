@@ -1,0 +1,1 @@
+"""Elastic pipelines of chunks: InfiniPipe, schedules and recomputed layers."""

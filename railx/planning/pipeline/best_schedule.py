@@ -1,0 +1,317 @@
+"""Every schedule for the same chunks, and the fastest that memory holds.
+
+InfiniPipe runs 1F1B. For a batch another order may be faster: ``zero_bubble`` puts off
+the gradients of weights to fill bubbles, ``searched`` is an order of our own for chunks
+of unequal time (``order_search``). Each is simulated with the cost model
+and must hold its activations on every stage at every moment. Layers are recomputed as
+planned for 1F1B; a schedule that holds more recomputes so many more, as many of each
+chunk, that it fits.
+
+``interleaved`` cuts the model into more parts, so that ranks hold other layers. What a
+batch takes must not move layers: it is tried and told, and taken only where the whole
+plan asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from railx.planning.format.occupancy import chunk_bytes, fits, virtual_cost, weight_ms
+from railx.planning.format.parts import Chunk, Pipeline
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import coded, durations_ms, pipeline_ms, shape_of
+from railx.planning.pipeline.order_search import search_orders
+
+if TYPE_CHECKING:
+    from railx.workload.pipeline_cost import PipelineCost
+
+
+__all__ = [
+    "CANDIDATE_SCHEDULES",
+    "SCHEDULE_ACCOUNT_KEYS",
+    "SCHEDULE_NAMES",
+    "TRAINABLE_SCHEDULES",
+    "Choice",
+    "ScheduleChoice",
+    "best_batch",
+    "best_schedule",
+    "with_schedule",
+]
+
+#: A named schedule, or an order that is searched for.
+ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
+SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (
+    "1f1b",
+    "gpipe",
+    "interleaved",
+    "zero_bubble",
+    "searched",
+)
+#: What a batch may take, the paper's first: of equals the first is taken.
+CANDIDATE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
+#: Those of them that the training runtime runs.
+TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
+#: What the account of a batch says of the schedules that were tried for it.
+SCHEDULE_ACCOUNT_KEYS = ("schedules", "schedule_ms", "one_f_one_b_ms")
+#: Simulations that the search for an order may take.
+_BUDGET = 60
+#: A schedule that is faster by less than this is not taken.
+_LESS = 1 - 1e-9
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The pipeline with the schedule that it takes, and what each takes in ms.
+
+    None where the activations of a schedule do not fit or it cannot be built.
+    """
+
+    name: ScheduleChoice
+    pipeline: Pipeline
+    times_ms: Mapping[str, float | None]
+
+
+def best_schedule(
+    pipeline: Pipeline,
+    cost: PipelineCost | None,
+    among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
+    budget: int = _BUDGET,
+    recompute: bool = True,
+    use_plan_times: bool = False,
+) -> Choice:
+    """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
+
+    The pipeline as it is where none of them fits. Without a cost all fit.
+    ``use_plan_times``: see :func:`with_schedule`.
+    """
+    times: dict[str, float | None] = {}
+    best: tuple[float, ScheduleChoice, Pipeline] | None = None
+    for name in among:
+        tried = with_schedule(
+            pipeline, name, cost, budget=budget, recompute=recompute, use_plan_times=use_plan_times
+        )
+        if tried is None or (cost is not None and not fits(tried, cost)):
+            times[name] = None
+            continue
+        time_ms = times[name] = pipeline_ms(tried)
+        if best is None or time_ms < best[0] * _LESS:
+            best = time_ms, name, tried
+    if best is None:
+        return Choice(pipeline.schedule, pipeline, times)
+    return Choice(best[1], best[2], times)
+
+
+def best_batch(
+    batch: PipelineBatch,
+    cost: PipelineCost | None,
+    among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
+    budget: int = _BUDGET,
+    recompute: bool = True,
+    use_plan_times: bool = False,
+) -> PipelineBatch:
+    """A batch whose pipelines each take their fastest schedule.
+
+    Its account names them (``schedules``) and has the time of the whole batch under
+    1F1B (``one_f_one_b_ms``). ``use_plan_times``: see :func:`with_schedule`.
+    """
+    choices = [
+        best_schedule(pipeline, cost, among, budget, recompute, use_plan_times)
+        for pipeline in batch.pipelines
+    ]
+    plain = tuple(_plain(pipeline, cost, use_plan_times) for pipeline in batch.pipelines)
+    account: dict[str, Any] = {
+        "schedules": [choice.name for choice in choices],
+        "schedule_ms": [dict(choice.times_ms) for choice in choices],
+        "one_f_one_b_ms": replace(batch, pipelines=plain).predicted_ms,
+    }
+    return replace(
+        batch,
+        pipelines=tuple(choice.pipeline for choice in choices),
+        solver={**batch.solver, **account},
+    )
+
+
+def with_schedule(
+    pipeline: Pipeline,
+    name: ScheduleChoice,
+    cost: PipelineCost | None = None,
+    virtual_stages: int = 2,
+    budget: int = _BUDGET,
+    recompute: bool = True,
+    use_plan_times: bool = False,
+) -> Pipeline | None:
+    """The chunks of a pipeline under another schedule.
+
+    ``cost`` gives the times of virtual stages (interleaved), those of the weights' part
+    of a backward pass (zero-bubble), and the memory limits. With ``recompute``,
+    schedules other than 1F1B recompute as many more layers of each chunk as memory
+    requires; a searched order stays within memory. Without ``cost`` the plan's times
+    remain, and a searched order holds as many chunks as 1F1B. With ``use_plan_times``
+    the plan's times remain too, and ``cost`` gives memory and how a stage divides. None
+    where there are fewer layers than virtual stages, or no order fits.
+    """
+    plain = _plain(pipeline, cost, use_plan_times)
+    if name == "1f1b":
+        return plain
+    if name == "searched":
+        return _searched(plain, cost, budget)
+    scheduled: Pipeline | None = replace(plain, schedule=name)
+    if name == "interleaved":
+        scheduled = _interleaved(plain, cost, virtual_stages, use_plan_times)
+    elif name == "zero_bubble" and cost is not None:
+        chunks = tuple(
+            replace(
+                chunk,
+                predicted_weight_ms=min(weight_ms(cost, chunk.tokens), chunk.predicted_backward_ms),
+            )
+            for chunk in plain.chunks
+        )
+        scheduled = replace(plain, chunks=chunks, schedule=name)
+    if scheduled is None or cost is None or not recompute:
+        return scheduled
+    return _fitted(scheduled, cost, use_plan_times)
+
+
+def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pipeline:
+    """With the fewest layers of each chunk recomputed, beyond those that are, that fit.
+
+    As it is where not even all of them are enough.
+    """
+    if fits(pipeline, cost):
+        return pipeline
+    part_cost = virtual_cost(cost, pipeline.virtual_stages)
+    fewest, most = 0, max(part_cost.layer_counts)
+    if not fits(_recomputing(pipeline, part_cost, most, use_plan_times), cost):
+        return pipeline
+    while most - fewest > 1:
+        middle = (fewest + most) // 2
+        if fits(_recomputing(pipeline, part_cost, middle, use_plan_times), cost):
+            most = middle
+        else:
+            fewest = middle
+    return _recomputing(pipeline, part_cost, most, use_plan_times)
+
+
+def _recomputing(
+    pipeline: Pipeline, part_cost: PipelineCost, fewest: int, use_plan_times: bool
+) -> Pipeline:
+    """At least so many layers of every chunk on every model stage are recomputed."""
+    chunks = []
+    for chunk in pipeline.chunks:
+        planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
+        time = part_cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
+        layer_ms = part_cost.layer_forward_ms(time.forward_ms)
+        if use_plan_times:
+            layer_share_ms = chunk.predicted_forward_ms / max(part_cost.layer_counts)
+            layer_ms = chunk.predicted_layer_forward_ms or layer_share_ms
+        chunks.append(
+            replace(
+                chunk,
+                checkpoint_layers=tuple(
+                    max(count, min(fewest, layers))
+                    for count, layers in zip(planned, part_cost.layer_counts, strict=True)
+                ),
+                predicted_layer_forward_ms=layer_ms,
+            )
+        )
+    return replace(pipeline, chunks=tuple(chunks))
+
+
+def _plain(pipeline: Pipeline, cost: PipelineCost | None, use_plan_times: bool) -> Pipeline:
+    """The same chunks in 1F1B order, one part of the model a stage."""
+    parts = pipeline.virtual_stages
+    bare = replace(pipeline, order=(), schedule="1f1b", virtual_stages=1)
+    if parts == 1:
+        return bare
+    share = 1.0 / parts if cost is None else _share(cost, virtual_cost(cost, parts))
+    return replace(
+        bare,
+        chunks=tuple(
+            replace(
+                chunk,
+                **_times(chunk, None if use_plan_times else cost, 1 / share),
+                checkpoint_layers=tuple(
+                    sum(chunk.checkpoint_layers[stage :: pipeline.stages])
+                    for stage in range(pipeline.stages if chunk.checkpoint_layers else 0)
+                ),
+            )
+            for chunk in pipeline.chunks
+        ),
+    )
+
+
+def _share(stage_cost: PipelineCost, part: PipelineCost) -> float:
+    """What a virtual stage takes of a stage's time: that of the one of most layers."""
+    return max(part.layer_counts) / max(stage_cost.layer_counts)
+
+
+def _times(chunk: Chunk, cost: PipelineCost | None, share: float) -> dict[str, Any]:
+    """Times of a chunk on a stage of ``cost``, else such a share of those it has."""
+    if cost is None:
+        return {
+            "predicted_forward_ms": chunk.predicted_forward_ms * share,
+            "predicted_backward_ms": chunk.predicted_backward_ms * share,
+            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms * share,
+        }
+    time = cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
+    return {
+        "predicted_forward_ms": time.forward_ms,
+        "predicted_backward_ms": time.backward_ms,
+        "predicted_all_to_all_ms": time.all_to_all_ms,
+        "predicted_layer_forward_ms": (
+            cost.layer_forward_ms(time.forward_ms) if chunk.predicted_layer_forward_ms else 0.0
+        ),
+    }
+
+
+def _searched(pipeline: Pipeline, cost: PipelineCost | None, budget: int) -> Pipeline | None:
+    holds = None if cost is None else chunk_bytes(pipeline, cost)
+    room = None
+    if cost is not None:
+        room = [cost.capacity_bytes(stage) for stage in range(pipeline.stages)]
+    sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
+    searched = search_orders(
+        shape_of(pipeline), durations_ms(pipeline), sends, holds, room, budget=budget
+    )
+    if searched is None:
+        return None
+    return replace(pipeline, order=coded(searched.orders, pipeline))
+
+
+def _interleaved(
+    pipeline: Pipeline, cost: PipelineCost | None, parts: int, use_plan_times: bool
+) -> Pipeline | None:
+    counts, part_cost, share = None, cost, 1.0 / parts
+    if cost is not None:
+        layers = sum(cost.layer_counts)
+        if pipeline.stages * parts > layers:
+            return None
+        part_cost = virtual_cost(cost, parts)
+        counts, share = part_cost.layer_counts, _share(cost, part_cost)
+    chunks = tuple(
+        replace(
+            chunk,
+            **_times(chunk, None if use_plan_times else part_cost, share),
+            checkpoint_layers=_divided(chunk.checkpoint_layers, counts, parts),
+        )
+        for chunk in pipeline.chunks
+    )
+    return replace(pipeline, chunks=chunks, schedule="interleaved", virtual_stages=parts)
+
+
+def _divided(
+    checkpoint_layers: Sequence[int], counts: Sequence[int] | None, parts: int
+) -> tuple[int, ...]:
+    """Recomputed layers of each stage, shared out over its virtual stages."""
+    if not checkpoint_layers:
+        return ()
+    stages = len(checkpoint_layers)
+    shared = []
+    for part in range(parts):
+        for stage, recomputed in enumerate(checkpoint_layers):
+            share, rest = divmod(recomputed, parts)
+            count = share + (part < rest)
+            shared.append(count if counts is None else min(count, counts[part * stages + stage]))
+    return tuple(shared)

@@ -1,0 +1,297 @@
+"""Stage-aware chunk-level checkpointing: how many layers each backward recomputes.
+
+InfiniPipe section III-C, eqs. 15-20, on arrays. A backward that recomputes c layers
+delays the other stages by as much. So these may recompute c layers at no further cost
+in the backwards that run at the same step of the schedule. Those lie on a diagonal:
+place b of the backward order, on a stage that s stages follow, has the count of
+diagonal b + s. With n chunks and d stages there are n + d - 1 counts C in place of n d,
+and recomputing takes the time of one layer times their sum. The integer programme is
+
+    min Σ C,  0 <= C <= layers of a stage,  and on every stage at every step
+    Σ over live chunks (stored - saved · C on its diagonal) <= capacity
+
+A chunk is live whose forward has run and whose backward has not (eqs. 6-7). Rows after
+the last forward are left out: what is live then was live before.
+
+* :func:`exact` solves it.
+* :func:`quick` sweeps the steps and gives what is missing to few diagonals, by several
+  rules. Then it takes away what later counts made superfluous, and trades counts for
+  fewer. It takes a fraction of a millisecond, so that the grouping can ask for the
+  price of every group.
+* :func:`fast` is the default of plans. It also rounds the relaxation in the same way.
+  Where that proves nothing best and the case is small, it asks the solver.
+
+Deviations: the paper prints no coefficients (the body of its algorithm 2); ``stored``
+and ``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it
+is HiGHS. Where stages have unequal layers a diagonal counts at most those of the
+smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "CheckpointProblem",
+    "Solution",
+    "exact",
+    "fast",
+    "fits",
+    "lp_bound",
+    "peak_bytes",
+    "quick",
+    "rough",
+    "rows",
+]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+#: The share of a stage's memory that the rounding of sums may take.
+SLACK = 1e-9
+#: How near to a whole number a solver's value is one.
+_NEAR = 1e-6
+#: Which diagonal takes what is missing: the one that stays live longest, the one that
+#: saves most a layer, the one that gives most of what is missing anywhere.
+_RULES = 3
+#: What HiGHS says of a programme that it has solved, and of one without a solution.
+_OPTIMAL, _INFEASIBLE = 0, 2
+#: Rounds of trades.
+_TRADES = 3
+#: Diagonals up to which the default asks the solver, and nodes of its search at most.
+_SMALL = 28
+_NODES = 500
+
+
+@dataclass(frozen=True)
+class CheckpointProblem:
+    """Chunks [n] in forward order on stages [d], all memory in bytes per rank.
+
+    ``stored`` [d, n] are the activations of a chunk on a stage without recomputing,
+    ``saved`` [n] what each recomputed layer of it saves, ``capacity`` [d] the memory of
+    a stage for activations, ``layers`` the most that a diagonal may count. ``backward``
+    [n] are chunks in backward order, ``longest_split`` is N_split.
+    """
+
+    stored: Floats
+    saved: Floats
+    capacity: Floats
+    layers: int
+    backward: Integers
+    longest_split: int
+
+    @property
+    def stages(self) -> int:
+        return len(self.capacity)
+
+    @property
+    def chunks(self) -> int:
+        return len(self.saved)
+
+    @property
+    def diagonals(self) -> int:
+        return self.chunks + self.stages - 1
+
+    @property
+    def position(self) -> Integers:
+        """Each chunk's place [n] in the backward order (f2b of the paper)."""
+        positions = np.empty_like(self.backward)
+        positions[self.backward] = np.arange(len(self.backward))
+        return positions
+
+    def counts(self, diagonals: Integers) -> Integers:
+        """Layers [d, n] that each stage recomputes of each chunk (eq. 16)."""
+        after = np.arange(self.stages)[::-1]
+        layers: Integers = diagonals[self.position[None, :] + after[:, None]]
+        return layers
+
+
+def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
+    """The programme's rows: coefficients [r, n + d - 1] and what they must reach [r].
+
+    Rows that hold without recomputing are left out.
+    """
+    coefficients, needed = [np.empty((0, problem.diagonals))], [np.empty(0)]
+    order = np.arange(problem.chunks)
+    for stage in range(problem.stages):
+        after, warm, steps = _steps(problem, stage)
+        live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
+        missing = live @ problem.stored[stage] - problem.capacity[stage]
+        broken = missing > SLACK * problem.capacity[stage]
+        matrix = np.zeros((np.count_nonzero(broken), problem.diagonals))
+        matrix[:, problem.position + after] = live[broken] * problem.saved
+        coefficients.append(matrix)
+        needed.append(missing[broken])
+    return np.concatenate(coefficients), np.concatenate(needed)
+
+
+def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
+    """The most bytes [d] that each stage holds at once.
+
+    ``layers`` [d, n] are recomputed of each chunk on each stage.
+    """
+    remaining = problem.stored - problem.saved * np.broadcast_to(layers, problem.stored.shape)
+    none = np.zeros((problem.stages, 1))
+    begun = np.concatenate([none, np.cumsum(remaining, axis=1)], axis=1)
+    ended = np.concatenate([none, np.cumsum(remaining[:, problem.backward], axis=1)], axis=1)
+    peaks = np.empty(problem.stages)
+    for stage in range(problem.stages):
+        _, warm, steps = _steps(problem, stage)
+        live = begun[stage, np.minimum(warm + steps + 1, problem.chunks)] - ended[stage, steps]
+        peaks[stage] = live.max()
+    return peaks
+
+
+def fits(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> bool:
+    """Whether every stage has the memory for what it holds at every step."""
+    return bool(np.all(peak_bytes(problem, layers) <= problem.capacity * (1 + SLACK)))
+
+
+def lp_bound(problem: CheckpointProblem) -> float:
+    """Σ C of the relaxation, infinite where no counts suffice."""
+    relaxed = _relaxed(problem)
+    return math.inf if relaxed is None else float(relaxed.sum())
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Counts of the diagonals [n + d - 1] and what no counts are proven to be below."""
+
+    counts: Integers
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """What the sum may be above the least one, relative to it: 0 where proven."""
+        return max(0.0, float(self.counts.sum()) / self.bound - 1) if self.bound else 0.0
+
+
+def exact(
+    problem: CheckpointProblem, gap: float = 0.0, most_nodes: int | None = None
+) -> Solution | None:
+    """The counts with the least sum; None where none suffice.
+
+    The paper's programme, by HiGHS, to a relative ``gap`` or until its search has seen
+    so many nodes, which are counted so that the same problem has the same counts
+    everywhere. Where that ends it, counts are never more than those of :func:`quick`.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    matrix, needed = rows(problem)
+    if not len(needed):
+        return Solution(np.zeros(problem.diagonals, dtype=np.int64), 0.0)
+    scale = problem.saved.max()
+    options: Any = {"mip_rel_gap": gap}
+    if most_nodes is not None:
+        options["node_limit"] = most_nodes
+    result: Any = milp(
+        np.ones(problem.diagonals),
+        integrality=np.ones(problem.diagonals, dtype=np.int64),
+        bounds=Bounds(0, problem.layers),
+        constraints=LinearConstraint(matrix / scale, needed / scale, np.inf),
+        options=options,
+    )
+    counts = None
+    if result.x is not None:
+        # The solver forgives a millionth of a row, which the sweep mends.
+        counts = _swept(problem, np.round(result.x).astype(np.int64), 0)
+    if result.status != _OPTIMAL and result.status != _INFEASIBLE:
+        counts = _smallest([counts, quick(problem)])
+    if counts is None:
+        return None
+    bound = result.mip_dual_bound
+    proven = bound is not None and math.isfinite(bound)
+    return Solution(counts, math.ceil(bound - _NEAR) if proven else lp_bound(problem))
+
+
+def rough(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] by one rule without trades; None where none suffice."""
+    return _swept(problem, np.zeros(problem.diagonals, dtype=np.int64), 0, trades=0)
+
+
+def quick(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] with a small sum, by no solver; None where none suffice."""
+    nothing = np.zeros(problem.diagonals, dtype=np.int64)
+    counts = _swept(problem, nothing, 0)
+    if counts is None or not counts.any():
+        return counts
+    return _smallest([counts, *(_swept(problem, nothing, rule) for rule in range(1, _RULES))])
+
+
+def fast(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] with the least sum found soon; None where none suffice.
+
+    Small cases are solved exactly.
+    """
+    counts = quick(problem)
+    if counts is None or not counts.any():
+        return counts
+    relaxed = _relaxed(problem)
+    assert relaxed is not None  # the relaxation holds whatever whole counts hold
+    start = np.floor(relaxed + _NEAR).astype(np.int64)
+    rounded = (_swept(problem, start, rule) for rule in range(_RULES))
+    counts = _smallest([counts, *rounded])
+    assert counts is not None
+    proven = counts.sum() <= math.ceil(relaxed.sum() - _NEAR)
+    if proven or problem.diagonals > _SMALL:
+        return counts
+    solved = exact(problem, most_nodes=_NODES)
+    return _smallest([counts, None if solved is None else solved.counts])
+
+
+def _smallest(candidates: Iterable[Integers | None]) -> Integers | None:
+    """The counts with the least sum, the first of equals."""
+    return min((counts for counts in candidates if counts is not None), key=np.sum, default=None)
+
+
+def _swept(
+    problem: CheckpointProblem, start: Integers, rule: int, trades: int = _TRADES
+) -> Integers | None:
+    # Compiled code is loaded by who plans.
+    from railx.planning.pipeline.kernels import sweep
+
+    counts = start.copy()
+    enough = sweep(
+        problem.stored,
+        problem.saved,
+        problem.capacity,
+        problem.layers,
+        problem.backward,
+        problem.longest_split,
+        rule,
+        SLACK,
+        trades,
+        counts,
+    )
+    return counts if enough else None
+
+
+def _steps(problem: CheckpointProblem, stage: int) -> tuple[int, int, Integers]:
+    """Stages after this one, its forwards before the first pair, and its steps."""
+    after = problem.stages - 1 - stage
+    warm = min(after + problem.longest_split - 1, problem.chunks)
+    return after, warm, np.arange(max(problem.chunks - warm, 1))
+
+
+def _relaxed(problem: CheckpointProblem) -> Floats | None:
+    """C of the relaxation; None where no counts suffice."""
+    from scipy.optimize import linprog
+
+    matrix, needed = rows(problem)
+    if not len(needed):
+        return np.zeros(problem.diagonals)
+    scale = problem.saved.max()
+    result: Any = linprog(
+        np.ones(problem.diagonals),
+        A_ub=-matrix / scale,
+        b_ub=-needed / scale,
+        bounds=(0, problem.layers),
+        method="highs",
+    )
+    return None if result.x is None else np.asarray(result.x)

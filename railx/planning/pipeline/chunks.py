@@ -1,0 +1,290 @@
+"""InfiniPipe's sequence processor (Algorithm 1): long sequences cut, short ones packed.
+
+One mesh of equal time cuts all long sequences; short ones fill up their last slices and
+chunks of their own. The paper prints the algorithm without the mesh's formula. Here the
+cuts x_i of the longest sequence solve w(x_i) = (i/K) w(L). The work of a prefix is
+w(x) = a x² + g x, with g the linear cost of a token including its all-to-all. It
+depends on positions alone, so that the same cuts are of equal time in every sequence.
+
+Deviations, all of them in :func:`cut_and_pack` with ``chunking`` ``balanced``:
+
+* where no chunk has time for a short sequence, a new chunk is opened. The paper raises
+  the time target, which lengthens the slowest chunk for good; ``published`` does so;
+* a sequence joins the fullest chunk that still takes it (best fit in time). The paper
+  walks chunks by time per token;
+* the limit of tokens is the caller's. The paper's is the mesh's longest slice. Short
+  sequences cost less per token than long ones, so that this limit leaves chunks of
+  short ones far below the time of a slice.
+
+``even`` is the paper's ablation: slices of equal tokens, and chunks filled up to as
+many tokens, whatever time they take.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.planning.format.parts import Slice
+from railx.planning.packing import Lengths
+from railx.workload.pipeline_cost import PipelineCost
+
+__all__ = [
+    "Chunked",
+    "Chunking",
+    "cut_and_pack",
+    "even_mesh",
+    "join",
+    "longest_slice",
+    "mesh",
+    "share_among_replicas",
+]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+#: How sequences become chunks: as described above.
+Chunking = Literal["balanced", "published", "even"]
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """A batch in chunks, those of one cut sequence neighbours, longest sequences first.
+
+    Slices [m] in order of their chunks: the sequence's row in the corpus, its length,
+    where the slice starts and stops, and its chunk. Chunks [n]: tokens, times in ms on
+    one stage, whether it is one slice of a cut sequence (``split``), and ``count``, how
+    many chunks its cut sequence has (1 for whole ones).
+    """
+
+    cuts: tuple[int, ...]
+    sequence: Integers
+    length: Integers
+    start: Integers
+    stop: Integers
+    chunk: Integers
+    tokens: Integers
+    forward_ms: Floats
+    backward_ms: Floats
+    all_to_all_ms: Floats
+    split: npt.NDArray[np.bool_]
+    count: Integers
+
+    @property
+    def chunks(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def total_ms(self) -> Floats:
+        """Forward and backward time of each chunk [n]."""
+        return self.forward_ms + self.backward_ms
+
+    @property
+    def longest_over_mean(self) -> float:
+        """Time of the longest chunk over the mean: 1 where all are equal."""
+        return float(self.total_ms.max() / self.total_ms.mean())
+
+    @cached_property
+    def run_start(self) -> Integers:
+        """The first chunk [n] of each one's cut sequence, its own where none is cut."""
+        starts, start, counts = [], 0, self.count.tolist()
+        while start < len(counts):
+            starts += [start] * counts[start]
+            start += counts[start]
+        return np.array(starts, dtype=np.int64)
+
+    @cached_property
+    def _first(self) -> Integers:
+        return np.searchsorted(self.chunk, np.arange(self.chunks + 1))
+
+    def slices(self, chunk: int) -> tuple[Slice, ...]:
+        """What a chunk holds."""
+        span = slice(int(self._first[chunk]), int(self._first[chunk + 1]))
+        parts = (self.sequence, self.start, self.stop, self.length)
+        return tuple(
+            Slice(*fields) for fields in zip(*(part[span].tolist() for part in parts), strict=True)
+        )
+
+
+def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) -> list[int]:
+    """Cut positions in tokens, ascending, for slices of equal time.
+
+    They divide a sequence of ``length`` tokens into up to ``slices`` slices. Positions
+    are rounded to the alignment; those that coincide or reach the end are left out.
+    """
+    quadratic, linear = cost.quadratic_ms, cost.linear_ms
+    work = quadratic * length**2 + linear * length
+    cuts = []
+    for index in range(1, slices):
+        target = work * index / slices
+        # The positive root of a x² + g x = target, in a form that holds for a = 0.
+        position = 2 * target / (linear + math.sqrt(linear**2 + 4 * quadratic * target))
+        cuts.append(round(position / alignment_tokens) * alignment_tokens)
+    return sorted({cut for cut in cuts if 0 < cut < length})
+
+
+def even_mesh(length: int, slices: int, alignment_tokens: int) -> list[int]:
+    """Cut positions in tokens for slices of equal length, aligned upwards."""
+    width = -(-length // (slices * alignment_tokens)) * alignment_tokens
+    return list(range(width, length, width))
+
+
+def cut_and_pack(
+    sequences: Lengths,
+    lengths: Lengths,
+    cuts: list[int],
+    most_tokens: int,
+    cost: PipelineCost,
+    chunking: Chunking = "balanced",
+    beside_tails: bool = True,
+) -> Chunked | None:
+    """Split, hybrid and batched chunks of ``sequences``, longest first.
+
+    ``sequences`` are corpus rows [n] with ``lengths`` [n]; ``cuts`` come from
+    :func:`mesh` for the longest sequence. ``most_tokens`` is the hard limit of a chunk;
+    the soft one is the time of the slowest slice of the longest sequence.
+    ``beside_tails`` false keeps tails alone, which holds fewer tokens at once. None
+    where a slice is over ``most_tokens``.
+    """
+    order = np.lexsort((sequences, -lengths))
+    rows, tokens = sequences[order], lengths[order]
+    edges = np.array([0, *cuts, tokens[0]], dtype=np.int64)
+    widths = np.diff(edges)
+    if widths.max() > most_tokens:
+        return None
+    constant = cost.chunk_constant_ms
+    inner = _slice_ms(edges[:-1], widths, cost)
+    # Long sequences come first.
+    inner_cuts = np.searchsorted(edges[1:-1], tokens, side="left")
+    cut = int(np.count_nonzero(inner_cuts))
+    counts = inner_cuts[:cut] + 1
+    tail_start = edges[inner_cuts[:cut]]
+    tail_tokens = tokens[:cut] - tail_start
+    short = tokens[cut:]
+    opened = (tail_tokens, _slice_ms(tail_start, tail_tokens, cost) + constant)
+    if not beside_tails:
+        opened = (tail_tokens[:0], opened[1][:0])
+    time_limit = math.inf if chunking == "even" else float(inner.max()) + constant
+    # Compiled code is loaded by who plans.
+    from railx.planning.pipeline.kernels import pack
+
+    bin_of, bins = pack(
+        short,
+        _slice_ms(np.zeros_like(short), short, cost),
+        opened[0],
+        opened[1],
+        constant,
+        time_limit,
+        most_tokens,
+        {"balanced": 0, "published": 1, "even": 2}[chunking],
+    )
+    owner = np.repeat(np.arange(cut), counts)
+    nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return join(tuple(cuts), rows, tokens, owner, edges[nth], bin_of, bins, len(opened[0]), cost)
+
+
+def join(
+    cuts: tuple[int, ...],
+    rows: Lengths,
+    tokens: Lengths,
+    owner: Integers,
+    start: Integers,
+    bin_of: Integers,
+    bins: int,
+    tails: int,
+    cost: PipelineCost,
+) -> Chunked:
+    """Slices of cut sequences and packed whole ones as chunks.
+
+    Sequences [n] are the corpus' ``rows`` of so many ``tokens``, cut ones first. Slices
+    [m] of these are a chunk each: ``owner`` is their sequence, ``start`` where they
+    begin. The others are in bins [n - cut], of which the first ``tails`` are the last
+    chunks of the cut sequences.
+    """
+    cut = len(tokens) - len(bin_of)
+    counts = np.bincount(owner, minlength=cut).astype(np.int64)
+    ends = np.cumsum(counts)
+    stop = np.append(start, 0)[1:]
+    stop[ends - 1] = tokens[:cut]
+    chunk_of_bin = np.concatenate([ends[:tails] - 1, len(owner) + np.arange(bins - tails)])
+    position = np.concatenate([owner, np.arange(cut, len(tokens))])
+    chunk = np.concatenate([np.arange(len(owner)), chunk_of_bin.astype(np.int64)[bin_of]])
+    by_chunk = np.lexsort((position, chunk))
+    return _chunked(
+        cuts,
+        rows[position][by_chunk],
+        tokens[position][by_chunk],
+        np.concatenate([start, np.zeros_like(bin_of)])[by_chunk],
+        np.concatenate([stop, tokens[cut:]])[by_chunk],
+        chunk[by_chunk],
+        np.concatenate([np.repeat(counts, counts), np.ones(bins - tails, dtype=np.int64)]),
+        cost,
+    )
+
+
+def _chunked(
+    cuts: tuple[int, ...],
+    sequence: Integers,
+    length: Integers,
+    start: Integers,
+    stop: Integers,
+    chunk: Integers,
+    count: Integers,
+    cost: PipelineCost,
+) -> Chunked:
+    """Slices in chunks, with what each chunk takes."""
+    chunks = len(count)
+    empty = cost.chunk_time_ms([])
+    parts = cost.slice_times_ms(start, stop - start)
+    constants = (empty.forward_ms, empty.backward_ms, empty.all_to_all_ms)
+    forward, backward, exchange = (
+        np.asarray(np.bincount(chunk, part, chunks) + constant, dtype=np.float64)
+        for part, constant in zip(parts, constants, strict=True)
+    )
+    alone = np.bincount(chunk, minlength=chunks) == 1
+    partial = np.bincount(chunk, (stop - start) < length, chunks) > 0
+    return Chunked(
+        cuts,
+        sequence,
+        length,
+        start,
+        stop,
+        chunk,
+        np.bincount(chunk, stop - start, chunks).astype(np.int64),
+        forward,
+        backward,
+        exchange,
+        alone & partial,
+        count,
+    )
+
+
+def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
+    """Positions [.] for each replica, longest sequence first.
+
+    Each goes to the replica with the least work so far.
+    """
+    forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
+    work, busy = forward + backward, np.zeros(replicas)
+    shared: list[list[int]] = [[] for _ in range(replicas)]
+    for position in np.argsort(-lengths, kind="stable").tolist():
+        chosen = int(np.argmin(busy))
+        shared[chosen].append(position)
+        busy[chosen] += work[position]
+    return [np.array(positions, dtype=np.int64) for positions in shared]
+
+
+def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Floats:
+    """Forward and backward time of slices [n], without constants."""
+    forward, backward, _ = cost.slice_times_ms(contexts, tokens)
+    return forward + backward
+
+
+def longest_slice(cuts: list[int], length: int) -> int:
+    """Tokens of the longest slice that ``cuts`` make of ``length`` tokens."""
+    return max(stop - start for start, stop in pairwise([0, *cuts, length]))

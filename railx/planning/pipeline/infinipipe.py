@@ -1,0 +1,977 @@
+"""Elastic pipelines of split, hybrid and batched chunks (InfiniPipe).
+
+For numbers of slices K up to a limit the sequence processor (``chunks``) makes chunks
+of about equal time. They form one 1F1B pipeline, longest sequences first, or several
+one after another (the paper's grouping programme, eq. 14, over classes of equal chunk
+count). A group costs what it takes to fill and drain it, and what recomputing takes
+(``checkpoints``). Both are weighed together: one pipeline more fills and drains once
+more, but its window is narrower. Candidates are compared by what the simulation says of
+the pipelines that they are grouped into, the best are grouped once more by simulated
+times, and the plan with the least simulated time wins.
+
+Deviations from the paper:
+
+* the token limit of a chunk is searched beside K. The paper takes the mesh's longest
+  slice, which leaves chunks of short sequences far below the time of a slice;
+* plans whose longest chunk is within ``most_over_mean`` of the mean come first, where
+  that costs less than 5 %;
+* the grouping prices recomputing by a quick method; the groups that are chosen are
+  solved again (``fast``, or the paper's programme with ``checkpointing: exact``);
+* where two sequences of one chunk count do not fit together, cut sequences are grouped
+  one by one; where short sequences do not fit beside tails, tails stay alone;
+* several data-parallel replicas may share a batch, each planned by itself;
+* ``chunking: best`` also tries the chunks of the planners that are compared with this
+  one (``fixed_chunks``, ``dyna_pipe``), under their recomputation and under its own, so
+  that it is never slower than they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.effort import Cost, Costs
+from railx.planning.format.occupancy import fits
+from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
+from railx.planning.packing import Lengths
+from railx.planning.pipeline import checkpoints
+from railx.planning.pipeline.best_schedule import (
+    CANDIDATE_SCHEDULES,
+    TRAINABLE_SCHEDULES,
+    ScheduleChoice,
+    best_batch,
+    with_schedule,
+)
+from railx.planning.pipeline.checkpoints import CheckpointProblem
+from railx.planning.pipeline.chunk_rules import FixedChunkSettings, spread
+from railx.planning.pipeline.chunks import (
+    Chunked,
+    Chunking,
+    cut_and_pack,
+    even_mesh,
+    longest_slice,
+    mesh,
+    share_among_replicas,
+)
+from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
+from railx.planning.pipeline.fixed_chunks import FixedChunks, fixed_chunks
+from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.progress import counted
+from railx.settings import AtLeast, PowerOfTwo
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import ChunkTime
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+
+__all__ = [
+    "PIPELINE",
+    "Checkpointing",
+    "PipelineSchedule",
+    "PipelineSettings",
+    "checkpoint_problem",
+    "plan_pipeline_batch",
+]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+#: What is recomputed: as much as memory asks for, everything, or nothing.
+Checkpointing = Literal["adaptive", "exact", "full", "none"]
+#: The order of passes: a schedule, an order that is searched for, or the fastest.
+PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
+
+#: Token limits that are tried for each K, as powers between the longest slice and what
+#: short sequences of a slice's time hold.
+_TOKEN_LIMITS = 8
+#: Families of candidates of which every one is grouped and simulated, at most, and how
+#: far above the best family's their times may be.
+_MAX_FAMILIES = 5
+_NEAR_BEST = 1.015
+#: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
+_MAX_SLOWDOWN_FOR_BALANCE = 0.05
+#: Pipelines whose division and recomputation are mended; half where a plan is known.
+_CANDIDATES_TO_REFINE = 6
+#: What solving them thoroughly may gain, beyond which nobody tries.
+_SOLVING_GAIN = 1.005
+#: How counts of recomputed layers are found: as they are priced, or with more care.
+_Care = Literal["rough", "quick", "thorough"]
+_METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
+    "rough": checkpoints.rough,
+    "quick": checkpoints.quick,
+    "thorough": checkpoints.fast,
+}
+
+
+@dataclass(frozen=True)
+class PipelineSettings(PlannerBase):
+    """Pipelines of split, packed and mixed chunks (InfiniPipe).
+
+    The number of slices of the longest sequence with the least simulated time is taken.
+    """
+
+    planner: Literal["pipeline"]
+    """Which planner it is."""
+
+    stages: Annotated[int, AtLeast(1)]
+    """Stages of a replica."""
+
+    replicas: Annotated[int, AtLeast(1)]
+    """Replicas that share a batch."""
+
+    sequence_parallel_degree: Annotated[int, PowerOfTwo()]
+    """Ranks of each stage, which share the tokens of a chunk."""
+
+    most_slices: Annotated[int, AtLeast(1)]
+    """Most slices of equal time into which the longest sequence is cut."""
+
+    alignment_tokens: Annotated[int, AtLeast(1)]
+    """Tokens of which every cut is a multiple."""
+
+    chunking: Chunking | Literal["best"] = "balanced"
+    """How sequences become chunks. ``balanced``: slices of equal time, and a new chunk
+    where none has time left. ``published``: as the paper prints it, raising the time
+    instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
+    ablation. ``best``: balanced ones or those of Seq1F1B, DAPPLE, ChunkFlow, SlimPipe
+    or DynaPipe, whichever are fastest.
+    """
+
+    checkpointing: Checkpointing = "adaptive"
+    """Layers that are recomputed. ``adaptive``: as few as memory allows, by a fast
+    method; ``exact``: by the paper's integer programme; ``full``: all of them;
+    ``none``: none, so that memory decides between pipelines alone.
+    """
+
+    exact_nodes: Annotated[int, AtLeast(1)] = 2000
+    """Nodes of the integer programme's search at most, for each pipeline, with
+    ``checkpointing: exact``. What that leaves open is in the plan's account
+    (``checkpoint_gap``)."""
+
+    schedule: PipelineSchedule = "1f1b"
+    """The order in which stages run their passes: a schedule by name, ``searched`` for
+    one of our own, ``best`` for the fastest of them that memory holds, or
+    ``best_trained`` for the fastest that the training runtime runs. Chunks and
+    recomputed layers are chosen for the paper's, ``1f1b``.
+    """
+
+    most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
+    """Longest over mean chunk time of the plans that come first, unless that costs more
+    than 5 % of the time; null, and with ``chunking: best``: the least time decides.
+    """
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "exact_nodes": Cost(1e-3) * self.exact_nodes,
+        }
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A pipeline of neighbouring chunks.
+
+    With the layers [d, n] that are recomputed, the sum of their diagonals, and what the
+    exact programme has left open of that.
+    """
+
+    first: int
+    end: int
+    layers: Integers
+    diagonals: int
+    gap: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Recomputation:
+    """Σ C, what makes the layers [d, n] of it, what the exact programme left open."""
+
+    total: int
+    layers: Callable[[], Integers]
+    gap: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Division:
+    """Chunks and where pipelines of them begin and end.
+
+    With the price of eq. 14 and the time of the simulation, both in ms.
+    """
+
+    chunked: Chunked
+    bounds: tuple[int, ...]
+    closed_form_ms: float
+    simulated_ms: float
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """Chunks in pipelines, their time, and the name of how they were made."""
+
+    chunked: Chunked
+    groups: tuple[_Group, ...]
+    simulated_ms: float = math.inf
+    chunking: str = "balanced"
+
+
+def plan_pipeline_batch(
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int | None = None,
+) -> PipelineBatch:
+    """Plan one batch for ``settings.replicas`` pipelines side by side.
+
+    ``context`` is the most tokens that a sequence may have; None: that of the batch.
+    PlanError where a sequence fits no pipeline or a stage's memory holds no chunks; it
+    names the sequence, or the stage and the key.
+    """
+    if len(batch.lengths) < settings.replicas:
+        raise PlanError(
+            f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the"
+            " sequences of a batch"
+        )
+    longest = context or int(batch.lengths.max())
+    planned = _planned(iteration, batch, settings, cost, longest)
+    if settings.chunking == "best":
+        limit_ms = math.inf if planned is None else planned.predicted_ms
+        planned = _with_sorted_micro_batches(iteration, batch, settings, cost, limit_ms) or planned
+    if planned is None:
+        tried = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
+        raise _refusal(batch, tried, cost)
+    return _scheduled(planned, settings, cost)
+
+
+def _planned(
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
+) -> PipelineBatch | None:
+    """The batch in 1F1B order, each replica by itself; None where one does not fit."""
+    pipelines: list[Pipeline] = []
+    groupings: list[_Grouping] = []
+    for replica, positions in enumerate(
+        share_among_replicas(batch.lengths, settings.replicas, cost)
+    ):
+        best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
+        if best is None:
+            return None
+        groupings.append(best)
+        pipelines += _pipelines(best, replica, cost)
+    account: dict[str, Any] = {
+        "chunking": [grouping.chunking for grouping in groupings],
+        "slices_of_the_longest": [int(grouping.chunked.count.max()) for grouping in groupings],
+        "longest_over_mean": [grouping.chunked.longest_over_mean for grouping in groupings],
+        "recomputed_diagonals": [
+            sum(group.diagonals for group in grouping.groups) for grouping in groupings
+        ],
+    }
+    if settings.checkpointing == "exact":
+        account["checkpoint_gap"] = [
+            max(group.gap for group in grouping.groups) for grouping in groupings
+        ]
+    return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
+
+
+def _with_sorted_micro_batches(
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    limit_ms: float,
+) -> PipelineBatch | None:
+    """The batch in DynaPipe's chunks, under its recomputation or ours.
+
+    None where it does not fit or takes the limit or more.
+    """
+    layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
+    shape = cost.shape
+    rule = FixedChunkSettings("dyna_pipe", shape.stages, shape.replicas, shape.degree, layers)
+    planned = plan_dyna_pipe_batch(iteration, batch, rule, cost)
+    if planned is None:
+        return None
+    pipelines, recomputed, over = [], [], []
+    for pipeline in planned.pipelines:
+        first, last = pipeline.chunks[0], pipeline.chunks[-1]
+        edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
+        work_ms = sum(
+            chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in pipeline.chunks
+        )
+        if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
+            return None
+        other, diagonals = _recomputing_less(pipeline, settings, cost)
+        pipelines.append(other)
+        recomputed.append(diagonals)
+        times = [chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in other.chunks]
+        over.append(max(times) * len(times) / sum(times))
+    replicas = range(shape.replicas)
+    account = {
+        "chunking": ["dyna_pipe" for _ in replicas],
+        "slices_of_the_longest": [1 for _ in replicas],
+        "longest_over_mean": over,
+        "recomputed_diagonals": recomputed,
+    }
+    planned = replace(planned, pipelines=tuple(pipelines), solver=account)
+    return planned if planned.predicted_ms < limit_ms else None
+
+
+def _recomputing_less(
+    pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
+) -> tuple[Pipeline, int]:
+    """With the layers that our method recomputes where that is faster, and Σ C."""
+    planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
+    counts = _counts(checkpoint_problem(pipeline, cost), settings, cost, "thorough")
+    if counts is not None and any(map(any, planned_layers)):
+        chunks = tuple(
+            replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
+            for chunk, layers in zip(pipeline.chunks, counts.layers().T.tolist(), strict=True)
+        )
+        other = replace(pipeline, chunks=chunks)
+        if pipeline_ms(other) < pipeline_ms(pipeline):
+            return other, counts.total
+    return pipeline, sum(map(max, planned_layers))
+
+
+def _scheduled(
+    batch: PipelineBatch, settings: PipelineSettings, cost: PipelineCost
+) -> PipelineBatch:
+    """The batch under the schedule of the settings."""
+    if settings.schedule == "1f1b":
+        return batch
+    recompute = settings.checkpointing != "none"
+    if settings.schedule == "best" or settings.schedule == "best_trained":
+        among = CANDIDATE_SCHEDULES if settings.schedule == "best" else TRAINABLE_SCHEDULES
+        return best_batch(batch, cost, among, recompute=recompute)
+    changed = []
+    for index, pipeline in enumerate(batch.pipelines):
+        other = with_schedule(pipeline, settings.schedule, cost, recompute=recompute)
+        if other is None or not fits(other, cost):
+            raise PlanError(
+                f"planner.schedule: got {settings.schedule}, for which batch {batch.iteration},"
+                f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best,"
+                " best_trained"
+            )
+        changed.append(other)
+    return replace(batch, pipelines=tuple(changed))
+
+
+def checkpoint_problem(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
+    """What a pipeline of a plan keeps on each stage, and what recomputing saves."""
+    tokens = np.array([chunk.tokens for chunk in pipeline.chunks])
+    split = np.array([chunk.kind == "split" for chunk in pipeline.chunks])
+    return _problem(
+        tokens,
+        split,
+        np.array(backward_order(pipeline.chunks)),
+        longest_split(pipeline.chunks),
+        cost,
+    )
+
+
+def _problem(
+    tokens: Integers,
+    split: npt.NDArray[np.bool_],
+    backward: Integers,
+    most_chunks: int,
+    cost: PipelineCost,
+) -> CheckpointProblem:
+    stored, saved = _token_bytes(cost)
+    kind = split.astype(np.int64)
+    return CheckpointProblem(
+        stored=stored[:, kind] * tokens,
+        saved=saved[kind] * tokens,
+        capacity=np.array(cost.capacities, dtype=np.float64),
+        layers=min(cost.layer_counts),
+        backward=backward,
+        longest_split=most_chunks,
+    )
+
+
+@lru_cache(maxsize=8)
+def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
+    """What a token keeps on each stage [d, 2] and what a layer saves of it [2].
+
+    First of chunks that are not one slice of a cut sequence, then of those that are.
+    """
+    kinds = np.array([False, True])
+    stored = [cost.activation_bytes(1, kinds, stage) for stage in range(cost.shape.stages)]
+    return np.array(stored), np.asarray(cost.layer_saving_bytes(1, kinds), dtype=np.float64)
+
+
+def _best(
+    sequences: Lengths,
+    lengths: Lengths,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
+) -> _Grouping | None:
+    """The pipelines with the least simulated time; None where nothing fits memory."""
+    if settings.chunking != "best":
+        return _best_processed(sequences, lengths, settings, cost)
+    processed = _best_processed(sequences, lengths, settings, cost)
+    fixed = list(
+        fixed_chunks(
+            sequences, lengths, context, settings.most_slices, settings.alignment_tokens, cost
+        )
+    )
+    return _of_fixed_chunks(fixed, processed, settings, cost)
+
+
+def _best_processed(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouping | None:
+    """The best of chunks that the sequence processor makes."""
+    for beside_tails in (True, False):
+        families = list(_candidates(sequences, lengths, settings, cost, beside_tails))
+        limit = settings.most_over_mean or math.inf
+        balanced = [[c for c in family if c.longest_over_mean <= limit] for family in families]
+        others = [[c for c in family if c.longest_over_mean > limit] for family in families]
+        best = _fastest(balanced, settings, cost)
+        share = 1.0 if settings.chunking == "best" else 1 - _MAX_SLOWDOWN_FOR_BALANCE
+        incumbent_ms = math.inf if best is None else best.simulated_ms * share
+        other = _fastest(others, settings, cost, incumbent_ms)
+        if other is not None and other.simulated_ms < incumbent_ms:
+            best = other
+        if best is not None:
+            name = "balanced" if settings.chunking == "best" else settings.chunking
+            return replace(best, chunking=name)
+    return None
+
+
+def _time_of(grouped: _Grouping | _Division) -> float:
+    return grouped.simulated_ms
+
+
+def _of_fixed_chunks(
+    fixed: list[FixedChunks], best: _Grouping | None, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouping | None:
+    """The best so far or, where they are faster, pipelines of chunks of fixed rules.
+
+    First under our recomputation and grouping, then under that of the rules, one
+    pipeline for all; what a bound rules out is left out.
+    """
+    names: dict[bytes, FixedChunks] = {}
+    for candidate in fixed:
+        names.setdefault(
+            candidate.chunked.chunk.tobytes() + candidate.chunked.start.tobytes(), candidate
+        )
+    limit_ms = math.inf if best is None else best.simulated_ms
+    fastest = _fastest(
+        [[candidate.chunked] for candidate in names.values()], settings, cost, limit_ms
+    )
+    if fastest is not None and fastest.simulated_ms < limit_ms:
+        name = next(
+            candidate.name for candidate in names.values() if candidate.chunked is fastest.chunked
+        )
+        best = replace(fastest, chunking=name)
+    bounds_ms = [_bound_ms(candidate.chunked, cost) for candidate in fixed]
+    for index in np.argsort(bounds_ms, kind="stable").tolist():
+        limit_ms = math.inf if best is None else best.simulated_ms
+        if bounds_ms[index] >= limit_ms:
+            break
+        best = _static(fixed[index], settings, cost, limit_ms) or best
+    return best
+
+
+def _static(
+    fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost, limit_ms: float
+) -> _Grouping | None:
+    """One pipeline that recomputes as few layers of every chunk as it can.
+
+    None where it does not fit or takes the limit or more.
+    """
+    chunked = fixed.chunked
+    every = np.array(cost.layer_counts)[:, None]
+    early = np.zeros(chunked.chunks, dtype=np.bool_)
+    if fixed.kept_chunks is not None:
+        index = np.arange(chunked.chunks) - chunked.run_start
+        early = index < chunked.count - fixed.kept_chunks
+    low, high = 0, int(every.sum())
+    if settings.checkpointing == "none":
+        high = 0
+        if early.any():
+            return None
+    elif settings.checkpointing == "full":
+        low = high
+    problem = _problem_of(chunked, 0, chunked.chunks, cost)
+
+    def layers(count: int) -> Integers:
+        return np.where(early, every, np.array(spread(count, cost))[:, None])
+
+    if not checkpoints.fits(problem, layers(high)):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if checkpoints.fits(problem, layers(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    counts = layers(high)
+    group = _Group(0, chunked.chunks, counts, int(counts.max(axis=0).sum()))
+    grouped = _Grouping(chunked, (group,), chunking=fixed.name)
+    simulated_ms = _simulated_ms(grouped, cost)
+    return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
+
+
+def _candidates(
+    sequences: Lengths,
+    lengths: Lengths,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    beside_tails: bool,
+) -> Iterator[list[Chunked]]:
+    """For every K the batch in chunks, by rising limits of tokens, none twice."""
+    chunking: Chunking = "balanced" if settings.chunking == "best" else settings.chunking
+    longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
+    tried: set[tuple[int, ...]] = set()
+    for slices in range(1, settings.most_slices + 1):
+        cuts = _cuts(longest, slices, settings, cost)
+        if tuple(cuts) in tried:
+            continue
+        tried.add(tuple(cuts))
+        packed: dict[bytes, Chunked] = {}
+        for most_tokens in _token_limits(cuts, longest, room, settings, cost):
+            chunked = cut_and_pack(
+                sequences, lengths, cuts, most_tokens, cost, chunking, beside_tails
+            )
+            if chunked is not None:
+                packed.setdefault(chunked.chunk.tobytes(), chunked)
+        yield list(packed.values())
+
+
+def _cuts(length: int, slices: int, settings: PipelineSettings, cost: PipelineCost) -> list[int]:
+    if settings.chunking == "even":
+        return even_mesh(length, slices, settings.alignment_tokens)
+    return mesh(length, slices, cost, settings.alignment_tokens)
+
+
+def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> Integers:
+    """The most layers [d, 1] that a stage may recompute."""
+    none = settings.checkpointing == "none"
+    stages = range(cost.shape.stages)
+    return np.array([[0 if none else cost.layers_of(stage)] for stage in stages])
+
+
+def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
+    """Tokens of a chunk that every stage holds alone, recomputing what may be."""
+    layers = _most_recomputed(settings, cost)[:, 0].tolist()
+    return min(
+        int(cost.capacity_bytes(stage) / cost.activation_bytes(1, False, stage, recomputed))
+        for stage, recomputed in enumerate(layers)
+    )
+
+
+def _token_limits(
+    cuts: list[int], longest: int, room: int, settings: PipelineSettings, cost: PipelineCost
+) -> list[int]:
+    """Most tokens of a chunk, ascending: the paper's, and more up to equal time."""
+    smallest = longest_slice(cuts, longest)
+    if smallest > room:
+        return []
+    first = cuts[0] if cuts else longest
+    slowest_ms = cost.quadratic_ms * first**2 + cost.linear_ms * first
+    most = min(room, int(slowest_ms / cost.linear_ms))
+    if settings.chunking not in ("balanced", "best") or most <= smallest:
+        return [smallest]
+    steps = np.geomspace(smallest, most, _TOKEN_LIMITS)
+    return sorted({int(step) for step in steps})
+
+
+def _bound_ms(chunked: Chunked, cost: PipelineCost) -> float:
+    """The time of one pipeline that recomputes nothing, whatever memory says."""
+    back: Floats = np.broadcast_to(chunked.backward_ms, (cost.shape.stages, chunked.chunks))
+    return _makespan_1f1b_ms(chunked, 0, chunked.chunks, back, cost)
+
+
+def _fastest(
+    families: list[list[Chunked]],
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    incumbent_ms: float = math.inf,
+) -> _Grouping | None:
+    """The fastest of the candidates by simulation, if below ``incumbent_ms``.
+
+    The time of one pipeline that recomputes nothing is a lower bound. In ascending
+    order of that bound, no candidate after the first that fits memory without
+    recomputing can be faster. Those before it are grouped while their bound is below
+    the incumbent: the first of every family, whose members differ little, then the
+    last, then all members of the best families.
+    """
+    ranked = sorted(
+        (_bound_ms(chunks, cost), which, index)
+        for which, family in enumerate(families)
+        for index, chunks in enumerate(family)
+    )
+    tried: list[_Division] = []
+    below: list[tuple[float, int, int]] = []
+    for bound_ms, which, index in ranked:
+        if bound_ms >= incumbent_ms:
+            break
+        if _fits_as_it_is(families[which][index], settings, cost):
+            chunked = families[which][index]
+            tried.append(_Division(chunked, (0, chunked.chunks), math.inf, bound_ms))
+            break
+        below.append((bound_ms, which, index))
+    ends: dict[int, tuple[int, int]] = {}
+    for _, which, index in below:
+        first, last = ends.get(which, (index, index))
+        ends[which] = (min(first, index), max(last, index))
+    best_of: dict[int, float] = {}
+    for turn in range(3):
+        enough_ms = _NEAR_BEST * min(best_of.values(), default=math.inf)
+        near = sorted(best_of, key=lambda which: best_of[which])[:_MAX_FAMILIES]
+        chosen = {
+            0: set(ends),
+            1: {which for which in ends if best_of.get(which, 0.0) <= _NEAR_BEST * enough_ms},
+            2: {which for which in near if best_of[which] <= enough_ms},
+        }[turn]
+        for bound_ms, which, index in below:
+            limit_ms = min(map(_time_of, tried), default=incumbent_ms)
+            if bound_ms >= limit_ms:
+                break
+            first, last = ends[which]
+            due = 0 if index == first else 1 if index == last else 2
+            if due == turn and which in chosen:
+                division = _group(families[which][index], settings, cost)
+                if division is not None:
+                    tried.append(division)
+                    time_ms = best_of.get(which, math.inf)
+                    best_of[which] = min(time_ms, division.simulated_ms)
+    return _best_solved(tried, settings, cost, incumbent_ms)
+
+
+def _best_solved(
+    tried: list[_Division], settings: PipelineSettings, cost: PipelineCost, incumbent_ms: float
+) -> _Grouping | None:
+    """The best of the fastest candidates after refinement.
+
+    Each is divided once more by simulated times and its recomputation lowered by a
+    quick method. The best is solved thoroughly where it is near ``incumbent_ms``.
+    """
+    most = _CANDIDATES_TO_REFINE if incumbent_ms == math.inf else _CANDIDATES_TO_REFINE // 2
+    best: tuple[_Grouping, _Division] | None = None
+    for candidate in sorted(tried, key=_time_of):
+        again = _group(candidate.chunked, settings, cost, simulated=True) or candidate
+        divided = min(again, candidate, key=_time_of)
+        most -= len(divided.bounds) - 1
+        if best is not None and most < 0:
+            break
+        for care in ("quick", "rough"):
+            solved = _solved(divided, settings, cost, care)
+            if best is None or solved.simulated_ms < best[0].simulated_ms:
+                best = solved, divided
+    if best is None or best[0].simulated_ms > _SOLVING_GAIN * incumbent_ms:
+        return None if best is None else best[0]
+    return min(_solved(best[1], settings, cost, "thorough"), best[0], key=_time_of)
+
+
+def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> bool:
+    """Whether all chunks in one pipeline recompute nothing.
+
+    No division of them has a lower price then.
+    """
+    if settings.checkpointing == "full":
+        return False
+    return checkpoints.fits(_problem_of(chunked, 0, chunked.chunks, cost))
+
+
+def _simulated_ms(grouped: _Grouping, cost: PipelineCost) -> float:
+    """What the pipelines take one after another: that of the plan that they become."""
+    chunked, total_ms = grouped.chunked, 0.0
+    for group in grouped.groups:
+        span = slice(group.first, group.end)
+        again = group.layers * cost.layer_forward_ms(chunked.forward_ms[span])
+        back: Floats = np.asarray(chunked.backward_ms[span] + again)
+        total_ms += _makespan_1f1b_ms(chunked, group.first, group.end, back, cost)
+    return total_ms
+
+
+def _makespan_1f1b_ms(
+    chunked: Chunked, first: int, end: int, back: Floats, cost: PipelineCost
+) -> float:
+    """The time of a pipeline of chunks, ``back`` [d, n] their backward passes."""
+    # Compiled code is loaded by who plans.
+    from railx.planning.pipeline.kernels import makespan_1f1b_ms
+
+    backward = _backward_order(chunked, first, end)
+    sends = _sends_ms(chunked.tokens[first:end], cost)
+    forward = chunked.forward_ms[first:end]
+    return float(
+        makespan_1f1b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
+    )
+
+
+def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
+    """What chunks [n] take from one stage to the next."""
+    several = float(cost.shape.stages > 1)
+    ms = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
+    return np.asarray(ms, dtype=np.float64)
+
+
+def _group(
+    chunked: Chunked, settings: PipelineSettings, cost: PipelineCost, *, simulated: bool = False
+) -> _Division | None:
+    """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
+
+    ``simulated`` takes what simulations say of each in place of the paper's price.
+    Where two sequences of one count do not fit together, cut sequences are divided one
+    by one.
+    """
+    starts = _run_starts(chunked)
+    counts = chunked.count[starts]
+    by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
+    divided = _division(chunked, by_count, settings, cost, simulated)
+    if divided is None:
+        divided = _division(chunked, _sequence_starts(chunked), settings, cost, simulated)
+    return divided
+
+
+def _run_starts(chunked: Chunked) -> Integers:
+    """The first chunk of every cut sequence, and each chunk of whole ones."""
+    return np.flatnonzero(chunked.run_start == np.arange(chunked.chunks))
+
+
+def _sequence_starts(chunked: Chunked) -> Integers:
+    """The first chunk of each cut sequence, and that of the batched chunks together."""
+    starts = _run_starts(chunked)
+    counts = chunked.count[starts]
+    chosen: Integers = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
+    return chosen
+
+
+def _division(
+    chunked: Chunked,
+    starts: Integers,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    simulated: bool,
+) -> _Division | None:
+    """Neighbouring units joined to the pipelines with the least price.
+
+    ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
+    """
+    # Compiled code is loaded by who plans.
+    from railx.planning.pipeline import kernels
+
+    modes = {"full": kernels.FULL, "none": kernels.NONE}
+    problem = _problem_of(chunked, 0, chunked.chunks, cost)
+    bounds, closed_form_ms, simulated_ms = kernels.divide(
+        problem.stored,
+        problem.saved,
+        problem.capacity,
+        np.array(cost.layer_counts, dtype=np.int64),
+        checkpoints.SLACK,
+        chunked.forward_ms,
+        chunked.backward_ms,
+        cost.layer_forward_ms(chunked.forward_ms),
+        _sends_ms(chunked.tokens, cost),
+        problem.backward,
+        chunked.count,
+        np.append(starts, chunked.chunks),
+        modes.get(settings.checkpointing, kernels.ADAPTIVE),
+        simulated,
+    )
+    if not len(bounds):
+        return None
+    return _Division(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)
+
+
+def _solved(
+    divided: _Division, settings: PipelineSettings, cost: PipelineCost, care: _Care
+) -> _Grouping:
+    """The pipelines with their counts."""
+    groups = []
+    for first, end in pairwise(divided.bounds):
+        problem = _problem_of(divided.chunked, first, end, cost)
+        counts = _counts(problem, settings, cost, care)
+        assert counts is not None  # they were priced
+        groups.append(_Group(first, end, counts.layers(), counts.total, counts.gap))
+    solved = _Grouping(divided.chunked, tuple(groups))
+    return replace(solved, simulated_ms=_simulated_ms(solved, cost))
+
+
+def _counts(
+    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, care: _Care
+) -> _Recomputation | None:
+    """Layers that are recomputed; None where memory is short."""
+    shape = (problem.stages, problem.chunks)
+    if settings.checkpointing == "none":
+        fits = checkpoints.fits(problem)
+        return _Recomputation(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
+    if settings.checkpointing != "full":
+        solution: checkpoints.Solution | None = None
+        if care == "thorough" and settings.checkpointing == "exact":
+            solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
+            diagonals = None if solution is None else solution.counts
+        else:
+            diagonals = _METHODS[care](problem)
+        if diagonals is not None:
+            gap = 0.0 if solution is None else solution.gap
+            return _Recomputation(int(diagonals.sum()), lambda: problem.counts(diagonals), gap)
+        if len(set(cost.layer_counts)) == 1:
+            return None
+    # Stages of more layers than the smallest may have to recompute them too.
+    everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
+    of_all = _Recomputation(_widest(cost) * problem.diagonals, lambda: everything)
+    return of_all if checkpoints.fits(problem, everything) else None
+
+
+def _problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
+    span = slice(first, end)
+    return _problem(
+        chunked.tokens[span],
+        chunked.split[span],
+        _backward_order(chunked, first, end),
+        int(chunked.count[span].max()),
+        cost,
+    )
+
+
+def _backward_order(chunked: Chunked, first: int, end: int) -> Integers:
+    """Chunks [first, end), which count from 0, in the order in which they run back.
+
+    Runs in order, the chunks of each from its last to its first.
+    """
+    span = slice(first, end)
+    order: Integers = 2 * chunked.run_start[span] + chunked.count[span] - 1 - np.arange(first, end)
+    return order - first
+
+
+def _widest(cost: PipelineCost) -> int:
+    return max(cost.layers_of(stage) for stage in range(cost.shape.stages))
+
+
+def _pipelines(grouped: _Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
+    return [
+        Pipeline(
+            cost.shape.stages,
+            replica,
+            tuple(
+                _chunk(grouped.chunked, chunk, group.layers[:, chunk - group.first], cost)
+                for chunk in range(group.first, group.end)
+            ),
+            cost.shape.degree,
+        )
+        for group in grouped.groups
+    ]
+
+
+def _chunk(chunked: Chunked, chunk: int, layers: Integers, cost: PipelineCost) -> Chunk:
+    time = ChunkTime(
+        float(chunked.forward_ms[chunk]),
+        float(chunked.backward_ms[chunk]),
+        float(chunked.all_to_all_ms[chunk]),
+    )
+    some = bool(layers.any())
+    return Chunk(
+        chunked.slices(chunk),
+        time.forward_ms,
+        time.backward_ms,
+        time.all_to_all_ms,
+        tuple(layers.tolist()) if some else (),
+        cost.layer_forward_ms(time.forward_ms) if some else 0.0,
+        predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
+    )
+
+
+def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
+    """Why nothing fits a replica: its longest sequence alone, or a stage's memory."""
+    for positions in share_among_replicas(batch.lengths, settings.replicas, cost):
+        sequences, lengths = batch.sequences[positions], batch.lengths[positions]
+        if _best(sequences, lengths, settings, cost, 0) is None:
+            return _refusal_of(sequences, lengths, settings, cost)
+    raise AssertionError("every replica fits")
+
+
+def _refusal_of(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> PlanError:
+    longest = int(np.argmax(lengths))
+    shape = cost.shape
+    where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
+    fits, fails = 0, int(lengths[longest]) + 1
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        fits, fails = (middle, fails) if _holds_alone(middle, settings, cost) else (fits, middle)
+    recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
+    if fits < lengths[longest]:
+        return PlanError(
+            f"sequence {sequences[longest]}: {lengths[longest]} tokens; allowed: at most {fits},"
+            f" the longest that {where} holds in up to {settings.most_slices} slices{recomputed}"
+        )
+    return _short_memory(sequences, lengths, settings, cost)
+
+
+def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
+    """Whether a sequence fits a pipeline of its own, cut into any number of slices."""
+    room = _most_chunk_tokens(settings, cost)
+    layers = _most_recomputed(settings, cost)
+    for slices in range(settings.most_slices, 0, -1):
+        cuts = _cuts(length, slices, settings, cost)
+        chunked = cut_and_pack(np.array([0]), np.array([length]), cuts, room, cost)
+        if chunked is not None:
+            problem = _problem_of(chunked, 0, chunked.chunks, cost)
+            if checkpoints.fits(problem, layers):
+                return True
+    return False
+
+
+def _short_memory(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> PlanError:
+    """Which stage lacks how much memory where the K that needs least runs out of it."""
+    best: tuple[float, int, float] | None = None
+    layers = _most_recomputed(settings, cost)
+    families = _candidates(sequences, lengths, settings, cost, beside_tails=False)
+    for chunked in chain.from_iterable(families):
+        starts = _sequence_starts(chunked)
+        most: tuple[float, int, float] = (-math.inf, 0, 0.0)
+        for first, end in pairwise([*starts.tolist(), chunked.chunks]):
+            problem = _problem_of(chunked, first, end, cost)
+            short = checkpoints.peak_bytes(problem, layers) - problem.capacity
+            stage = int(short.argmax())
+            most = max(most, (float(short[stage]), stage, float(problem.capacity[stage])))
+        if best is None or most < best:
+            best = most
+    assert best is not None  # the longest sequence fits alone
+    missing, stage, capacity = best
+    recomputed = "no layer" if settings.checkpointing == "none" else "every layer"
+    if cost.given_tokens is not None:
+        tokens = math.ceil(cost.given_tokens * (1 + missing / capacity) * (1 - 1e-12))
+        return PlanError(
+            f"cluster.tokens_per_device: got {cost.given_tokens}; allowed: at least {tokens}, what"
+            f" the chunks of this batch need on stage {stage} with {recomputed} recomputed"
+        )
+    return PlanError(
+        f"cluster.memory_gib: leaves stage {stage} {capacity / 2**30:.6g} GiB for activations;"
+        f" allowed: at least {(capacity + missing) / 2**30:.6g} GiB, what the chunks of this batch"
+        f" need there with {recomputed} recomputed"
+    )
+
+
+def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
+    shape = PipelineShape(settings.stages, settings.sequence_parallel_degree, settings.replicas)
+    cost = build_pipeline_cost(
+        task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
+    )
+    return tuple(
+        plan_pipeline_batch(index, batch, settings, cost, task.max_length_tokens)
+        for index, batch in enumerate(counted(task.batches, "batches"))
+    )
+
+
+def _ranks(settings: PipelineSettings) -> int:
+    """Every rank of every stage."""
+    return settings.stages * settings.replicas * settings.sequence_parallel_degree
+
+
+#: The entry of the list of planners.
+PIPELINE = Planner("pipeline", "pipeline", PipelineSettings, _plan, _ranks)

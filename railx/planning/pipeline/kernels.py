@@ -1,0 +1,494 @@
+"""Compiled loops of pipeline planners; importing this module loads Numba.
+
+* :func:`divide`: chunks into pipelines of neighbours (InfiniPipe's eq. 14), which
+  prices thousands of possible pipelines a plan;
+* :func:`one_f_one_b_ms`: the event simulation of 1F1B, equal to
+  ``railx.planning.format.simulation`` (tests hold them equal);
+* :func:`pack`: short sequences into chunks (``chunks``);
+* :func:`sweep`: recomputed layers over the steps of a schedule (``checkpoints``).
+  Chunks are in forward order, ``backward`` holds them in backward order. ``room``
+  [d, n] is the memory left on a stage at a step, infinite where a step has no row,
+  ``last`` [d] the number of steps with a row, ``give`` [d] the tolerance for rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+__all__ = ["ADAPTIVE", "FULL", "NONE", "divide", "makespan_1f1b_ms", "pack", "sweep"]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def makespan_1f1b_ms(
+    forward: Floats, back: Floats, sends: Floats, backward: Integers, longest_split: int
+) -> float:
+    """Time of chunks [n] with ``forward`` [n], ``back`` [d, n] and ``sends`` [n] in ms.
+
+    ``backward`` [n] are chunks in backward order, ``longest_split`` is N_split.
+    """
+    stages, chunks = back.shape
+    ends = np.full((stages, 2, chunks), -1.0)
+    clocks = np.zeros(stages)
+    positions = np.zeros(stages, np.int64)
+    left = 2 * chunks * stages
+    while left:
+        for stage in range(stages):
+            warm = min(stages - stage + longest_split - 2, chunks)
+            while positions[stage] < 2 * chunks:
+                position = positions[stage]
+                steady = position - warm
+                if steady < 0:
+                    kind, chunk = 0, position
+                elif steady < 2 * (chunks - warm):
+                    kind = steady % 2
+                    chunk = backward[steady // 2] if kind else warm + steady // 2
+                else:
+                    kind, chunk = 1, backward[position - chunks]
+                begins = clocks[stage]
+                other = stage - 1 if kind == 0 else stage + 1
+                if 0 <= other < stages:
+                    ready = ends[other, kind, chunk]
+                    if ready < 0:
+                        break
+                    begins = max(begins, ready + sends[chunk])
+                takes = back[stage, chunk] if kind else forward[chunk]
+                ends[stage, kind, chunk] = clocks[stage] = begins + takes
+                positions[stage] += 1
+                left -= 1
+    return float(clocks.max())
+
+
+#: A share of a limit that rounding of sums may take.
+_ROUNDING = 1e-9
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def pack(
+    short: Integers,
+    short_ms: Floats,
+    tail_tokens: Integers,
+    tail_ms: Floats,
+    constant_ms: float,
+    most_ms: float,
+    most_tokens: int,
+    chunking: int,
+) -> tuple[Integers, int]:
+    """The bin of each short sequence [n], and how many bins there are.
+
+    Best-fit-decreasing with two limits, tokens hard and time soft. Bins begin with the
+    tails, ``short`` descends. ``chunking``: 0 balanced, 1 published, 2 even.
+    """
+    bin_of = np.empty(len(short), np.int64)
+    tokens = np.empty(len(tail_tokens) + len(short), np.int64)
+    times = np.empty(len(tokens))
+    bins = len(tail_tokens)
+    tokens[:bins] = tail_tokens
+    times[:bins] = tail_ms
+    for index in range(len(short)):
+        added, added_ms = short[index], short_ms[index]
+        if chunking == 1:
+            # The target rises to what the least loaded bin with room needs.
+            lightest_ms = np.inf
+            for candidate in range(bins):
+                if tokens[candidate] + added <= most_tokens:
+                    lightest_ms = min(lightest_ms, times[candidate])
+            if lightest_ms < np.inf:
+                most_ms = max(most_ms, lightest_ms + added_ms)
+        best, best_score = -1, -np.inf
+        for candidate in range(bins):
+            if tokens[candidate] + added > most_tokens:
+                continue
+            if times[candidate] + added_ms > most_ms * (1 + _ROUNDING):
+                continue
+            if chunking == 0:
+                score = times[candidate]
+            elif chunking == 1:
+                score = -times[candidate] / tokens[candidate]
+            else:
+                score = float(tokens[candidate])
+            if score > best_score:
+                best, best_score = candidate, score
+        if best < 0:
+            best = bins
+            bins += 1
+            tokens[best] = 0
+            times[best] = constant_ms
+        bin_of[index] = best
+        tokens[best] += added
+        times[best] += added_ms
+    return bin_of, bins
+
+
+#: What is recomputed: as much as memory asks for, every layer, or nothing.
+ADAPTIVE, FULL, NONE = 0, 1, 2
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def divide(
+    stored: Floats,
+    saved: Floats,
+    capacity: Floats,
+    layer_counts: Integers,
+    slack: float,
+    forward: Floats,
+    backward: Floats,
+    layer_ms: Floats,
+    sends: Floats,
+    order: Integers,
+    count: Integers,
+    edges: Integers,
+    mode: int,
+    simulated: bool,
+) -> tuple[Integers, float, float]:
+    """Where the pipelines begin and end, their price by eq. 14, and their time in ms.
+
+    ``edges`` [u + 1] are first chunks of units and the end, ``order`` [n] all chunks in
+    backward order. A pipeline takes (stages - 1) times the mean chunk time beyond its
+    chunks, and the mean time of a layer for every count (eq. 17); with ``simulated``
+    what its simulation says. No pipelines where a unit does not fit.
+
+    A pipeline with more units in front is taken to recompute no less, so that one whose
+    price is above another's with as little is not looked at.
+    """
+    stages, units = stored.shape[0], len(edges) - 1
+    price = np.full(units + 1, np.inf)
+    price[0] = 0.0
+    came = np.zeros(units + 1, np.int64)
+    total = forward + backward
+    for end in range(1, units + 1):
+        layer_sum = 0
+        for start in range(end - 1, -1, -1):
+            first, last = edges[start], edges[end]
+            fill_ms = (stages - 1) * total[first:last].mean()
+            mean_layer_ms = layer_ms[first:last].mean()
+            if not simulated and price[start] + fill_ms + mean_layer_ms * layer_sum >= price[end]:
+                continue
+            layers, layer_sum = _recomputed_layers(
+                stored[:, first:last], saved[first:last], capacity, layer_counts, slack,
+                order[first:last] - first, count[first:last].max(), mode,
+            )  # fmt: skip
+            if layer_sum < 0:
+                break  # more units in front only hold more at once
+            more_ms = fill_ms + mean_layer_ms * layer_sum
+            if simulated:
+                more_ms = _time_ms(
+                    forward[first:last], backward[first:last], layer_ms[first:last],
+                    sends[first:last], order[first:last] - first, count[first:last].max(), layers,
+                ) - total[first:last].sum()  # fmt: skip
+            if price[start] + more_ms < price[end]:
+                price[end] = price[start] + more_ms
+                came[end] = start
+        if price[end] == np.inf:
+            return np.zeros(0, np.int64), np.inf, np.inf
+    starts = np.zeros(units + 1, np.int64)
+    groups, unit = 0, units
+    while unit:
+        starts[groups] = edges[unit]
+        groups += 1
+        unit = came[unit]
+    starts[groups] = 0
+    bounds = starts[: groups + 1][::-1].copy()
+    time_ms = 0.0
+    for group in range(groups):
+        first, last = bounds[group], bounds[group + 1]
+        layers, _ = _recomputed_layers(
+            stored[:, first:last], saved[first:last], capacity, layer_counts, slack,
+            order[first:last] - first, count[first:last].max(), mode,
+        )  # fmt: skip
+        time_ms += _time_ms(
+            forward[first:last], backward[first:last], layer_ms[first:last],
+            sends[first:last], order[first:last] - first, count[first:last].max(), layers,
+        )  # fmt: skip
+    return bounds, price[units] + total.sum(), time_ms
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _recomputed_layers(
+    stored: Floats,
+    saved: Floats,
+    capacity: Floats,
+    layer_counts: Integers,
+    slack: float,
+    order: Integers,
+    longest_split: int,
+    mode: int,
+) -> tuple[Integers, int]:
+    """Layers [d, n] that a pipeline recomputes and their sum; -1: it does not fit."""
+    stages, chunks = stored.shape
+    layers = np.zeros((stages, chunks), np.int64)
+    diagonals = chunks + stages - 1
+    if mode == ADAPTIVE:
+        counts = np.zeros(diagonals, np.int64)
+        smallest = layer_counts.min()
+        if sweep(
+            stored, saved, capacity, smallest, order, longest_split, 0, slack, 0, counts
+        ):  # fmt: skip
+            for position in range(chunks):
+                for stage in range(stages):
+                    layers[stage, order[position]] = counts[position + stages - 1 - stage]
+            return layers, counts.sum()
+        if smallest == layer_counts.max():
+            return layers, -1
+    if mode != NONE:
+        for stage in range(stages):
+            layers[stage] = layer_counts[stage]
+    retained = stored - saved * layers
+    for stage in range(stages):
+        warm = min(stages - 1 - stage + longest_split - 1, chunks)
+        live = retained[stage, :warm].sum()
+        for step in range(max(chunks - warm, 1)):
+            if warm + step < chunks:
+                live += retained[stage, warm + step]
+            if live > capacity[stage] * (1 + slack):
+                return layers, -1
+            live -= retained[stage, order[step]]
+    return layers, 0 if mode == NONE else layer_counts.max() * diagonals
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _time_ms(
+    forward: Floats,
+    backward: Floats,
+    layer_ms: Floats,
+    sends: Floats,
+    order: Integers,
+    longest_split: int,
+    layers: Integers,
+) -> float:
+    back = backward + layers * layer_ms
+    time_ms: float = makespan_1f1b_ms(forward, back, sends, order, longest_split)
+    return time_ms
+
+
+#: How near to a whole number of layers a need is one.
+_NEAR = 1e-6
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def sweep(
+    stored: Floats,
+    saved: Floats,
+    capacity: Floats,
+    layers: int,
+    backward: Integers,
+    longest_split: int,
+    rule: int,
+    slack: float,
+    trades: int,
+    counts: Integers,
+) -> bool:
+    """Raise ``counts`` until every row holds, then lower them; False where none do.
+
+    ``rule`` says which diagonal takes what is missing: 0 the one that stays live
+    longest, 1 the one that saves most a layer, 2 the one that gives most of what is
+    missing anywhere. ``trades`` are rounds of adding layers where that makes more of
+    others superfluous.
+    """
+    stages, chunks = stored.shape
+    give = slack * capacity
+    room = np.full((stages, chunks), np.inf)
+    last = np.zeros(stages, np.int64)
+    for stage in range(stages):
+        after = stages - 1 - stage
+        warm = min(after + longest_split - 1, chunks)
+        live_bytes = stored[stage, :warm].sum()
+        last[stage] = max(chunks - warm, 1)
+        for step in range(last[stage]):
+            if warm + step < chunks:
+                live_bytes += stored[stage, warm + step]
+            room[stage, step] = capacity[stage] - live_bytes
+            live_bytes -= stored[stage, backward[step]]
+    diagonals = chunks + stages - 1
+    for diagonal in range(diagonals):
+        first = counts[diagonal]
+        if first:
+            counts[diagonal] = 0
+            _add(diagonal, first, counts, saved, room, last, backward, longest_split)
+    for moment in range(diagonals):
+        for stage in range(stages - 1, -1, -1):
+            after = stages - 1 - stage
+            step = moment - after
+            if step < 0 or step >= last[stage]:
+                continue
+            warm = min(after + longest_split - 1, chunks)
+            while room[stage, step] < -give[stage]:
+                best, best_score = -1, -1.0
+                # Later places are of chunks whose forward pass is yet to come.
+                for position in range(step, min(warm + step + longest_split, chunks)):
+                    chunk = backward[position]
+                    if chunk > warm + step or counts[position + after] >= layers:
+                        continue
+                    if saved[chunk] <= 0:
+                        continue
+                    if rule == 0:
+                        score = float(position)
+                    elif rule == 1:
+                        score = saved[chunk]
+                    else:
+                        score = _worth(position + after, saved, room, last, backward, longest_split)
+                    if score > best_score:
+                        best, best_score = position, score
+                if best < 0:
+                    return False
+                needed = np.ceil(-room[stage, step] / saved[backward[best]] - _NEAR)
+                more = min(layers - counts[best + after], max(int(needed), 1))
+                if rule == 2:
+                    more = 1
+                _add(best + after, more, counts, saved, room, last, backward, longest_split)
+    for diagonal in range(diagonals):
+        if counts[diagonal]:
+            _lower(diagonal, counts, saved, give, room, last, backward, longest_split)
+    for _ in range(trades):
+        if not _trade(counts, saved, give, room, last, backward, longest_split, layers):
+            break
+    return True
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _live(
+    diagonal: int,
+    stage: int,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> tuple[int, int, int]:
+    """The chunk of a diagonal on a stage, and the steps [first, end) where it is live.
+
+    No steps where a diagonal passes the stage by.
+    """
+    stages, chunks = room.shape
+    after = stages - 1 - stage
+    position = diagonal - after
+    if position < 0 or position >= chunks:
+        return 0, 0, 0
+    chunk = backward[position]
+    warm = min(after + longest_split - 1, chunks)
+    return chunk, max(chunk - warm, 0), min(position + 1, last[stage])
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _add(
+    diagonal: int,
+    more: int,
+    counts: Integers,
+    saved: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> None:
+    """Recompute ``more`` layers on a diagonal (fewer where negative)."""
+    counts[diagonal] += more
+    for stage in range(len(room)):
+        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+        for step in range(first, end):
+            room[stage, step] += more * saved[chunk]
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _worth(
+    diagonal: int,
+    saved: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> float:
+    """How much of what is missing a layer on a diagonal gives."""
+    worth = 0.0
+    for stage in range(len(room)):
+        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+        for step in range(first, end):
+            if room[stage, step] < 0:
+                worth += min(saved[chunk], -room[stage, step])
+    return worth
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _spare(
+    diagonal: int,
+    saved: Floats,
+    give: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> int:
+    """Layers of a diagonal that no row needs."""
+    spare = 1 << 30
+    for stage in range(len(room)):
+        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+        if first < end and saved[chunk] <= 0:
+            continue
+        for step in range(first, end):
+            free = room[stage, step] + give[stage]
+            spare = min(spare, int(free / saved[chunk]))
+            if spare <= 0:
+                return 0
+    return spare
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _lower(
+    diagonal: int,
+    counts: Integers,
+    saved: Floats,
+    give: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> int:
+    """Take away what no row needs of a diagonal; how many layers."""
+    spare = _spare(diagonal, saved, give, room, last, backward, longest_split)
+    less: int = max(min(counts[diagonal], spare), 0)
+    if less:
+        _add(diagonal, -less, counts, saved, room, last, backward, longest_split)
+    return less
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _trade(
+    counts: Integers,
+    saved: Floats,
+    give: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+    layers: int,
+) -> bool:
+    """Add layers where that makes more superfluous elsewhere; whether any did.
+
+    No diagonal has superfluous ones when this begins. Those further off than a chunk is
+    live have no row in common, so that they are left as they are.
+    """
+    improved = False
+    before = counts.copy()
+    reach = 2 * (longest_split + room.shape[0])
+    for diagonal in range(len(counts)):
+        near = range(max(diagonal - reach, 0), min(diagonal + reach + 1, len(counts)))
+        for more in (1, 2):
+            if counts[diagonal] + more > layers:
+                continue
+            before[:] = counts
+            _add(diagonal, more, counts, saved, room, last, backward, longest_split)
+            taken = 0
+            for other in near:
+                if other != diagonal and counts[other]:
+                    taken += _lower(other, counts, saved, give, room, last, backward, longest_split)
+            if taken > more:
+                improved = True
+                _lower(diagonal, counts, saved, give, room, last, backward, longest_split)
+                break
+            for other in near:
+                back = before[other] - counts[other]
+                if back:
+                    _add(other, back, counts, saved, room, last, backward, longest_split)
+    return improved

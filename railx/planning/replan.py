@@ -1,0 +1,127 @@
+"""Plan single batches of a plan again: ``python -m railx.planning.replan PLAN``.
+
+The process reads batch indices from standard input, a line each, and writes the fields
+of an :class:`Answer`, pickled, to standard output. It ends with its input.
+The sequences are those that the plan's batches were made for; planner, cluster, model
+and cost model are the ones that the plan names.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from railx.planning.format.files import read_plan
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.predictions import NAMED, named_cost_model
+from railx.planning.make import plan_batches
+from railx.planning.planner import PlannerBase, PlanningTask
+from railx.planning.planners import PlannerSettings
+from railx.settings import SettingsError, load
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModelSettings
+
+__all__ = ["Answer", "check_inputs", "main", "replanner"]
+
+#: What ``settings`` of a plan hold from which it can be planned once more.
+_INPUTS = ("planner", *NAMED, "seed")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A batch and how long planning it took, or why there is none, in one line."""
+
+    batch: SequenceParallelBatch | PipelineBatch | None
+    planning_ms: float
+    error: str | None = None
+
+
+def check_inputs(plan: Plan) -> None:
+    """Refuse a plan that does not say what it was made from.
+
+    PlanError names the key.
+    """
+    for key in _INPUTS:
+        if key not in plan.settings:
+            raise PlanError(
+                f"settings.{key}: is missing; allowed where it is to be planned once more: a plan"
+                f" that a planner made, with {', '.join(_INPUTS)}"
+            )
+
+
+def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBatch]:
+    """A function that plans the batch at a place of the plan once more.
+
+    SettingsError or PlanError where the plan's settings are none.
+    """
+    check_inputs(plan)
+    named, given = named_cost_model(plan), plan.settings
+    planner: PlannerBase = load(PlannerSettings, given["planner"], "planner")
+    constants: CostModelSettings = load(CostModelSettings, given["cost_model"], "cost_model")
+    longest, seed = given["max_length_tokens"], given["seed"]
+
+    def replan(index: int) -> SequenceParallelBatch | PipelineBatch:
+        before = plan.batches[index]
+        drawn = SampledBatch(
+            np.array(before.sequences, dtype=np.int64), np.array(before.lengths, dtype=np.int64)
+        )
+        task = PlanningTask(
+            (drawn,), named.cost, longest, named.cluster, named.model, constants, seed
+        )
+        (planned,) = plan_batches(planner, task)
+        return cast(
+            "SequenceParallelBatch | PipelineBatch", replace(planned, iteration=before.iteration)
+        )
+
+    return replan
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process; returns the exit code."""
+    (path,) = sys.argv[1:] if arguments is None else arguments
+    # Answers alone go where answers are read: what a solver prints is a message.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    replan: Callable[[int], Any] | None = None
+    while True:
+        index = requests.get()
+        begin = time.perf_counter()
+        try:
+            if replan is None:
+                replan = replanner(read_plan(Path(path)))
+                begin = time.perf_counter()
+            _send(answers, Answer(replan(index), (time.perf_counter() - begin) * 1e3))
+        except ImportError as error:
+            _send(answers, Answer(None, 0.0, f"the plan's planner needs {error.name}, not here"))
+        except (SettingsError, PlanError, ValueError, OSError) as error:
+            _send(answers, Answer(None, 0.0, str(error)))
+
+
+def _read(requests: queue.SimpleQueue[int]) -> None:
+    """Pass on what is asked for; end the process with its input, also amid a batch."""
+    for line in sys.stdin:
+        requests.put(int(line))
+    os._exit(0)
+
+
+def _send(answers: BinaryIO, answer: Answer) -> None:
+    # Plain: the class of this module as a program is no other process's.
+    pickle.dump((answer.batch, answer.planning_ms, answer.error), answers)
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

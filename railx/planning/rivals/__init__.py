@@ -1,0 +1,1 @@
+"""The planners that FlexSP and InfiniPipe are compared with, one module each."""

@@ -1,0 +1,1 @@
+"""Sequence-parallel groups: FlexSP, its published programme and static groups."""

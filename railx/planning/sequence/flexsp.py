@@ -1,0 +1,383 @@
+"""FlexSP's problem, solved by a search of our own over the whole batch.
+
+A batch is cut into micro-batches. Each has groups of different degrees, side by side,
+and each sequence a place in one of them (FlexSP, section 4). The paper solves it cut by
+cut with an integer programme (``flexsp_milp``). Here one search moves the time limits
+of all micro-batches at once (``search``). The constant b1 is paid once per micro-batch.
+
+More freedom never makes a plan slower. A plan for some degrees is the best of the
+searches with those up to each of them, and a search starts from what the one before it
+found. Fewer devices (half, a quarter...) and fewer small degrees are searched as well
+where a bound does not rule them out. Static plans stand for election in the same way.
+A batch of few sequences or of equal ones is solved instead, to its optimum
+(``optimum``).
+
+Work is counted, not timed: the result depends on the settings and the seed alone. A
+time guard only ends the work early, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from railx.effort import Cost, Costs
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import SequenceParallelBatch
+from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.planning.sequence.groups import Assignment, micro_batch
+from railx.planning.sequence.static import best_static, total_ms
+from railx.progress import counted
+from railx.settings import AtLeast, NonNegative, Positive
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
+
+if TYPE_CHECKING:
+    from railx.planning.sequence.search import Problem, SearchResult
+
+
+__all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
+
+#: A larger degree is searched only where a sequence fills more than this share of its
+#: micro-batch's time: else no group has a use for it.
+_USEFUL = 0.85
+#: Or where sequences times devices are fewer than this: a search costs next to nothing,
+#: and one group more or less means much.
+_SMALL = 8192
+#: Groups that the rounds of a ladder's steps look at for 512 sequences on 64 devices,
+#: in the order in which steps are searched. A late step starts from what those before
+#: it found.
+_LOOKS = (10e6, 14e6, 3e6)
+#: And once more where the first step needs no larger degree.
+_MORE_LOOKS = 20e6
+#: Without degree 1, which pays for most batches.
+_FEWER_LOOKS = (5e6, 3e6, 2e6)
+#: Shares of memory that static plans fill.
+_FILLS = (0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class FlexSPSettings(PlannerBase):
+    """Groups of different degrees, different in each micro-batch, by our own search."""
+
+    planner: Literal["flexsp"]
+    """Which planner it is."""
+
+    smallest_degree: Literal[1, 2]
+    """The least ranks of a group. FlexSP's public code leaves out 1; the paper's case
+    study uses it."""
+
+    degrees: Literal["powers_of_two", "any"]
+    """Which degrees groups may have: FlexSP's powers of two, or every number of ranks
+    that divides the model's heads."""
+
+    effort: Annotated[int, AtLeast(1)]
+    """Rounds of search. One round looks at 3 to 10 million groups for 512 sequences on
+    64 devices, and more with the square root of sequences times devices."""
+
+    relative_gap: Annotated[float, NonNegative()]
+    """Share above the lower bound at which the search ends."""
+
+    time_guard_s: Annotated[float, Positive()]
+    """Seconds of processor time after which no further round begins. The plan records
+    where it struck."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        # A round takes up to a second, and searches end early.
+        return {
+            "effort": Cost(0.1) * self.effort,
+        }
+
+
+@dataclass
+class _Best:
+    """The best plan so far, and limits that a search goes on from."""
+
+    time_ms: float = math.inf
+    assignments: list[Assignment] = field(default_factory=list)
+    limits: Any = None
+    origin: str = "search"
+
+
+@dataclass
+class _Ladder:
+    """Searches on so many devices with more degrees from one to the next."""
+
+    devices: int
+    steps: list[tuple[int, ...]]
+    best_of: dict[tuple[int, ...], _Best] = field(default_factory=dict)
+
+
+@dataclass
+class _Work:
+    """What all searches of one batch share."""
+
+    lengths: Lengths
+    settings: FlexSPSettings
+    cost: CostModel
+    seed: int
+    bound_ms: float
+    ends_s: float
+    best: _Best = field(default_factory=_Best)
+    looks: int = 0
+    rounds: int = 0
+    cut_short: bool = False
+
+    def done(self) -> bool:
+        """Whether the best is good enough, or time is up."""
+        if self.best.time_ms <= self.bound_ms * (1 + self.settings.relative_gap):
+            return True
+        if self.best.time_ms < math.inf and time.process_time() > self.ends_s:
+            self.cut_short = True
+        return self.cut_short
+
+
+def plan_flexsp_batch(
+    iteration: int,
+    batch: SampledBatch,
+    settings: FlexSPSettings,
+    devices: int,
+    cost: CostModel,
+    seed: int = 0,
+) -> SequenceParallelBatch:
+    """Plan one batch.
+
+    ``solver`` of the result: a lower bound on any plan of the batch, the effort, how
+    the search ended (``bound``, ``effort`` or ``time_guard``), how many groups it
+    looked at in how many rounds, and whether the search, a static plan or the optimum
+    of a small or equal batch won (``chosen``).
+    PlanError names a sequence that fits no group.
+    """
+    from railx.planning.sequence.bound import batch_lower_bound_ms
+    from railx.planning.sequence.optimum import (
+        MOST_EQUALS,
+        MOST_SEQUENCES,
+        optimum,
+        optimum_of_equals,
+    )
+
+    usable = cost.any_degrees if settings.degrees == "any" else cost.degrees
+    degrees = tuple(d for d in usable if settings.smallest_degree <= d <= devices)
+    if not degrees:
+        raise PlanError(
+            f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
+            " has no larger degree"
+        )
+    check_lengths_fit(
+        batch.sequences,
+        batch.lengths,
+        cost.tokens_per_device * degrees[-1],
+        f"a group of degree {degrees[-1]}",
+    )
+    cost = replace(cost, all_to_all_ms={degree: cost.all_to_all_ms[degree] for degree in degrees})
+    order = np.argsort(-batch.lengths, kind="stable")
+    lengths = batch.lengths[order]
+    bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
+    work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
+    if len(lengths) <= MOST_SEQUENCES:
+        _solve(work, devices, degrees, optimum)
+        bound = max(bound, work.best.time_ms)
+    else:
+        powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
+        if powers and lengths[0] == lengths[-1] and len(lengths) <= MOST_EQUALS:
+            _solve(work, devices, powers, optimum_of_equals)
+            if powers == degrees:
+                work.bound_ms = bound = max(bound, work.best.time_ms)
+        ladders = _ladders(devices, degrees)
+        for number in range(settings.effort):
+            for ladder in ladders:
+                _climb(work, ladder, number)
+            if work.done():
+                break
+        _try_static(work, devices)
+    best = work.best
+    near = best.time_ms <= bound * (1 + settings.relative_gap)
+    report = {
+        "name": "flexsp",
+        "lower_bound_ms": bound,
+        "effort": settings.effort,
+        "ended_by": "time_guard" if work.cut_short else "bound" if near else "effort",
+        "looks": work.looks,
+        "rounds": work.rounds,
+        "chosen": best.origin,
+    }
+    sequences = batch.sequences[order]
+    return SequenceParallelBatch(
+        iteration,
+        tuple(micro_batch(assignment, sequences, lengths, cost) for assignment in best.assignments),
+        report,
+    )
+
+
+def _solve(
+    work: _Work,
+    devices: int,
+    degrees: tuple[int, ...],
+    optimum: Callable[[Problem], SearchResult],
+) -> None:
+    """The optimum as the best plan, where these degrees have one."""
+    from railx.planning.sequence.search import Problem
+
+    solved = optimum(Problem.of(work.lengths, devices, degrees, work.cost))
+    work.looks += solved.looks
+    if solved.time_ms == math.inf:
+        return
+    assignments = [_assignment(solved, m, degrees) for m in range(len(solved.limits))]
+    work.best = _Best(
+        total_ms(assignments, work.lengths, work.cost), assignments, solved.limits, "optimum"
+    )
+
+
+def simple_bound_ms(
+    lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
+) -> float:
+    """A quick bound on the whole batch, infinite where a sequence fits no degree.
+
+    All devices share the device time of every sequence at its cheapest degree, and as
+    many micro-batches as memory demands pay the constant.
+    """
+    width = np.array(degrees, dtype=np.int64)
+    per_token = np.array([cost.all_to_all_ms[degree] for degree in degrees])
+    work = cost.sequence_ms(lengths)[:, None] + lengths[:, None] * (per_token * width)
+    work = np.where(lengths[:, None] <= width * cost.tokens_per_device, work, np.inf).min(axis=1)
+    micro_batches = math.ceil(lengths.sum() / (cost.tokens_per_device * devices))
+    return float(float(work.sum()) / devices + micro_batches * cost.constant_ms)
+
+
+def _ladders(devices: int, degrees: tuple[int, ...]) -> list[_Ladder]:
+    """All degrees or those above 1, on all devices, half of them, and so on."""
+    ladders = []
+    while True:
+        for some in (degrees, degrees[1:]) if degrees[0] == 1 else (degrees,):
+            powers = tuple(d for d in some if d & (d - 1) == 0)
+            steps = [powers[: count + 1] for count in range(len(powers))]
+            if len(powers) < len(some):
+                steps.append(some)
+            if steps:
+                ladders.append(_Ladder(devices, steps))
+        if devices % 2:
+            return ladders
+        devices //= 2
+        degrees = tuple(d for d in degrees if d <= devices)
+        if not degrees:
+            return ladders
+
+
+def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
+    """One round for each step of a ladder, each from the plan of the one before it."""
+    before: _Best | None = None
+    position = 0
+    for step in ladder.steps:
+        if work.done() or not _may_beat(work, ladder):
+            return
+        if work.lengths[0] > work.cost.tokens_per_device * step[-1]:
+            continue
+        small = len(work.lengths) * ladder.devices < _SMALL
+        if before is not None and not small and not _has_use(work, before, step):
+            continue
+        best = ladder.best_of.setdefault(step, _Best())
+        if before is not None and before.time_ms < best.time_ms:
+            best.time_ms, best.assignments, best.limits = (
+                before.time_ms,
+                before.assignments,
+                before.limits,
+            )
+        looks = _LOOKS if step[0] == 1 else _FEWER_LOOKS
+        _search_round(work, best, ladder.devices, step, number, looks[min(position, 2)])
+        # The step alone decides, so that more degrees only add rounds.
+        if step[0] == 1 and position == 0 and not _has_use(work, best, (*step, 2 * step[-1])):
+            _search_round(work, best, ladder.devices, step, number, _MORE_LOOKS)
+        position += 1
+        if best.time_ms < work.best.time_ms:
+            work.best = best
+        before = best
+
+
+def _may_beat(work: _Work, ladder: _Ladder) -> bool:
+    """Whether a quick bound leaves plans of this ladder a chance."""
+    most = ladder.steps[-1]
+    return simple_bound_ms(work.lengths, ladder.devices, most, work.cost) < work.best.time_ms
+
+
+def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
+    """Whether some micro-batch waits for a sequence that a larger degree might end."""
+    if best.time_ms == math.inf or any(d & (d - 1) for d in degrees):
+        return True
+    fewer = degrees[:-1]
+    for assignment, limit in zip(best.assignments, best.limits, strict=True):
+        longest = work.lengths[min(min(group) for group in assignment.groups)]
+        alone = float(work.cost.sequence_ms(longest))
+        soonest = min(
+            alone / d + longest * work.cost.all_to_all_ms[d]
+            for d in fewer
+            if longest <= d * work.cost.tokens_per_device
+        )
+        if soonest > _USEFUL * limit:
+            return True
+    return False
+
+
+def _search_round(
+    work: _Work, best: _Best, devices: int, degrees: tuple[int, ...], number: int, looks: float
+) -> None:
+    """One round of about so many looks, more or fewer with the problem's size.
+
+    The better plan stays in ``best``.
+    """
+    # Compiled code takes a while to load: only who plans loads it.
+    from railx.planning.sequence.search import Problem, search
+
+    problem = Problem.of(work.lengths, devices, degrees, work.cost)
+    size = math.sqrt(len(work.lengths) * devices / (512 * 64))
+    starts = [] if best.limits is None else [best.limits]
+    searched = search(problem, int(looks * size), work.seed + number, starts)
+    work.looks += searched.looks
+    work.rounds += 1
+    if searched.time_ms < best.time_ms * (1 - 1e-12):
+        best.time_ms, best.limits = searched.time_ms, searched.limits
+        best.assignments = [_assignment(searched, m, degrees) for m in range(len(searched.limits))]
+
+
+def _assignment(result: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
+    members = np.flatnonzero(result.micro_batch == m)
+    by_group = members[np.argsort(result.group[members], kind="stable")]
+    groups, starts = np.unique(result.group[by_group], return_index=True)
+    return Assignment(
+        tuple(degrees[result.kind[m, group]] for group in groups),
+        tuple(tuple(part.tolist()) for part in np.split(by_group, starts[1:])),
+    )
+
+
+def _try_static(work: _Work, devices: int) -> None:
+    """A static plan in place of the best where one is faster.
+
+    Only degrees whose bound leaves a chance are packed.
+    """
+    if all(
+        simple_bound_ms(work.lengths, devices, (degree,), work.cost) >= work.best.time_ms
+        for degree in work.cost.degrees
+    ):
+        return
+    for fill in _FILLS:
+        _, assignments = best_static(work.lengths, devices, work.cost, fill)
+        static_ms = total_ms(assignments, work.lengths, work.cost)
+        if static_ms < work.best.time_ms * (1 - 1e-12):
+            work.best = _Best(static_ms, assignments, None, "static")
+
+
+def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
+    return tuple(
+        plan_flexsp_batch(index, batch, settings, task.devices, task.cost, task.seed)
+        for index, batch in enumerate(counted(task.batches, "batches"))
+    )
+
+
+#: The entry of the list of planners.
+FLEXSP = Planner("flexsp", "sequence_parallel", FlexSPSettings, _plan)
