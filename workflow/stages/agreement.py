@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import Job, Json, Made, Stage, Summary, Table, Tracked, real, text, whole
+from workflow.stage import FromStage, Job, Json, Stage, Summary, Table, Tracked, integer, real, text
 
 if TYPE_CHECKING:
     from workflow.config import Experiment
@@ -30,14 +30,14 @@ def run(job: Job) -> Summary:
         rows += agreement_rows(read_topology(path), agreement, job.settings["seed"], name)
     job.write_table("comparison", rows)
     summary: Summary = {"comparisons": len(rows)}
-    for side, own in (
+    for side, ratios in (
         ("below_bound", [row["ratio"] for row in rows if row["load_over_bound"] < 1]),
         ("above_bound", [row["ratio"] for row in rows if row["load_over_bound"] >= 1]),
     ):
-        if own:
+        if ratios:
             summary |= {
-                f"packet_over_flow_{side}_least": min(own),
-                f"packet_over_flow_{side}_most": max(own),
+                f"packet_over_flow_{side}_least": min(ratios),
+                f"packet_over_flow_{side}_most": max(ratios),
             }
     job.write_json("summary", summary)
     return summary
@@ -48,7 +48,7 @@ _COLUMNS = (
     | real("load_over_bound", "offered_flits_per_chip_cycle")
     | real("static_bound_flits_per_chip_cycle", "flow_flits_per_chip_cycle")
     | real("packet_flits_per_chip_cycle", "ratio")
-    | whole("seed")
+    | integer("seed")
     | text("flow_fidelity", "packet_fidelity", "fidelity")
 )
 
@@ -89,7 +89,7 @@ STAGE = Stage(
         "seed": experiment["seed"],
     },
     inputs=lambda experiment, _: {
-        "topologies": Made("topology.graph", tuple(experiment["agreement"]["topologies"]))
+        "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
     },
     outputs={
         "comparison": Table("comparison.parquet", _COLUMNS, claims=True),

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from workflow.stage import (
     ByHand,
+    FromStage,
     Item,
     Job,
     Json,
-    Made,
     Stage,
     Summary,
     Table,
     Tracked,
+    integer,
     real,
     text,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(job: Job) -> Summary:
 
 _GROUPS = (
     text("topology", "operation", "algorithm")
-    | whole("group_size", "stride")
+    | integer("group_size", "stride")
     | text("placement")
     | real("gb_s", "latency_us")
     | text("fidelity")
@@ -83,7 +83,7 @@ STAGE = Stage(
     message="Bandwidth of groups on {item}",
     item=Item("topology", lambda experiment: experiment["bandwidth"]["topologies"]),
     settings=lambda experiment, _: experiment["bandwidth"],
-    inputs=lambda _, topology: {"topology": Made("topology.graph", topology)},
+    inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
         "groups": Table("{topology}/groups.parquet", _GROUPS, claims=True),
         "summary": Json("{topology}/summary.json", claims=True),

@@ -17,8 +17,8 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
+    integer,
     typed,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _own_files(experiment: Settings, corpus: str) -> Inputs:
+def _user_files(experiment: Settings, corpus: str) -> Inputs:
     """The user's own file or folder, where the corpus is one.
 
     A change in it reruns what depends on it.
@@ -86,11 +86,11 @@ STAGE = Stage(
         "corpus": experiment["corpora"][corpus],
         "seed": experiment["seed"],
     },
-    inputs=_own_files,
+    inputs=_user_files,
     outputs={
         "sequences": Table(
             "{corpus}/sequences.parquet",
-            whole("sequence", "length_tokens") | typed("binary", "tokens"),
+            integer("sequence", "length_tokens") | typed("binary", "tokens"),
             claims=True,
         ),
         "summary": Json("{corpus}/summary.json", claims=True),

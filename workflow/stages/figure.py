@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from railx.places import in_repository
 from workflow.stage import (
     File,
+    FromStage,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
@@ -51,21 +51,21 @@ def check_columns(experiment: Settings) -> None:
     from workflow.stages import stage_of
 
     for figure in experiment["figures"]:
-        for wanted in _declared(experiment, figure).inputs:
-            name = wanted.table or str(_PUBLISHED / wanted.published)
-            if wanted.published:
-                known = _header(_PUBLISHED / wanted.published)
+        for source in _declared(experiment, figure).inputs:
+            name = source.table or str(_PUBLISHED / source.published)
+            if source.published:
+                columns = _header(_PUBLISHED / source.published)
             else:
-                stage = stage_of(wanted.table)
-                output = stage.outputs[wanted.table.removeprefix(f"{stage.name}.")]
+                stage = stage_of(source.table)
+                output = stage.outputs[source.table.removeprefix(f"{stage.name}.")]
                 if not isinstance(output, Table):
                     continue
-                known = (*output.declared(), *output.optional)
-            missing = [column for column in wanted.columns if column not in known]
+                columns = (*output.declared(), *output.optional)
+            missing = [column for column in source.columns if column not in columns]
             if missing:
                 raise SettingsError(
                     f"figures.{figure}",
-                    f"{name} has no column {', '.join(missing)}; allowed: {', '.join(known)}",
+                    f"{name} has no column {', '.join(missing)}; allowed: {', '.join(columns)}",
                 )
 
 
@@ -92,19 +92,19 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
     from workflow.stages import stage_of
 
     only = tuple(experiment["figures"][figure].get("only", ()))
-    files: dict[str, Made | Path] = {}
-    for wanted in _declared(experiment, figure).inputs:
-        if wanted.published:
-            files[wanted.key] = _PUBLISHED / wanted.published
+    files: dict[str, FromStage | Path] = {}
+    for source in _declared(experiment, figure).inputs:
+        if source.published:
+            files[source.key] = _PUBLISHED / source.published
             continue
-        stage = stage_of(wanted.table)
-        chosen = only if wanted.required else ()
+        stage = stage_of(source.table)
+        chosen = only if source.required else ()
         names = chosen or stage.items(experiment)
-        if wanted.plan_kind is not None and not chosen:
+        if source.plan_kind is not None and not chosen:
             names = tuple(
-                name for name in names if _plan_kind(experiment, name) == wanted.plan_kind
+                name for name in names if _plan_kind(experiment, name) == source.plan_kind
             )
-        files[wanted.key] = Made(wanted.table, names if stage.item else ("",))
+        files[source.key] = FromStage(source.table, names if stage.item else ("",))
     return files
 
 
@@ -133,38 +133,38 @@ def check(experiment: Experiment) -> None:
     for name, settings in plain["figures"].items():
         only = tuple(settings.get("only", ()))
         read = figure_of(settings["figure"]).inputs
-        for wanted in (one for one in read if one.table):
-            stage = stage_of(wanted.table)
-            known = (
+        for source in (source for source in read if source.table):
+            stage = stage_of(source.table)
+            items = (
                 stage.items(plain)
                 if stage.item
                 else {"economics": networks, "metrics": tuple(plain["topologies"])}.get(stage.name)
             )
-            if known is not None and wanted.required:
-                _check_names(f"figures.{name}.only", only, known)
-            needed = stage.item is not None and wanted.required
-            if needed and not inputs_of(STAGE, plain, name)[wanted.key]:
+            if items is not None and source.required:
+                _check_names(f"figures.{name}.only", only, items)
+            needed = stage.item is not None and source.required
+            if needed and not inputs_of(STAGE, plain, name)[source.key]:
                 raise SettingsError(
                     f"figures.{name}",
                     f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
                     f" at least one (or leave the figure out: ~figures.{name})",
                 )
         _check_shown(experiment, name, settings)
-        of_economics = any(one.table.startswith("economics.") for one in read if one.table)
+        of_economics = any(source.table.startswith("economics.") for source in read if source.table)
         if of_economics and "reference" in settings:
             _check_names(f"figures.{name}.reference", (settings["reference"],), networks)
 
 
 def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
     """Refuse words by which a figure would find no row."""
-    known = {
+    choices = {
         ("all_to_all_bandwidth", "traffic"): (experiment.traffic.pattern,),
         ("ring_all_reduce", "scope"): ("row", "column", "pillar", "nodes", "chips"),
         ("price_sensitivity", "all_to_all"): ("ideal", "published_routing"),
         ("utilisation", "policy"): experiment.tenancy.stream.policies,
         ("cost_scale", "price_set"): experiment.economics.scale.price_sets,
     }
-    for (figure, field), allowed in known.items():
+    for (figure, field), allowed in choices.items():
         if settings["figure"] == figure and settings[field] is not None:
             _check_names(f"figures.{name}.{field}", (settings[field],), allowed)
     if "iteration" in settings:
@@ -178,13 +178,13 @@ def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any])
             )
 
 
-def _check_names(key: str, wanted: Iterable[str], known: Iterable[str]) -> None:
+def _check_names(key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
     from railx.settings import SettingsError
 
-    names = tuple(known)
-    for name in wanted:
-        if name not in names:
-            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(names)}")
+    allowed = tuple(allowed)
+    for name in names:
+        if name not in allowed:
+            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(allowed)}")
 
 
 STAGE = Stage(

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
+    FromStage,
     Item,
     Job,
     Json,
-    Made,
     Stage,
     Summary,
     Table,
     Tracked,
+    integer,
     real,
     text,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def run_any_topology(job: Job) -> Summary:
     settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
     graph = read_topology(job.file("topology"))
     offered = family_of(graph).routings
-    wanted = settings.topologies[settings.reference].routings
-    routings = tuple(routing for routing in wanted if routing in offered) or offered[:1]
+    routings = settings.topologies[settings.reference].routings
+    routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
     return _lay(job, graph, routings, settings, [equal_bandwidth(settings, graph)], graph.family)
 
 
@@ -97,9 +97,9 @@ def _lay(
 
 _COLUMNS = (
     text("topology", "family")
-    | whole("topology_chips")
+    | integer("topology_chips")
     | text("job")
-    | whole("chips")
+    | integer("chips")
     | text("placement", "basis")
     | real("port_factor", "cost_per_chip_usd")
     | text("part", "way", "routing")
@@ -177,8 +177,8 @@ STAGE = Stage(
     item=Item("topology", lambda experiment: experiment["mapping"]["topologies"]),
     settings=lambda experiment, _: experiment["mapping"],
     inputs=lambda experiment, topology: {
-        "topology": Made("topology.graph", topology),
-        "reference": Made("topology.graph", experiment["mapping"]["reference"]),
+        "topology": FromStage("topology.graph", topology),
+        "reference": FromStage("topology.graph", experiment["mapping"]["reference"]),
         "catalogue": Path(experiment["mapping"]["catalogue"]),
     },
     outputs={

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
+    FromStage,
     History,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
     Table,
     Tracked,
     flag,
+    integer,
     real,
     text,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from workflow.config import Experiment
 
 
-__all__ = ["STAGE", "WINDOW", "run", "run_one_load", "sweep_seeds"]
+__all__ = ["STAGE", "WINDOW", "run", "run_single_load", "sweep_seeds"]
 
 
 def run(job: Job) -> Summary:
@@ -94,7 +94,7 @@ def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[in
         seeds,
         sweep.topology,
         # uniform traffic is the same under any seed
-        lambda own: limits(seed if sweep.traffic.pattern == "uniform" else own),
+        lambda drawn_seed: limits(seed if sweep.traffic.pattern == "uniform" else drawn_seed),
     )
 
 
@@ -104,10 +104,12 @@ def _read_sweeps(rows: Path, summaries: Path) -> list[Sweep]:
     from railx.network.packets import Sweep
 
     left = iter(read_rows(rows))
-    return [Sweep(list(islice(left, one["runs"])), one, []) for one in read_json(summaries)]
+    return [
+        Sweep(list(islice(left, summary["runs"])), summary, []) for summary in read_json(summaries)
+    ]
 
 
-def run_one_load(job: Job) -> Summary:
+def run_single_load(job: Job) -> Summary:
     """Simulate a window of cycles at one load; write its row.
 
     Returns it with the speed of the simulator.
@@ -152,11 +154,11 @@ def _limits(
 
 def _inputs(experiment: Settings, sweep: str) -> Inputs:
     """The topology; the shards of the seeds where there are several."""
-    own = experiment["sweeps"][sweep]
-    inputs: dict[str, Made] = {"topology": Made("topology.graph", own["topology"])}
-    if own["shards"] > 1:
-        shards = tuple(f"{sweep}-{place + 1}" for place in range(own["shards"]))
-        inputs |= {key: Made(f"seeds.{key}", shards) for key in ("rows", "summaries")}
+    settings = experiment["sweeps"][sweep]
+    inputs: dict[str, FromStage] = {"topology": FromStage("topology.graph", settings["topology"])}
+    if settings["shards"] > 1:
+        shards = tuple(f"{sweep}-{shard + 1}" for shard in range(settings["shards"]))
+        inputs |= {key: FromStage(f"seeds.{key}", shards) for key in ("rows", "summaries")}
     return inputs
 
 
@@ -174,16 +176,16 @@ def _by_hand(chosen: Settings) -> Settings:
 #: Columns of a run at one load.
 WINDOW = (
     text("topology", "family")
-    | whole("chips")
+    | integer("chips")
     | text("traffic", "routing")
-    | whole("virtual_channels")
+    | integer("virtual_channels")
     | real("offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle")
     | real("latency_mean_cycles", "latency_ci95_cycles", "latency_p50_cycles")
     | real("latency_p99_cycles", "latency_max_cycles", "hops_mean", "external_hops_mean")
-    | whole("packets", "created_packets", "in_flight_packets", "queued_packets")
+    | integer("packets", "created_packets", "in_flight_packets", "queued_packets")
     | real("largest_channel_load")
-    | whole("warmup_cycles", "measured_cycles")
-    | whole("seed")
+    | integer("warmup_cycles", "measured_cycles")
+    | integer("seed")
     | text("fidelity")
 )
 _POINTS = (
@@ -280,7 +282,7 @@ STAGE = Stage(
         settings=_by_hand,
         before={"topology": "topology.graph"},
         primary="stage_packets",
-        run=run_one_load,
+        run=run_single_load,
         outputs={"window": Table("window.parquet", WINDOW)},
     ),
     tracked=Tracked(

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from workflow.stage import (
     ByHand,
     File,
+    FromStage,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
     Table,
     Tracked,
+    integer,
     real,
     text,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -107,12 +107,12 @@ def run(job: Job) -> Summary:
 
 def _inputs(experiment: Settings, plan: str) -> Inputs:
     """The corpus, the bandwidths of a topology and the fit of a profile if named."""
-    own = experiment["plans"][plan]
-    topology = own["cluster"].get("topology")
-    bandwidth = {} if topology is None else {"bandwidth": Made("bandwidth.groups", topology)}
-    profile = own["cost_model"].get("profile")
-    fit = {} if profile is None else {"profile": Made("profile.fit", profile)}
-    return {"corpus": Made("corpus.sequences", own["corpus"]), **bandwidth, **fit}
+    settings = experiment["plans"][plan]
+    topology = settings["cluster"].get("topology")
+    bandwidth = {} if topology is None else {"bandwidth": FromStage("bandwidth.groups", topology)}
+    profile = settings["cost_model"].get("profile")
+    fit = {} if profile is None else {"profile": FromStage("profile.fit", profile)}
+    return {"corpus": FromStage("corpus.sequences", settings["corpus"]), **bandwidth, **fit}
 
 
 def _by_hand(chosen: Settings) -> dict[str, Any]:
@@ -121,30 +121,30 @@ def _by_hand(chosen: Settings) -> dict[str, Any]:
 
 _GROUPS = (
     text("plan", "planner", "corpus")
-    | whole("devices")
+    | integer("devices")
     | text("kind")
-    | whole("iteration", "micro_batch", "group", "first_rank", "degree")
-    | whole("sequences", "tokens", "longest_tokens")
+    | integer("iteration", "micro_batch", "group", "first_rank", "degree")
+    | integer("sequences", "tokens", "longest_tokens")
     | real("predicted_ms", "predicted_compute_ms", "predicted_all_to_all_ms")
     | real("predicted_other_ms")
     | text("chunk_kind", "fidelity")
 )
 _SCHEDULE = (
     text("plan")
-    | whole("iteration", "pipeline", "replica")
+    | integer("iteration", "pipeline", "replica")
     | text("schedule")
-    | whole("stage", "part", "chunk")
+    | integer("stage", "part", "chunk")
     | text("kind")
     | real("start_ms", "end_ms")
     | text("fidelity")
 )
 _MEMORY = (
     text("plan")
-    | whole("iteration", "pipeline", "replica")
+    | integer("iteration", "pipeline", "replica")
     | text("schedule")
-    | whole("stage")
+    | integer("stage")
     | real("time_ms")
-    | whole("live_chunks", "live_tokens")
+    | integer("live_chunks", "live_tokens")
     | real("activation_bytes", "capacity_bytes")
     | text("fidelity")
 )

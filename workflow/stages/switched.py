@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, real, text, whole
+from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, integer, real, text
 
 if TYPE_CHECKING:
     from workflow.config import Experiment
@@ -28,27 +28,27 @@ def run(job: Job) -> Summary:
     rows = switched_times(settings)
     job.write_table("steps", rows)
     job.write_table("generated", rail_step_rows(settings))
-    least = min(settings.latencies_ms)
+    lowest = min(settings.latencies_ms)
     return {
         f"{row['network']}.{row['job']}.{row['basis']}.{row['mode']}.step_ms": row["step_ms"]
         for row in rows
-        if row["reason"] is None and (row["rule"], row["latency_ms"]) == ("provisioned", least)
+        if row["reason"] is None and (row["rule"], row["latency_ms"]) == ("provisioned", lowest)
     }
 
 
 _STEPS = (
     text("network", "job")
-    | whole("gpus")
+    | integer("gpus")
     | text("basis", "mode", "rule")
     | real("latency_ms")
-    | whole("changes")
+    | integer("changes")
     | real("step_ms", "compute_ms", "inside_ms", "network_ms", "bubble_ms", "stall_ms")
     | real("tokens_per_s", "cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
     | text("circuits", "reason", "fidelity")
 )
 _GENERATED = (
     text("step", "job", "model", "device")
-    | whole("gpus")
+    | integer("gpus")
     | text("network", "basis")
     | real("gb_s_per_gpu")
     | text("mode", "rule")

@@ -44,7 +44,7 @@ def run(job: Job) -> Summary:
     return metrics
 
 
-def _own_file(experiment: Settings, topology: str) -> Inputs:
+def _user_file(experiment: Settings, topology: str) -> Inputs:
     """The user's own file, where the network stands in one.
 
     A change in it reruns what depends on it.
@@ -91,7 +91,7 @@ STAGE = Stage(
     message="Topology {item}",
     item=Item("topology", lambda experiment: experiment["topologies"]),
     settings=lambda experiment, topology: experiment["topologies"][topology],
-    inputs=_own_file,
+    inputs=_user_file,
     outputs={
         "graph": Table("{topology}/graph.parquet", _LINKS, optional=_CIRCUITS),
         "metrics": Json("{topology}/metrics.json", claims=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflow.stage import File, Item, Job, Made, Stage, Summary, Table, real, text, whole
+from workflow.stage import File, FromStage, Item, Job, Stage, Summary, Table, integer, real, text
 
 if TYPE_CHECKING:
     from railx.vocabulary.reconfiguration import ReconfigurationPlan
@@ -70,8 +70,8 @@ def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
     if before.circuits is None or after.circuits is None:
         raise ValueError("a topology without optical switches has no cross-connects")
     end = apply_plan(before.circuits, plan)
-    wanted = circuit_set(after.circuits)
-    if end.shape != wanted.shape or not (end == wanted).all():
+    target = circuit_set(after.circuits)
+    if end.shape != target.shape or not (end == target).all():
         raise ValueError(
             f"{before.family} to {after.family}: the plan does not end at the circuits of the"
             " second setting"
@@ -80,10 +80,10 @@ def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
 
 _COLUMNS = (
     text("transition", "before", "after", "before_family", "after_family")
-    | whole("chips", "nodes", "optical_switches", "optical_switches_touched")
-    | whole("circuits_kept", "circuits_disconnected", "circuits_connected")
+    | integer("chips", "nodes", "optical_switches", "optical_switches_touched")
+    | integer("circuits_kept", "circuits_disconnected", "circuits_connected")
     | real("kept_share")
-    | whole("ports_touched", "most_steps_of_a_switch")
+    | integer("ports_touched", "most_steps_of_a_switch")
     | text("fidelity")
 )
 
@@ -144,7 +144,7 @@ STAGE = Stage(
     item=Item("transition", lambda experiment: experiment["transitions"]),
     settings=lambda experiment, transition: experiment["transitions"][transition],
     inputs=lambda experiment, transition: {
-        key: Made("topology.graph", experiment["transitions"][transition][key])
+        key: FromStage("topology.graph", experiment["transitions"][transition][key])
         for key in ("before", "after")
     },
     outputs={
