@@ -224,7 +224,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "state_bytes_per_parameter",
         ),
         "FlexSPMilpSettings": ("work_limit",),
-        "JournalSettings": ("limit_mib",),
         "JobSettings": (
             "bytes_per_element",
             "gradient_bytes_per_element",
