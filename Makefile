@@ -80,10 +80,10 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
 mistakes: $(READY) ## every setting of every experiment with values that nobody can mean: each must be refused in one line (minutes)
-	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.workflow.mistakes
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.workflow.mistakes
 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)
-	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.fabric.explore --states $(STATES)
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.fabric.explore --states $(STATES)
 
 kill-test: $(READY) ## kill RUNS=5 quick runs KILLS=10 times each (SEED=1): what is not measured comes out byte for byte the same (40 minutes; STAGES="metrics corpus" for these alone)
 	@$(BIN)/python scripts/kill_test.py --runs $(RUNS) --kills $(KILLS) --seed $(SEED) $(if $(STAGES),--stages $(STAGES))

@@ -17,11 +17,10 @@ import numpy.typing as npt
 import yaml
 
 from railx.settings import load
-from railx.workload import build_cost_model
 from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings, build_corpus
-from railx.workload.cost import CostModel, CostModelSettings
+from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
 
 __all__ = ["CONTEXTS", "CORPORA", "DEVICES", "DRAWS", "Case", "cases", "cost_of", "lengths_of"]

@@ -154,6 +154,7 @@ def store(rows: list[dict[str, float]]) -> None:
 def figure() -> None:
     """Time against jobs, from the stored rows."""
     from railx.figures.settings import CanvasSettings
+
     from railx.figures.theme import GREY, PALETTE, canvas
 
     rows = read_stored()

@@ -392,8 +392,10 @@ def draw_sizes() -> None:
     """Planner seconds against sequences and devices, and the gap to the bound."""
     from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-    from railx.figures.settings import CanvasSettings
-    from railx.figures.theme import GREY, PALETTE, canvas, quantity, share_legend
+    from railx.figures.canvas import canvas, share_legend
+    from railx.figures.figure import CanvasSettings
+    from railx.figures.theme import GREY, PALETTE
+    from railx.figures.words import quantity
 
     rows = _sizes()
     if not rows:
@@ -415,7 +417,7 @@ def draw_sizes() -> None:
     footnote = "Seconds: measured on a CPU. Gap: plan over a proven bound, both analytic."
     with tempfile.TemporaryDirectory() as folder:
         drawn = Path(folder) / SIZES_FIGURE.name
-        with canvas(settings, drawn, "Planner time against size", subtitle, footnote) as figure:
+        with canvas(settings, drawn, subtitle, footnote, "Planner time against size") as figure:
             left, right = figure.subplots(1, 2)
             for axes in (left, right):
                 axes.set_xscale("log", base=2)
@@ -435,7 +437,8 @@ def draw_sizes() -> None:
             right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             right.set_ylabel("Plan over its lower bound, less 1")
             right.set_title("Gap to the bound")
-            share_legend(figure, left.get_lines(), ["Plan", "Bound alone"], 2)
+            lines = dict(zip(("Plan", "Bound alone"), left.get_lines(), strict=True))
+            share_legend(figure, lines, 2)
         SIZES_FIGURE.write_bytes(drawn.read_bytes())
     print(f"drawn: {SIZES_FIGURE.relative_to(SIZES_FIGURE.parents[2])}")
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from railx.errors import UserError, is_explained
 from railx.places import in_repository
 
 __all__ = [
@@ -127,11 +128,11 @@ def read_json(path: str | Path, *, keys_once: bool = False) -> Any:
     except UnicodeDecodeError:
         raise
     except _KeyTwice as error:
-        raise ValueError(f"{path}: key {error} stands twice; allowed: once in an object") from None
+        raise UserError(f"{path}: key {error} stands twice; allowed: once in an object") from None
     except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from error
+        raise UserError(f"{path}: not valid JSON ({error})") from error
     except RecursionError:
-        raise ValueError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
+        raise UserError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
 
 
 def write_table(
@@ -155,9 +156,21 @@ def write_table(
         pq.write_table(arrow, beside, compression="zstd")
 
 
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """A UserError that names a file that pyarrow cannot read as Parquet."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if is_explained(error):
+            raise
+        raise UserError(f"{path}: not a Parquet table ({error})") from error
+
+
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a Parquet table as Arrow."""
-    return pq.ParquetFile(path).read(columns=list(columns) if columns is not None else None)
+    with _naming(path):
+        return pq.ParquetFile(path).read(columns=list(columns) if columns is not None else None)
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
@@ -171,7 +184,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
     {} where there is none.
     """
-    stored = pq.read_schema(path).metadata or {}
+    with _naming(path):
+        stored = pq.read_schema(path).metadata or {}
     metadata: dict[str, Any] = json.loads(stored.get(_METADATA_KEY, b"{}"))
     return metadata
 

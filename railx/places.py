@@ -21,7 +21,7 @@ __all__ = [
     "shipped_name",
 ]
 
-#: The folder with the packages railx, training and workflow.
+#: The folder with the packages railx, railx_torch, training and workflow.
 CODE = Path(__file__).resolve().parent.parent
 _SHARE = Path(__file__).resolve().parent / "_share"
 #: The folder with the files that come with the code: Snakefile, conf/, resources/ ...

@@ -28,6 +28,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
+from railx.errors import UserError
+
 __all__ = [
     "MOST_REAL",
     "MOST_TIMEOUT_S",
@@ -58,7 +60,7 @@ MOST_REAL = 1e18
 MOST_TIMEOUT_S = 1e9
 
 
-class SettingsError(ValueError):
+class SettingsError(UserError):
     """A setting that cannot be used.
 
     One line names the key and says what is allowed.

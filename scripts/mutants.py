@@ -70,8 +70,8 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
-                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("questions", "refusals"),
                 )
             ),
             "railx/replay/engine.py",
@@ -88,8 +88,8 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "hints", "identity", "leases", "listeners"),
-                    *("operations", "questions", "refusals", "restart", "switches", "switching"),
+                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("questions", "refusals"),
                 )
             ),
             "railx/fabric/holdings.py",
@@ -111,7 +111,7 @@ ROOMS = {
         tuple(
             f"railx/evidence/{name}.py"
             for name in (
-                *("claims", "database", "expected", "intervals", "judge", "published"),
+                *("claims", "database", "entries", "expected", "intervals", "judge", "published"),
                 *("statement", "static", "verdicts"),
             )
         ),
@@ -122,6 +122,7 @@ ROOMS = {
             "tests/evidence/test_expected.py",
             "tests/evidence/test_published.py",
             "tests/evidence/test_database.py",
+            "tests/evidence/test_entries.py",
         ),
     ),
     "replay": Room(
@@ -129,17 +130,14 @@ ROOMS = {
             f"railx/replay/{name}.py"
             for name in (
                 *("changes", "cluster_time", "engine", "formula", "passes", "pricing", "recording"),
-                *("kernels/account", "kernels/circuits", "kernels/controller", "kernels/leases"),
+                *("kernels/circuits", "kernels/controller", "kernels/leases", "kernels/loop"),
                 *("kernels/ranks", "kernels/requests"),
             )
         ),
         ("tests/replay",),
     ),
     "steps": Room(
-        tuple(
-            f"railx/steps/{name}.py"
-            for name in ("layers", "programs", "stage_bits", "sweep", "windows")
-        ),
+        tuple(f"railx/steps/{name}.py" for name in ("layers", "programs", "stage_bits", "sweep")),
         ("tests/steps",),
     ),
     "economics": Room(
@@ -169,13 +167,13 @@ ROOMS = {
         (
             "railx/effort.py",
             "railx/settings.py",
-            *(f"workflow/{name}.py" for name in ("mounts", "places", "trees", "yaml_files")),
+            *(f"workflow/{name}.py" for name in ("composer", "mounts", "places", "yaml_files")),
         ),
         (
             "tests/ground/test_settings.py",
             *(
                 f"tests/workflow/test_{name}.py"
-                for name in ("common_rules", "config", "fit", "mistakes", "trees")
+                for name in ("common_rules", "composer", "config", "fit", "mistakes")
             ),
         ),
     ),
@@ -183,7 +181,7 @@ ROOMS = {
         tuple(
             f"railx/exchange/{name}.py"
             for name in (
-                *("anynet", "astra_network", "chakra", "chakra_messages", "chrome", "edges"),
+                *("astra_network", "chakra", "chakra_messages", "chrome", "formats"),
                 *("goal", "graphml", "infragraph", "sources", "wires"),
             )
         ),

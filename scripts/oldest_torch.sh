@@ -30,4 +30,4 @@ if ! has; then
 fi
 
 say "$("$VENV/bin/python" -c 'import torch; print("torch", torch.__version__)')"
-PYTHONPATH=$PWD exec "$VENV/bin/python" -m pytest -p no:cacheprovider "${@:-${TESTS[@]}}"
+PYTHONPATH="$PWD" exec "$VENV/bin/python" -m pytest -p no:cacheprovider "${@:-${TESTS[@]}}"

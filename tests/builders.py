@@ -17,7 +17,7 @@ from railx.families import build_topology
 from railx.io import write_table
 from railx.settings import load
 from railx.vocabulary.topology import Topology
-from railx.workload import SampledBatch
+from railx.workload.batches import SampledBatch
 from railx.workload.profile import Point, ProfileSettings, layer_points
 from workflow.config import read_choice
 from workflow.groups import groups

@@ -30,6 +30,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from railx.errors import UserError
+
 __all__ = ["Kernel", "Packing", "choose_kernel", "variable_length_attention", "varlen_available"]
 
 Kernel = Literal["sdpa", "varlen", "blocks"]
@@ -135,13 +137,13 @@ def choose_kernel(
     varlen = choice in ("auto", "varlen") and _varlen_runs(device, precision, head_size)
     sdpa = choice in ("auto", "sdpa") and _sdpa_runs(device, precision, head_size, grouped=False)
     if choice == "varlen" and not varlen:
-        raise ValueError(
+        raise UserError(
             f"got varlen, which cannot run here in {_name(precision)} with heads {head_size} wide;"
             f" allowed on {device.type}: auto; varlen needs a CUDA device of compute capability 8.0"
             " and bfloat16"
         )
     if choice == "sdpa" and not sdpa:
-        raise ValueError(
+        raise UserError(
             f"got sdpa, which has no memory-efficient kernel for {_name(precision)} with heads"
             f" {head_size} wide; allowed on {device.type}: auto, blocks"
         )

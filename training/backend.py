@@ -2,7 +2,7 @@
 
 Every collective and send asks the fabric for its circuits before it may start. Any
 torch program can use it: where this package is installed, ``import torch`` makes the
-name known (:mod:`training.autoload`), and the environment says the rest
+name known (:mod:`railx_torch`), and the environment says the rest
 (:mod:`training.environment`). Importing this module registers the name too. What is
 notable:
 
@@ -41,8 +41,8 @@ import os
 from typing import Any
 
 from railx.fabric import CircuitSchedule
+from railx_torch import register
 from training import environment as _environment
-from training.autoload import register
 from training.process_group import RailxProcessGroup
 from training.session import BackendOptions, Session, Statistics
 from training.trace import Recorder

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from railx.errors import UserError
 from railx.io import read_json, write_json
 from railx.planning.format.plan import Plan, sequence_lengths
 from railx.settings import to_dict
@@ -162,7 +163,7 @@ def find_checkpoint(path: Path, places: Iterable[str]) -> Checkpoint:
     for folder in (path, *(path / place for place in places)):
         if (newest := newest_checkpoint(folder)) is not None:
             return newest
-    raise ValueError(
+    raise UserError(
         f"{path}: no whole checkpoint; allowed: a checkpoint, or the folder of a run that wrote"
         " one (training.checkpoint_every)"
     )
@@ -179,21 +180,21 @@ def check_checkpoint(
     where, wanted, found = checkpoint.folder, trained(settings, plan, sequences), checkpoint.trained
     for key, value in wanted["model"].items():
         if found["model"].get(key, value) != value:
-            raise ValueError(
+            raise UserError(
                 f"{where}: a checkpoint of another model: model.{key}: got"
                 f" {found['model'][key]}; allowed: {value}, that of the run"
             )
     _check_tensors(where, settings)
     for key in ("seed", "precision"):
         if found[key] != wanted[key]:
-            raise ValueError(
+            raise UserError(
                 f"{where}: {key}: got {found[key]}; allowed: {wanted[key]}, that of the run"
             )
     for step in range(checkpoint.step):
         for key, what in (("batches", "sequences"), ("tokens", "tokens of them")):
             theirs, ours = found[key], wanted[key]
             if theirs[step % len(theirs)] != ours[step % len(ours)]:
-                raise ValueError(
+                raise UserError(
                     f"{where}: step {step} took other {what} than this run's; allowed: a plan of"
                     " the same batches in the same order, on the same corpus"
                 )
@@ -203,7 +204,7 @@ def _check_tensors(where: Path, settings: RunSettings) -> None:
     try:
         stored = _torch_checkpoint().FileSystemReader(where).read_metadata().state_dict_metadata
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{where}: cannot be read ({type(error).__name__}: {error}); allowed: a whole"
             " checkpoint"
         ) from None
@@ -216,7 +217,7 @@ def _check_tensors(where: Path, settings: RunSettings) -> None:
     }
     for name in sorted(wanted.keys() | model.keys()):
         if wanted.get(name) != model.get(name):
-            raise ValueError(
+            raise UserError(
                 f"{where}: a checkpoint of another model: {name}: got"
                 f" {_shape(model.get(name))}; allowed: {_shape(wanted.get(name))}"
             )
@@ -230,7 +231,7 @@ def _read(folder: Path) -> Checkpoint:
     value = read_json(folder / _DESCRIPTION)
     keys = {"schema", "block", "step", "model", "seed", "precision", "batches", "tokens"}
     if not isinstance(value, dict) or value.get("schema") != SCHEMA or keys - set(value):
-        raise ValueError(f"{folder / _DESCRIPTION}: allowed: a description with schema {SCHEMA}")
+        raise UserError(f"{folder / _DESCRIPTION}: allowed: a description with schema {SCHEMA}")
     return Checkpoint(folder, value["block"], value["step"], value)
 
 

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from railx.errors import UserError
 from railx.io import read_metadata, read_table
 from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
@@ -100,19 +101,19 @@ def read_sequences(
     metadata = read_metadata(path)
     first, width = metadata.get("beginning_of_sequence"), metadata.get("token_bytes") or 1
     if width not in _TOKEN_BYTES:
-        raise ValueError(
+        raise UserError(
             f"{path}: token_bytes: got {width}; allowed: {', '.join(map(str, _TOKEN_BYTES))}"
         )
     sequences: dict[int, NDArray[np.int64]] = {}
     for row in table.to_pylist():
         sequence, text = row["sequence"], row["tokens"]
         if text is None:
-            raise ValueError(
+            raise UserError(
                 f"{path}: sequence {sequence} has a length but no text; allowed: a corpus with"
                 " tokens, to train on"
             )
         if len(text) % width:
-            raise ValueError(
+            raise UserError(
                 f"{path}: sequence {sequence} has {len(text)} bytes of tokens; allowed: a multiple"
                 f" of {width}, the token_bytes of the corpus"
             )
@@ -121,20 +122,20 @@ def read_sequences(
             tokens = np.concatenate(([int(first)], tokens))
         wanted = needed[sequence]
         if len(tokens) != row["length_tokens"] or len(tokens) < wanted:
-            raise ValueError(
+            raise UserError(
                 f"{path}: sequence {sequence} has {len(tokens)} tokens, {row['length_tokens']} by"
                 f" its length, and the plan wants {wanted}; allowed: a plan made for this corpus"
             )
         sequences[sequence] = tokens[:wanted]
     missing = sorted(set(needed) - set(sequences))
     if missing:
-        raise ValueError(
+        raise UserError(
             f"{path}: no sequence {missing[0]} ({len(missing)} missing); allowed: a plan made for"
             " this corpus"
         )
     highest = max(int(tokens.max()) for tokens in sequences.values())
     if highest >= vocabulary:
-        raise ValueError(
+        raise UserError(
             f"{path}: token id {highest}; allowed: below model.vocabulary, which is {vocabulary}"
         )
     return sequences

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from railx.errors import UserError
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.format.schedule import stage_layers
 from railx.settings import SettingsError
@@ -318,7 +319,7 @@ def _kernel(settings: RunSettings, device: torch.device, compute: torch.dtype) -
         return choose_kernel(
             settings.training.attention, device, compute, settings.model.head_width
         )
-    except ValueError as error:
+    except UserError as error:
         raise SettingsError("training.attention", str(error)) from None
 
 

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
 
+from railx.errors import UserError
 from railx.fabric import Mode
 from training.session import BackendOptions, Session
 from training.trace import Recorder
@@ -95,7 +96,7 @@ def _choice(
     value = variables.get(name) or default
     if value not in allowed:
         found = "is missing" if value is None else f"got {value}"
-        raise ValueError(f"{name}: {found}; allowed: {', '.join(allowed)}")
+        raise UserError(f"{name}: {found}; allowed: {', '.join(allowed)}")
     return value
 
 
@@ -104,7 +105,7 @@ def _address(variables: Mapping[str, str]) -> str:
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         found = f"got {address}" if address else "is missing"
-        raise ValueError(
+        raise UserError(
             f"RAILX_CONTROLLER: {found}; allowed: host:port of a running controller"
             " (RAILX_FABRIC=electrical needs none)"
         )
@@ -116,6 +117,6 @@ def _gpus_per_server(variables: Mapping[str, str]) -> int:
         value = variables.get(name)
         if value:
             if not value.isdecimal() or int(value) < 1:
-                raise ValueError(f"{name}: got {value}; allowed: 1, 2, 3, ...")
+                raise UserError(f"{name}: got {value}; allowed: 1, 2, 3, ...")
             return int(value)
-    raise ValueError("RAILX_GPUS_PER_SERVER: is missing; allowed: 1, 2, 3, ...")
+    raise UserError("RAILX_GPUS_PER_SERVER: is missing; allowed: 1, 2, 3, ...")

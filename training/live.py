@@ -33,11 +33,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from railx.errors import UserError
 from railx.fabric import CircuitSchedule, Controller, FabricError, FabricSettings
 from railx.fabric.settings import JournalSettings
 from railx.fabric.switches.settings import EmulatedSwitchSettings
 from railx.io import read_json, write_json
-from railx.settings import SettingsError, load, to_dict
+from railx.settings import load, to_dict
 from training import backend
 from training.live_program import Program
 from training.live_settings import LiveBlock, LiveSettings, journal_path, live_blocks
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings: LiveSettings = load(LiveSettings, read_json(options.config))
         options.out.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         _say(error)
         return UNUSABLE
     failure = launch_ranks(
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings.ranks,
         (to_dict(settings), str(options.out)),
         preload=["training.live_program", "training.rails"],
-        told={SettingsError: UNUSABLE, FabricError: UNUSABLE},
+        told={UserError: UNUSABLE, FabricError: UNUSABLE},
     )
     if failure is not None:
         sys.stderr.write(failure.trace)

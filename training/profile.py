@@ -37,6 +37,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from railx.errors import UserError
 from railx.io import read_json, write_json
 from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings: ProfileSettings = load(ProfileSettings, read_json(options.config), "profile")
         rows = measure(settings)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _UNUSABLE
     except torch.OutOfMemoryError as error:
@@ -82,7 +83,7 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     compute = PRECISIONS[settings.precision]
     try:
         kernel = choose_kernel(settings.attention, device, compute, settings.model.head_width)
-    except ValueError as error:
+    except UserError as error:
         raise SettingsError("profile.attention", str(error)) from None
     torch.set_num_threads(settings.threads)
     said = {

@@ -34,10 +34,11 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from railx.errors import UserError
 from railx.fabric import FabricError
 from railx.io import read_json
 from railx.planning.format.files import read_plan
-from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import priced_zero_stage
 from railx.progress import publish
 from railx.settings import SettingsError, to_dict
 from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
@@ -48,13 +49,19 @@ from training.planning import PlannerFailed, check_planning
 from training.rails import Place
 from training.ranks import FAILED, UNUSABLE, launch_ranks
 from training.results import write_results
-from training.settings import RunSettings, check_plan, fabric_sweep, load_run_settings
+from training.settings import (
+    RunSettings,
+    check_plan,
+    check_sharding,
+    fabric_sweep,
+    load_run_settings,
+)
 from training.unfinished import PLACES, Unfinished, run_identity
 
 __all__ = ["launch", "main", "run_rank"]
 
 #: Errors that say everything in one line, and how the run then ends.
-_TOLD = {SettingsError: UNUSABLE, PlanError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}
+_TOLD = {UserError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         resumed = None if options.resume is None else find_checkpoint(options.resume, PLACES)
         ranks = int(os.environ["WORLD_SIZE"]) if under_torchrun else None
         _check(settings, options.out, ranks, resumed, replace=options.replace)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         # All ranks of a machine see the same: one line is enough.
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _say(error)
@@ -101,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not under_torchrun:
             return launch(settings, options.out, resumed)
         run_rank(settings, options.out, resumed)
-    except (SettingsError, PlanError, FabricError) as error:
+    except (UserError, FabricError) as error:
         _say(error)
         return UNUSABLE
     except PlannerFailed as error:
@@ -176,7 +183,7 @@ def _rank(settings: dict[str, Any], out: str, resumed: str | None) -> None:
 def _read_settings(path: Path) -> RunSettings:
     value = read_json(path)
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: allowed: one JSON object")
+        raise UserError(f"{path}: allowed: one JSON object")
     return load_run_settings(value)
 
 
@@ -196,6 +203,11 @@ def _check(
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
     check_planning(settings, plan)
+    zero_stage = priced_zero_stage(plan)
+    if zero_stage is not None:
+        mismatch = check_sharding(settings.training, zero_stage, plan.devices)
+        if mismatch and os.environ.get("RANK", "0") == "0":
+            print(f"training.run: training.sharding: {mismatch}", file=sys.stderr, flush=True)
     sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
     if resumed is not None:
         check_checkpoint(resumed, settings, plan, sequences)
@@ -254,7 +266,7 @@ def _check_hosts(settings: RunSettings) -> None:
             f"got {host}, which other hosts do not reach; allowed: an address of the first host",
         )
     if "GLOO_SOCKET_IFNAME" not in os.environ and _loopback(own):
-        raise ValueError(
+        raise UserError(
             f"GLOO_SOCKET_IFNAME: is missing, and {own} is a loopback address here, which other"
             " hosts do not reach; allowed: the network interface to them, e.g. eth0"
         )
@@ -287,7 +299,7 @@ def _check_folder(out: Path) -> None:
     """Refuse a folder that cannot be written to before anything is trained."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(
+        raise UserError(
             f"{out}: cannot be written to; allowed: a folder, or a path where one can be made"
         )
 
@@ -309,12 +321,12 @@ def _check_unfinished(unfinished: Unfinished, resumed: Checkpoint | None, replac
     if difference is None:
         return
     if not replace:
-        raise ValueError(
+        raise UserError(
             f"{unfinished.folder}: holds an unfinished run: {difference}; allowed: the settings of"
             " that run, to go on with it, another folder, or --replace, which drops it"
         )
     if resumed is not None and unfinished.folder.resolve() in resumed.folder.resolve().parents:
-        raise ValueError(
+        raise UserError(
             f"{resumed.folder}: --replace would drop this checkpoint; allowed: another folder for"
             " --out"
         )

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from railx.errors import UserError
 from railx.fabric import (
     SCALE_UP,
     CircuitSchedule,
@@ -60,7 +61,7 @@ class BackendOptions:
     def __post_init__(self) -> None:
         if (self.mode == "electrical") != (self.controller is None):
             message = f"controller: got {self.controller} in mode {self.mode}"
-            raise ValueError(
+            raise UserError(
                 f"{message}; allowed: none in mode electrical, host:port in the other modes"
             )
 

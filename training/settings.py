@@ -36,6 +36,9 @@ _OTHER_PROGRAMS = {
     "slim_pipe": "attention that stages share is priced, not run",
 }
 
+#: The ZeRO stage that each way of sharding is.
+_ZERO_STAGE = {"none": 0, "zero3": 3}
+
 __all__ = [
     "OptimizerSettings",
     "RunSettings",
@@ -44,6 +47,7 @@ __all__ = [
     "check_plan",
     "check_planner",
     "check_positions",
+    "check_sharding",
     "fabric_rounds",
     "fabric_sweep",
     "load_run_settings",
@@ -53,33 +57,37 @@ __all__ = [
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """AdamW, its gradient clipping and its learning rate over the steps."""
+    """AdamW, its gradient clipping and its learning rate over the steps.
 
-    learning_rate: Annotated[float, Positive()]
+    The defaults of the betas and of the weight decay are LLaMA's (arXiv 2302.13971,
+    section 2.3).
+    """
+
+    learning_rate: Annotated[float, Positive()] = 0.0003
     """Step size."""
-    beta1: Annotated[float, Between(0.0, 0.999999)]
+    beta1: Annotated[float, Between(0.0, 0.999999)] = 0.9
     """Decay of the mean of the gradients."""
-    beta2: Annotated[float, Between(0.0, 0.999999)]
+    beta2: Annotated[float, Between(0.0, 0.999999)] = 0.95
     """Decay of the mean of their squares."""
-    epsilon: Annotated[float, Positive()]
+    epsilon: Annotated[float, Positive()] = 1e-08
     """Added to the root of the squares before dividing."""
-    weight_decay: Annotated[float, NonNegative()]
+    weight_decay: Annotated[float, NonNegative()] = 0.1
     """Share of a weight that is taken off per step, times the learning rate."""
-    clip_norm: Annotated[float, Positive()] | None
+    clip_norm: Annotated[float, Positive()] | None = None
     """The largest norm of all gradients together; larger ones are scaled down. None
     leaves them as they are.
     """
-    schedule: Literal["constant", "cosine"]
+    schedule: Literal["constant", "cosine"] = "constant"
     """What the learning rate does after the warm-up: stay, or fall along half a
     cosine.
     """
-    warmup_steps: Annotated[int, AtLeast(0)]
+    warmup_steps: Annotated[int, AtLeast(0)] = 0
     """Steps over which the learning rate rises evenly."""
-    decay_steps: Annotated[int, AtLeast(0)]
+    decay_steps: Annotated[int, AtLeast(0)] = 0
     """The step at which a falling learning rate has come to its last value, the warm-up
     included; 0 where it is constant.
     """
-    final_share: Annotated[float, Between(0.0, 1.0)]
+    final_share: Annotated[float, Between(0.0, 1.0)] = 0.1
     """The last value of a falling learning rate, as a share of the highest."""
 
     def __post_init__(self) -> None:
@@ -100,53 +108,59 @@ class TrainingSettings:
     round all of them, in an order of its own. A block takes the plan's batches in turn.
     """
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where ranks compute; ``auto`` takes CUDA where it is there."""
-    precision: Literal["float32", "float64", "bfloat16"]
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
     """Precision of activations and products."""
-    attention: Literal["auto", "sdpa", "varlen", "blocks"]
+    attention: Literal["auto", "sdpa", "varlen", "blocks"] = "auto"
     """Attention kernel; ``auto`` takes the fastest that can run. None of them holds a
     score for each pair of tokens.
     """
-    sharding: Literal["none", "zero3"]
+    sharding: Literal["none", "zero3"] = "none"
     """What each rank keeps of parameters, gradients and the optimizer: ``none`` all of
-    its stage, ``zero3`` its share among the ranks that hold the same.
+    its stage, ``zero3`` its share among the ranks that hold the same. It must be what
+    the plan was priced with (``zero_stage`` of its cost model).
     """
-    compile: bool
+    compile: bool = False
     """Whether layers are compiled by ``torch.compile``."""
-    loss_chunk_tokens: Annotated[int, AtLeast(1)]
+    loss_chunk_tokens: Annotated[int, AtLeast(1)] = 1024
     """Tokens whose scores over the vocabulary are in memory at once."""
-    optimizer: OptimizerSettings
+    optimizer: OptimizerSettings = OptimizerSettings()
     """The optimizer."""
-    warmup_iterations: Annotated[int, AtLeast(1)]
+    warmup_iterations: Annotated[int, AtLeast(1)] = 1
     """Steps at the start of a block whose times are not kept."""
-    iterations: Annotated[int, AtLeast(1)]
+    iterations: Annotated[int, AtLeast(1)] = 3
     """Steps of a block that are timed."""
-    repeats: Annotated[int, AtLeast(1)]
+    repeats: Annotated[int, AtLeast(1)] = 1
     """Rounds of all fabric settings; a verdict on times wants at least 3."""
-    disturbed_share: Annotated[float, Between(0.0, 1.0)]
+    disturbed_share: Annotated[float, Between(0.0, 1.0)] = 0.1
     """A block during which others took more than this share of all cores' time is
-    marked as disturbed and run again."""
-    most_extra_repeats: Annotated[int, AtLeast(0)]
+    marked as disturbed and run again. By default one process that keeps a fifth of a
+    core of two busy."""
+    most_extra_repeats: Annotated[int, AtLeast(0)] = 0
     """How often a launch may run a block again because it was disturbed."""
-    threads_per_rank: Annotated[int, AtLeast(1)]
+    threads_per_rank: Annotated[int, AtLeast(1)] = 1
     """CPU threads of each rank."""
-    on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
+    on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = (0.0, 50.0, 250.0)
     """Reconfiguration latencies of the on-demand mode, one block each."""
-    provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
+    provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = (0.0, 50.0, 250.0)
     """Reconfiguration latencies of the provisioned mode, one block each."""
-    loss_tolerance: Annotated[float, Fraction()]
+    loss_tolerance: Annotated[float, Fraction()] = 1e-05
     """How far the losses of the blocks may differ, relative to the loss."""
-    checkpoint_every: Annotated[int, AtLeast(0)]
+    checkpoint_every: Annotated[int, AtLeast(0)] = 0
     """Steps from one checkpoint of parameters and optimizer to the next; 0 writes none.
     A run that was killed goes on from the last one.
     """
-    timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)]
+    timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)] = 120.0
     """A rank that waits longer than this for another one gives up."""
-    planning: Literal["file", "while_training"]
+    planning: Literal["file", "while_training"] = "file"
     """Where batches come from: ``file``, the finished plan; ``while_training`` plans
     each of them once more, with the plan's own planner and inputs and in a process of
     its own, while the ranks train the one before. It must come out as in the file.
+    """
+    allow_sharding_mismatch: bool = False
+    """Whether ``sharding`` may differ from what the plan was priced with. The log says
+    so; memory and times that the plan predicts are those of the other sharding.
     """
 
     def costs(self) -> Costs:
@@ -228,6 +242,23 @@ def fabric_rounds(settings: RunSettings) -> list[list[FabricSettings]]:
             order.sort(key=lambda fabric: fabric.mode != "electrical")
         rounds.append(order)
     return rounds
+
+
+def check_sharding(training: TrainingSettings, zero_stage: int, devices: int) -> str:
+    """How the sharding differs from that of the plan's prices; empty if not.
+
+    ``zero_stage`` is what the plan's cost model divides among its ``devices``; a single
+    device has nothing to divide. SettingsError where it differs and the settings do not
+    allow it.
+    """
+    if devices == 1 or _ZERO_STAGE[training.sharding] == zero_stage:
+        return ""
+    mismatch = f"got {training.sharding}, but the plan was priced with ZeRO stage {zero_stage}"
+    if training.allow_sharding_mismatch:
+        return mismatch
+    same = [name for name, stage in _ZERO_STAGE.items() if stage == zero_stage]
+    allowed = ", ".join([*same, "any with training.allow_sharding_mismatch=true"])
+    raise SettingsError("training.sharding", f"{mismatch}; allowed: {allowed}")
 
 
 def check_model(model: ModelSettings) -> None:

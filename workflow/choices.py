@@ -1,11 +1,12 @@
 """The choices of a group of conf/: its files, their variants, and classes of defaults.
 
-* ``conf/GROUP/NAME.yaml`` is the choice NAME; a file named ``base...`` is only there to
-  be inherited.
-* ``choices: {NAME: {...}}`` in a file: NAME is that file with these keys on top. A
-  ``defaults`` list of such a variant comes after the file itself.
+* ``conf/GROUP/NAME.yaml`` is the choice NAME.
+* ``choices: {NAME: {...}}`` in a file: NAME is that file with these keys on top, or
+  another choice where the ``defaults`` of NAME inherit one.
 * In a group whose settings are told apart by one key (``family``, ``figure``,
   ``planner``), the name of a class whose other keys all have defaults is a choice too.
+
+A name that begins with ``base`` is only there to be inherited.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["BASE", "about", "choice_content", "choices", "is_choice"]
 
-#: Files whose names begin so are inherited and never chosen.
+#: Names that begin so are inherited and never chosen.
 BASE = "base"
 #: The key under which a file lists its variants.
 _CHOICES = "choices"
@@ -29,8 +30,8 @@ _CHOICES = "choices"
 
 def choices(conf: Path, group: str) -> list[str]:
     """Every name of a group that can be chosen, sorted."""
-    names = {path.stem for path in _files(conf, group) if not path.stem.startswith(BASE)}
-    return sorted(names | _variants(conf, group).keys() | _members(group).keys())
+    names = {path.stem for path in _files(conf, group)} | _variants(conf, group).keys()
+    return sorted(name for name in names | _members(group).keys() if not name.startswith(BASE))
 
 
 def is_choice(conf: Path, group: str, name: str) -> bool:
@@ -54,7 +55,9 @@ def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
     variants = _variants(conf, group)
     if name in variants:
         file, keys = variants[name]
-        return {**keys, "defaults": [file.stem, *keys.get("defaults", ())]}
+        defaults = keys.get("defaults", ())
+        inherits = any(isinstance(item, str) and item != "_self_" for item in defaults)
+        return {**keys, "defaults": defaults if inherits else [file.stem, *defaults]}
     members = _members(group)
     if name in members:
         key, _ = members[name]

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from railx import __version__
+from railx.errors import UserError, is_explained
 from workflow.commands import (
     claim,
     compare,
@@ -37,7 +39,7 @@ from workflow.commands import (
     train,
     verdicts,
 )
-from workflow.commands.shared import RESULTS, command, words
+from workflow.commands.shared import RESULTS, add_debug, command, words
 from workflow.stage import ByHand, Settings, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
@@ -61,8 +63,12 @@ _COMMANDS: tuple[Any, ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 0, or 2 with one line on standard error."""
+    """The command; returns its exit code.
+
+    0; 2 with one line on standard error; 1 where a bug ended it.
+    """
     parser = _parser()
+    options: argparse.Namespace | None = None
     completion.complete(parser)
     try:
         options = _parsed(parser, arguments)
@@ -79,9 +85,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         print(f"error: memory: {error or 'used up'}; allowed: smaller settings", file=sys.stderr)
         return 2
-    except (ValueError, OSError) as error:
+    except Exception as error:
+        return _failed(error, debug=options is not None and options.debug)
+
+
+def _failed(error: Exception, *, debug: bool) -> int:
+    """Say in one line how a command failed; returns its exit code.
+
+    A bug is told from a mistake of the user by its exit code, 1 instead of 2.
+    """
+    if debug:
+        traceback.print_exc()
+    if is_explained(error):
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    print(f"error: {line}{'' if debug else '; its traceback: --debug'}", file=sys.stderr)
+    return 1
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -98,7 +118,7 @@ def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     return options
 
 
-def _one_line(error: ValueError | OSError) -> str:
+def _one_line(error: Exception) -> str:
     """What went wrong, in one line; of the system's errors the file and the reason."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
@@ -114,9 +134,9 @@ def _check_results(options: argparse.Namespace) -> None:
     if not isinstance(folder, Path) or folder.is_dir():
         return
     if folder.exists():
-        raise ValueError(f"--results: got {folder}, a file; allowed: a folder")
+        raise UserError(f"--results: got {folder}, a file; allowed: a folder")
     if folder != RESULTS:
-        raise ValueError(
+        raise UserError(
             f"--results: got {folder}, which is not there; allowed: a folder that holds results"
         )
 
@@ -170,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")
+    add_debug(parser)
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
@@ -242,7 +263,7 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) 
         else:
             if out is not None:
                 if out.exists() and not out.is_dir():
-                    raise ValueError(f"--out: got {out}, a file; allowed: a folder")
+                    raise UserError(f"--out: got {out}, a file; allowed: a folder")
                 _check_place(out, out)
             folder = out if out is not None else Path(scratch)
             written = {name: folder / Path(output.path).name for name, output in outputs.items()}
@@ -283,9 +304,9 @@ def _written(writes: Mapping[str, str], out: Path | None) -> dict[str, Path]:
         return {}
     if out.suffix not in writes:
         endings = " or ".join(writes)
-        raise ValueError(f"--out: got {out}; allowed: a file that ends in {endings}")
+        raise UserError(f"--out: got {out}; allowed: a file that ends in {endings}")
     if out.is_dir():
-        raise ValueError(f"--out: got {out}, a folder; allowed: a file")
+        raise UserError(f"--out: got {out}, a folder; allowed: a file")
     _check_place(out, out.parent)
     return {writes[out.suffix]: out}
 
@@ -295,9 +316,9 @@ def _check_place(out: Path, folder: Path) -> None:
     while not folder.exists():
         folder = folder.parent
     if out.exists() and not out.is_dir() and not os.access(out, os.W_OK):
-        raise ValueError(f"--out: got {out}; allowed: a file that can be written")
+        raise UserError(f"--out: got {out}; allowed: a file that can be written")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"--out: got {out}; allowed: a place that can be written, unlike {folder}")
+        raise UserError(f"--out: got {out}; allowed: a place that can be written, unlike {folder}")
 
 
 @contextmanager
@@ -309,7 +330,7 @@ def _naming(out: Path | None) -> Iterator[None]:
         name = error.filename
         if out is None or not isinstance(name, str) or Path(name).parent != out.parent:
             raise
-        raise ValueError(
+        raise UserError(
             f"--out: got {out}; allowed: a place that can be written ({error.strerror})"
         ) from None
 

@@ -21,6 +21,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.places import SHIPPED
 from workflow.stage import Needs, Settings, Stage
 
@@ -69,7 +70,7 @@ def check_profile(name: str) -> str:
     folder = PROFILES / name
     if not name or not (folder / "config.yaml").is_file():
         allowed = sorted(path.parent.name for path in PROFILES.glob("*/config.yaml"))
-        raise ValueError(f"PROFILE: got {name!r}; allowed: {', '.join(allowed)}")
+        raise UserError(f"PROFILE: got {name!r}; allowed: {', '.join(allowed)}")
     check_plugin(name)
     return str(folder)
 
@@ -78,7 +79,7 @@ def check_plugin(name: str) -> None:
     """Refuse a profile, by its name, whose plugin is not installed."""
     plugin = PLUGINS.get(name)
     if plugin is not None and find_spec(plugin) is None:
-        raise ValueError(
+        raise UserError(
             f"PROFILE: {name} wants the package {plugin.replace('_', '-')}, which is not"
             f" installed; it comes with the extra: pip install 'railx-lab[{name}]'"
         )
@@ -95,13 +96,13 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
     if here is None:
         return dict.fromkeys(("nodes", "gres", "tasks", "cpus_per_task"))
     if here < 1:
-        raise ValueError(f"ranks_per_node: got {here}; allowed: 1 or more")
+        raise UserError(f"ranks_per_node: got {here}; allowed: 1 or more")
     if gpus is not None and gpus < 0:
-        raise ValueError(f"gpus_per_rank: got {gpus}; allowed: 0 or more")
+        raise UserError(f"gpus_per_rank: got {gpus}; allowed: 0 or more")
     ranks = needs.ranks
     nodes = ceil(ranks / here)
     if ranks % nodes:
-        raise ValueError(
+        raise UserError(
             f"ranks_per_node: got {here}; allowed for {ranks} ranks: {ranks} or more, or a divisor"
         )
     ranks_per_node = ranks // nodes
@@ -125,8 +126,8 @@ def check_nodes(settings: Any, stages: Mapping[str, Stage], experiment: Settings
         for item in stage.items(experiment) if profile else ():
             try:
                 asked(stage.needs(experiment, item), profile)
-            except ValueError as error:
-                raise ValueError(f"{name} {item}: {error}") from None
+            except UserError as error:
+                raise UserError(f"{name} {item}: {error}") from None
 
 
 def _whole_number(profile: Mapping[str, Any], key: str) -> int | None:
@@ -136,7 +137,7 @@ def _whole_number(profile: Mapping[str, Any], key: str) -> int | None:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{key}: got {value!r}; allowed: a whole number") from None
+        raise UserError(f"{key}: got {value!r}; allowed: a whole number") from None
 
 
 def nodes_here(environment: Mapping[str, str] = os.environ) -> int:
@@ -155,7 +156,7 @@ def _slurm_nodes(job: str) -> int:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return int(done.stdout)
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
-        raise ValueError(f"squeue: cannot tell the nodes of job {job}: {error}") from None
+        raise UserError(f"squeue: cannot tell the nodes of job {job}: {error}") from None
 
 
 def head_address(environment: Mapping[str, str] = os.environ) -> str:
@@ -174,7 +175,7 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
         address.address for address in interfaces[named] if address.family == socket.AF_INET
     ]
     if not addresses:
-        raise ValueError(
+        raise UserError(
             f"RAILX_HEAD_ADDRESS: got {named}, an interface without an IPv4 address; allowed: an"
             " interface with one, a name or an address"
         )
@@ -195,7 +196,7 @@ def ranks_command(
     if nodes == 1:
         return [sys.executable, "-m", module, *arguments]
     if ranks % nodes:
-        raise ValueError(f"{ranks} ranks on {nodes} nodes; allowed: a multiple of the nodes")
+        raise UserError(f"{ranks} ranks on {nodes} nodes; allowed: a multiple of the nodes")
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
@@ -242,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m workflow.cluster NAME``: the folder of a profile that can be used."""
     try:
         print(check_profile(*(sys.argv[1:] if arguments is None else arguments)))
-    except ValueError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -1,6 +1,6 @@
-"""Compose conf/ with Hydra and check every key, type and range before anything runs.
+"""Compose conf/ and check every key, type and range before anything runs.
 
-Hydra composes; the frozen dataclasses of the rooms are the schema
+``workflow.composer`` composes; the frozen dataclasses of the rooms are the schema
 (``railx.settings.load``). An experiment is a list of choices: ``workflow.mounts`` says
 which files ``conf/experiment/NAME.yaml`` mounts under which names. What was composed
 once is kept (``workflow.composed``) until a file of conf/ or an override changes.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -49,10 +49,10 @@ from railx.workload.profile import ProfileSettings
 from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow import composed
-from workflow.choices import choice_content
+from workflow.composer import compose
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
 from workflow.overrides import check_single
-from workflow.trees import Unplain, composed_plainly
+from workflow.renamed import refusal
 
 __all__ = [
     "CHOSEN",
@@ -73,8 +73,10 @@ _HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
 _COMPOSERS = tuple(
     _HERE / f"{name}.py"
-    for name in ("choices", "config", "mounts", "composed", "overrides", "trees", "yaml_files")
+    for name in ("choices", "composer", "config", "mounts", "overrides", "plan_names", "yaml_files")
 )
+_LETTERS = "letters, digits and underscores, a letter first"
+_NONE = "none here, as the experiment has none"
 #: Where composed configs are kept.
 KEPT = places.cache("composed")
 #: Solvers and torch take no larger one.
@@ -105,6 +107,26 @@ class PlanSettings:
     """Time and memory of sequences on the machine."""
     planner: PlannerSettings
     """The planner."""
+
+
+@dataclass(frozen=True)
+class PlanSetting:
+    """Where plans are made: the keys that all plans of a setting share."""
+
+    batch: BatchSettings
+    """Which sequences each step takes."""
+    cluster: ClusterSettings
+    """The machine."""
+    model: ModelSettings
+    """The model."""
+    cost_model: CostModelSettings
+    """Time and memory of sequences on the machine."""
+    planners: dict[str, Any] = field(default_factory=dict)
+    """By PLANNER or PLANNER_CORPUS of a plan's name: the choice of conf/planner where
+    it has another name, or keys of such plans on top of the setting's.
+    """
+    corpora: dict[str, str] = field(default_factory=dict)
+    """By CORPUS of a plan's name: the corpus where it has another name."""
 
 
 @dataclass(frozen=True)
@@ -179,18 +201,12 @@ class Experiment:
     """The most work that settings may ask for."""
 
     def __post_init__(self) -> None:
-        for group in LISTED:
-            for name in getattr(self, group):
-                if not NAME.fullmatch(name):
-                    raise SettingsError(
-                        f"{group}.{name}",
-                        "not a name; allowed: letters, digits and underscores, a letter first",
-                    )
+        named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]
+        for key in named:
+            if not NAME.fullmatch(key.partition(".")[2]):
+                raise SettingsError(key, f"not a name; allowed: {_LETTERS}")
         if not NAME.fullmatch(self.name):
-            raise SettingsError(
-                "name",
-                f"got {self.name!r}; allowed: letters, digits and underscores, a letter first",
-            )
+            raise SettingsError("name", f"got {self.name!r}; allowed: {_LETTERS}")
         if self.name in RESERVED:
             raise SettingsError(
                 "name",
@@ -199,81 +215,56 @@ class Experiment:
             )
         for name, topology in self.topologies.items():
             check_topology(topology, f"topologies.{name}")
-        for name, sweep in self.sweeps.items():
-            if sweep.topology not in self.topologies:
-                raise SettingsError(
-                    f"sweeps.{name}.topology",
-                    f"got {sweep.topology!r}; allowed: {_listed(self.topologies)}",
-                )
-        for name, transition in self.transitions.items():
-            for key in ("before", "after"):
-                if getattr(transition, key) not in self.topologies:
-                    got = getattr(transition, key)
-                    raise SettingsError(
-                        f"transitions.{name}.{key}",
-                        f"got {got!r}; allowed: {_listed(self.topologies)}",
-                    )
-        for group in ("mapping", "agreement", "bandwidth"):
-            for name in getattr(self, group).topologies:
-                if name not in self.topologies:
-                    raise SettingsError(
-                        f"{group}.topologies",
-                        f"got {name!r}; allowed: {_listed(self.topologies)}",
-                    )
+        for key, name, group in self._references():
+            allowed = getattr(self, group)
+            if name not in allowed:
+                raise refusal(key, name, allowed or [_NONE], LISTED[group])
         check_reference(self.mapping, self.topologies[self.mapping.reference])
         for name, plan in self.plans.items():
-            if plan.corpus not in self.corpora:
-                raise SettingsError(
-                    f"plans.{name}.corpus",
-                    f"got {plan.corpus!r}; allowed: {_listed(self.corpora)}",
-                )
-            self._check_profile(name, plan)
+            if isinstance(plan.cost_model, ProfiledCostSettings):
+                profile = plan.cost_model.profile
+                self._check_profile(f"plans.{name}.cost_model.profile", profile, plan.model.name)
             known = self.bandwidth.topologies
             if plan.cluster.topology is not None and plan.cluster.topology not in known:
                 raise SettingsError(
                     f"plans.{name}.cluster.topology",
-                    f"got {plan.cluster.topology!r}; allowed: {_listed(known)}, the topologies"
-                    " of the bandwidth settings",
-                )
-        for name in self.underlay.plans:
-            if name not in self.plans:
-                raise SettingsError(
-                    "underlay.plans", f"got {name!r}; allowed: {_listed(self.plans)}"
+                    f"got {plan.cluster.topology!r}; allowed: {', '.join(known) or _NONE}, the"
+                    " topologies of the bandwidth settings",
                 )
         for name, run in self.runs.items():
-            if run.plan not in self.plans:
-                raise SettingsError(
-                    f"runs.{name}.plan", f"got {run.plan!r}; allowed: {_listed(self.plans)}"
-                )
-            self._check_replay(name, self.plans[run.plan].model.name)
+            if self.replay.profile is not None:
+                model = self.plans[run.plan].model.name
+                note = f" (run {name})"
+                self._check_profile("replay.profile", self.replay.profile, model, note)
 
-    def _check_replay(self, run: str, model: str) -> None:
-        """Refuse a profile of another model than that of a run."""
-        wanted = self.replay.profile
-        of_model = [key for key, one in self.profiles.items() if one.model.name == model]
-        if wanted is not None and wanted not in of_model:
+    def _references(self) -> Iterator[tuple[str, str, str]]:
+        """Names of entries in settings: the key, the name, the list that it is from."""
+        for name, sweep in self.sweeps.items():
+            yield f"sweeps.{name}.topology", sweep.topology, "topologies"
+        for name, transition in self.transitions.items():
+            yield f"transitions.{name}.before", transition.before, "topologies"
+            yield f"transitions.{name}.after", transition.after, "topologies"
+        for settings in ("mapping", "agreement", "bandwidth"):
+            for topology in getattr(self, settings).topologies:
+                yield f"{settings}.topologies", topology, "topologies"
+        for name, plan in self.plans.items():
+            yield f"plans.{name}.corpus", plan.corpus, "corpora"
+        for plan_name in self.underlay.plans:
+            yield "underlay.plans", plan_name, "plans"
+        for name, run in self.runs.items():
+            yield f"runs.{name}.plan", run.plan, "plans"
+
+    def _check_profile(self, key: str, profile: str, model: str, note: str = "") -> None:
+        """Refuse a profile that is not there, or of another model."""
+        of_model = [
+            name for name, settings in self.profiles.items() if settings.model.name == model
+        ]
+        if profile not in of_model:
             raise SettingsError(
-                "replay.profile",
-                f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
-                f" {model} (run {run})",
+                key,
+                f"got {profile!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
+                f" {model}{note}",
             )
-
-    def _check_profile(self, name: str, plan: PlanSettings) -> None:
-        """Refuse a plan with a profile that is not there, or of another model."""
-        if not isinstance(plan.cost_model, ProfiledCostSettings):
-            return
-        wanted = plan.cost_model.profile
-        of_model = [key for key, one in self.profiles.items() if one.model.name == plan.model.name]
-        if wanted not in of_model:
-            raise SettingsError(
-                f"plans.{name}.cost_model.profile",
-                f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
-                f" {plan.model.name}",
-            )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none here, as the experiment has none"
 
 
 #: Keys of an experiment that hold one file of the group of the same name.
@@ -340,7 +331,7 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     ``overrides`` are in Hydra's syntax. Raises :class:`railx.settings.SettingsError`:
     one line that names the key and what is allowed.
     """
-    plain = _seeded(_drop_missing(_compose(None, Experiment, list(overrides))))
+    plain = _seeded(_drop_missing(_compose(None, list(overrides))))
     experiment: Experiment = load(Experiment, plain)
     check_experiment(experiment)
     return experiment
@@ -369,7 +360,7 @@ def compose_stage(
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
     overrides = list(overrides)
-    composed = _drop_missing(_compose(primary, StageSettings, overrides))
+    composed = _drop_missing(_compose(primary, overrides))
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
@@ -402,11 +393,11 @@ def read_choice(group: str, name: str) -> dict[str, Any]:
     """
     from workflow.groups import groups, with_defaults
 
-    content = _compose(f"{group}/{name}", StageSettings, [])[group]
+    content = _compose(f"{group}/{name}", [])[group]
     return cast("dict[str, Any]", with_defaults(groups()[group], content))
 
 
-def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
+def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     """The plain config of conf/``primary``.yaml.
 
     From the last time where nothing has changed since. ``primary``: GROUP/NAME: of that
@@ -422,7 +413,7 @@ def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[st
     _check_twice(overrides)
     key = composed.key([primary, *overrides], [*CONF.rglob("*.yaml"), *_COMPOSERS])
     kept = composed.read(KEPT, key)
-    return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, schema, overrides))
+    return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, overrides))
 
 
 def _check_twice(overrides: Iterable[str]) -> None:
@@ -435,63 +426,15 @@ def _check_twice(overrides: Iterable[str]) -> None:
             raise SettingsError(key, f"got {given[key]!r} and {value!r}; allowed: one of them")
 
 
-def _anew(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
+def _anew(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     check_single(overrides)
-    try:
-        group, _, name = (primary or "").rpartition("/")
-        mounted: str | dict[str, Any] = primary or ""
-        if group:
-            mounted = {"defaults": [{f"/{group}": name}, "_self_"]}
-        elif primary is None:
-            mounted, overrides = primary_config(overrides, CHOSEN)
-        forced = [_forced(override) for override in overrides]
-        try:
-            return composed_plainly(CONF, mounted, forced)
-        except Unplain:
-            return _with_hydra(mounted, forced)
-    except SettingsError:
-        raise
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise _one_line(error, schema) from error
-
-
-def _with_hydra(primary: str | dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """What Hydra makes of conf/``primary``.yaml, or of a primary config."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf
-
-    GlobalHydra.instance().clear()
-    if not isinstance(primary, str):
-        ConfigStore.instance().store("mounted", primary)
-        primary = "mounted"
-    for group in sorted(path.name for path in CONF.iterdir() if path.is_dir()):
-        for name in choices(group):
-            if not (CONF / group / f"{name}.yaml").is_file():
-                content = choice_content(CONF, group, name)
-                ConfigStore.instance().store(name, content, group=group)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(primary, overrides=overrides)
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    return typing.cast("dict[str, Any]", plain)
-
-
-def _forced(override: str) -> str:
-    """Dotted values are set whether the key stands in a file or not.
-
-    The schema, not the file, says which keys exist.
-    """
-    key = override.split("=", 1)[0]
-    return (
-        f"++{override}"
-        if "." in key and "@" not in key and "/" not in key and key[0] not in "+~"
-        else override
-    )
+    group, _, name = (primary or "").rpartition("/")
+    mounted: str | dict[str, Any] = primary or ""
+    if group:
+        mounted = {"defaults": [{f"/{group}": name}]}
+    elif primary is None:
+        mounted, overrides = primary_config(overrides, CHOSEN)
+    return compose(CONF, mounted, overrides)
 
 
 def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
@@ -515,27 +458,3 @@ def _drop_missing(node: Any) -> Any:
     if isinstance(node, dict):
         return {key: _drop_missing(item) for key, item in node.items() if item != "???"}
     return [_drop_missing(item) for item in node] if isinstance(node, list) else node
-
-
-def _one_line(error: Exception, schema: type) -> SettingsError:
-    """A message of Hydra or OmegaConf as one line that a user can act on.
-
-    Theirs span lines and speak of their own internals.
-    """
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
-    if missing:
-        group, _, name = missing.group(1).rpartition("/")
-        if (CONF / group).is_dir() and group:
-            return SettingsError(group, f"got {name!r}; allowed: {', '.join(choices(group))}")
-        groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-        return SettingsError(missing.group(1), f"no such group; allowed: {', '.join(groups)}")
-    if "Could not override" in text and "'" in text:
-        key = text.split("'")[1]
-        top_level = key.split(".")[0].split("@")[0]
-        known = [field.name for field in dataclasses.fields(schema)]
-        if top_level not in known:
-            return SettingsError(key, f"unknown key; allowed: {_listed(known)}")
-        return SettingsError(key, lines[-1])
-    return SettingsError("config", " ".join(lines[:3]))

@@ -21,7 +21,7 @@ from railx import places
 
 __all__ = ["code_digest", "code_modules", "module_digest", "package_versions"]
 
-_PACKAGES = ("railx", "training", "workflow")
+_PACKAGES = ("railx", "railx_torch", "training", "workflow")
 #: The list of all stages is no part of any: a new stage reruns none of the others.
 _LISTS = frozenset({"workflow.stages"})
 #: Distributions that are not called what they are imported as. Asking every installed

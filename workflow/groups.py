@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from railx.mapping.settings import JobSettings
 from railx.settings import Registered, field_hints, to_dict, told_apart
-from workflow.config import CHOSEN, Experiment, StageSettings
+from workflow.config import CHOSEN, Experiment, PlanSetting, StageSettings
 from workflow.mounts import LISTED
 
 __all__ = ["groups", "members", "with_defaults"]
@@ -20,7 +20,7 @@ def groups() -> dict[str, Any]:
     """The type behind the files of each folder of conf/ and the stage*.yaml beside."""
     stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
     hints = field_hints(Experiment)
-    further = {"job": JobSettings, **{key: hints[key] for key in CHOSEN}}
+    further = {"job": JobSettings, "setting": PlanSetting, **{key: hints[key] for key in CHOSEN}}
     further |= {group: get_args(hints[key])[1] for key, group in LISTED.items()}
     return {
         **stage,
@@ -53,11 +53,17 @@ def with_defaults(hint: Any, plain: Any) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     union = members(hint)
-    options = [union[1].get(plain.get(union[0]))] if union is not None else [hint, *get_args(hint)]
+    if union is None and get_origin(hint) is Annotated:
+        return with_defaults(get_args(hint)[0], plain)
+    origin = get_origin(hint)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: with_defaults(get_args(hint)[1], value) for key, value in plain.items()}
+    options = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
+    if union is not None:
+        options = (union[1].get(plain.get(union[0])),)
     cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
     if cls is None:
-        item = get_args(hint)[-1] if get_args(hint) else Any
-        return {key: with_defaults(item, value) for key, value in plain.items()}
+        return plain
     hints = field_hints(cast("type", cls))
     defaults = {
         field.name: to_dict(

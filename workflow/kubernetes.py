@@ -25,6 +25,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import read_json, write_text
 from workflow.cluster import AGENTS, COMMAND, NODES
 
@@ -46,7 +47,7 @@ def properties_of(jobscript: Path) -> dict[str, Any]:
         if line.startswith(_PROPERTIES):
             properties: dict[str, Any] = json.loads(line.removeprefix(_PROPERTIES))
             return properties
-    raise ValueError(f"{jobscript}: no line {_PROPERTIES.strip()}; allowed: a script of Snakemake")
+    raise UserError(f"{jobscript}: no line {_PROPERTIES.strip()}; allowed: a script of Snakemake")
 
 
 def job_name(jobscript: Path, properties: Mapping[str, Any], attempt: str = "") -> str:
@@ -148,9 +149,9 @@ def _kubectl(*words: str, stdin: str | None = None) -> str:
             ["kubectl", *words], input=stdin, capture_output=True, text=True, check=False
         )
     except FileNotFoundError:
-        raise ValueError("kubectl: not found; it is what jobs are submitted with") from None
+        raise UserError("kubectl: not found; it is what jobs are submitted with") from None
     if done.returncode:
-        raise ValueError(f"kubectl {words[0]}: {' '.join(done.stderr.split())}")
+        raise UserError(f"kubectl {words[0]}: {' '.join(done.stderr.split())}")
     return done.stdout
 
 
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         _submit(job)
         print(job[-1]["metadata"]["name"])
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from railx.errors import DISK_FULL, is_explained
 from railx.io import leaves
 from railx.progress import duration
 from railx.provenance.jobs import digest_of, now_utc
@@ -30,7 +31,6 @@ __all__ = ["JobLog", "logged"]
 _SETTINGS = 40
 #: How a shell calls the end by Ctrl-C.
 _INTERRUPTED = 130
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class JobLog:
@@ -82,8 +82,9 @@ class JobLog:
 def logged(path: str | Path) -> Iterator[JobLog]:
     """Send this process's output (and that of its children) to ``path``.
 
-    A ValueError, a failed child, a full disk or a file that is not there ends it with
-    one line, which whoever watches sees too.
+    An exception that explains itself (:func:`railx.errors.is_explained`) is one line in
+    the log and on the terminal. Any other is a bug: its traceback is in the log, and
+    the line on the terminal says where.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     terminal = os.dup(sys.stderr.fileno())
@@ -94,22 +95,20 @@ def logged(path: str | Path) -> Iterator[JobLog]:
                 stream.flush()
                 os.dup2(file.fileno(), stream.fileno())
         yield log
-    except (ValueError, OSError, MemoryError) as error:
-        line = f"error: {_told(error, Path(path))}"
-        log.terminal(line)
-        # A full disk takes no line of the log either.
-        with contextlib.suppress(OSError):
-            log.say(line)
-            log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
-        _end(1)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             log.say(f"ends: interrupted after {duration(log.seconds)} ({log.seconds:.1f} s)")
         _end(_INTERRUPTED)
     except Exception as error:
-        traceback.print_exc()
-        log.terminal(f"error: {type(error).__name__}: {error}; its traceback is in {path}")
-        log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
+        explained = is_explained(error)
+        line = f"error: {_one_line(error, Path(path)) if explained else _bug(error)}"
+        log.terminal(line if explained else f"{line}; its traceback is in {path}")
+        # A full disk takes no line of the log either.
+        with contextlib.suppress(OSError):
+            if not explained:
+                traceback.print_exc()
+            log.say(line)
+            log.say(f"ends: failed after {duration(log.seconds)} ({log.seconds:.1f} s)")
         _end(1)
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -128,11 +127,15 @@ def _end(code: int) -> None:
     sys.exit(code)
 
 
-def _told(error: BaseException, path: Path) -> str:
+def _bug(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _one_line(error: BaseException, path: Path) -> str:
     """One line: what happened, to which file, and what to do."""
     if isinstance(error, MemoryError):
         return f"out of memory{f': {error}' if str(error) else ''}"
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         place = Path(str(error.filename)) if error.filename else path
         there = next((one for one in (place, *place.parents) if one.is_dir()), Path())
         free = shutil.disk_usage(there).free

@@ -1,10 +1,10 @@
-"""What the files of an experiment mount, as one primary config for Hydra.
+"""What an experiment chooses, as one primary config.
 
 ``conf/experiment/NAME.yaml`` is a list of choices. :func:`primary_config` reads it,
 with the experiments that it inherits and the choices of the command line, and writes
-out the mounts (``/topology@topologies.NAME: FILE``) and values that Hydra composes. A
-later layer wins: conf/config.yaml, inherited experiments, the experiment, the command
-line.
+out the mounts (``/topology@topologies.NAME: CHOICE``) and values that
+:mod:`workflow.composer` composes. A later layer wins: conf/config.yaml, inherited
+experiments, the experiment, the command line.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from railx.places import WORK
 from railx.settings import SettingsError
 from workflow.choices import choices as choices_below
 from workflow.choices import is_choice
+from workflow.plan_names import CROSS, PlanNames, crossed
+from workflow.renamed import new_name, refusal
 from workflow.yaml_files import read_yaml_mapping
 
 __all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
@@ -52,13 +54,14 @@ _PLAIN = ("name", "seed")
 class _Mounts:
     """What the layers so far have chosen.
 
-    ``single``: the keys that hold one file of the group of the same name. ``files``:
-    per list, the file behind each name, None where the entry is written out.
-    ``chosen``: the file of each single group, of those in ``EVERY`` too. ``values``:
-    what the layers set on top of the files.
+    ``single``: the keys that hold one choice of the group of the same name. ``plans``:
+    the names that plans can have. ``files``: per list, the choice behind each name,
+    None where the entry is written out. ``chosen``: the choice of each single group, of
+    those in ``EVERY`` too. ``values``: what the layers set on top of the choices.
     """
 
     single: tuple[str, ...]
+    plans: PlanNames
     files: Mapping[str, Mapping[str, str | None]] = field(
         default_factory=lambda: {key: {} for key in LISTED}
     )
@@ -76,10 +79,10 @@ def primary_config(
 ) -> tuple[dict[str, Any], list[str]]:
     """The primary config of the experiment that ``overrides`` choose.
 
-    With it, those of them that are left for Hydra.
+    With it, those of them that set values or choose below an entry.
 
-    ``single`` are the keys of an experiment that hold one file of the group of the same
-    name. Where no layer chooses one, it is the group's default.yaml, if there is one.
+    ``single`` are the keys of an experiment that hold one choice of the group of the
+    same name. Where no layer chooses one, it is ``default``, if there is one.
 
     Raises :class:`railx.settings.SettingsError` for what a file or the command line
     mounts but cannot.
@@ -89,7 +92,8 @@ def primary_config(
     experiment = shared.pop("experiment", None) if chosen is None else chosen
     shared.pop("experiment", None)
     experiment = str(experiment)
-    mounts = _with_layer(_Mounts(single, chosen=_defaults(single)), shared, "conf/config.yaml")
+    mounts = _Mounts(single, PlanNames(CONF), chosen=_defaults(single))
+    mounts = _with_layer(mounts, shared, "conf/config.yaml")
     mounts = _with_experiment(mounts, experiment, ())
     for layer in layers:
         mounts = _with_layer(mounts, layer, "the command line")
@@ -103,7 +107,7 @@ def _defaults(single: Iterable[str]) -> dict[str, str]:
 def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mounts:
     """``mounts`` with an experiment's file on top, after those that it inherits."""
     if not is_choice(CONF, "experiment", name):
-        raise _not_among("experiment", name, choices("experiment"))
+        raise refusal("experiment", name, choices("experiment"), "experiment")
     if name in heirs:
         raise SettingsError(
             "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
@@ -125,7 +129,9 @@ def _with_layer(mounts: _Mounts, layer: Mapping[str, Any], origin: str) -> _Moun
         if key in LISTED:
             mounts = _with_entries(mounts, key, content)
         elif key in EVERY or (key in mounts.single and not isinstance(content, Mapping)):
-            mounts = replace(mounts, chosen={**mounts.chosen, key: _file(key, key, content)})
+            mounts = replace(
+                mounts, chosen={**mounts.chosen, key: _choice(mounts, key, key, content)}
+            )
         elif key in (*mounts.single, *_PLAIN):
             mounts = replace(mounts, values=_merged(mounts.values, {key: content}))
         else:
@@ -138,13 +144,17 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
     """``mounts`` with the entries of a list or mapping.
 
     A list says which entries there are; a mapping adds, changes and (with null) removes
-    entries.
+    entries. Plans are also given as a product (:func:`crossed`), in both.
     """
     files, values = dict(mounts.files[key]), dict(mounts.values.get(key, {}))
     if isinstance(content, list):
         content = _items(key, content)
         files = {name: files.get(name, name) for name in content}
         values = {name: value for name, value in values.items() if name in content}
+    if _is_cross(key, content):
+        rest = {name: entry for name, entry in content.items() if name not in CROSS}
+        cross = {name: entry for name, entry in content.items() if name in CROSS}
+        content = {name: name for name in crossed(cross)} | rest
     if not isinstance(content, Mapping):
         raise SettingsError(
             key, f"got {content!r}; allowed: a list of names, or a mapping of names to files"
@@ -156,7 +166,7 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
                 "not a name; allowed: letters, digits and underscores, a letter first",
             )
         if entry is None and name not in files:
-            raise _not_among(key, name, files)
+            raise refusal(key, name, files, LISTED[key])
         if entry is None:
             del files[name]
             values.pop(name, None)
@@ -164,10 +174,11 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
             files.setdefault(name, None)
             values = _merged(values, {name: entry})
         else:
-            files[name] = _file(key, LISTED[key], entry)
-    for file in files.values():
-        if file is not None:
-            _file(key, LISTED[key], file)
+            files[name] = entry
+    files = {
+        name: file if file is None else _choice(mounts, key, LISTED[key], file)
+        for name, file in files.items()
+    }
     return replace(
         mounts, files={**mounts.files, key: files}, values={**mounts.values, key: values}
     )
@@ -176,11 +187,15 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
 def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
     """The items of a list by name.
 
-    ``name`` alone is {} (nothing on top of its file), ``name: file`` and ``name:
-    {values}`` what they say.
+    ``name`` alone is {} (nothing on top of its choice), ``name: choice`` and ``name:
+    {values}`` what they say. Plans may be crossed (:func:`crossed`), also more than
+    once.
     """
     entries: dict[str, Any] = {}
     for item in items:
+        if _is_cross(key, item):
+            entries |= {name: {} for name in crossed(item) if name not in entries}
+            continue
         pair = {item: {}} if isinstance(item, str) else item
         if not isinstance(pair, Mapping) or len(pair) != 1 or None in pair.values():
             raise SettingsError(key, f"got {item!r}; allowed: a name, or one name with its file")
@@ -191,15 +206,21 @@ def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
     return entries
 
 
-def _file(key: str, group: str, name: Any) -> str:
+def _is_cross(key: str, item: Any) -> bool:
+    return key == "plans" and isinstance(item, Mapping) and "cross" in item
+
+
+def _choice(mounts: _Mounts, key: str, group: str, name: Any) -> str:
     """``name`` where the group has such a choice."""
-    if not isinstance(name, str) or not is_choice(CONF, group, name):
-        raise _not_among(key, name, choices(group), f" (conf/{group})")
-    return name
-
-
-def _not_among(key: str, got: Any, allowed: Iterable[str], where: str = "") -> SettingsError:
-    return SettingsError(key, f"got {got!r}; allowed{where}: {', '.join(allowed)}")
+    plans = mounts.plans if group == "plan" else None
+    if isinstance(name, str) and (
+        is_choice(CONF, group, name) or (plans is not None and plans.parts(name) is not None)
+    ):
+        return name
+    allowed = choices(group)
+    if plans is not None:
+        allowed.append("PLANNER_SETTING_CORPUS, e.g. flexsp_7b_192k_wikipedia")
+    raise refusal(key, name, allowed, group, f" (conf/{group})")
 
 
 def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,7 +258,7 @@ def _written_out(mounts: _Mounts, experiment: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A file of choices as plain data, interpolations as they stand."""
+    """A file of choices as plain data."""
     return copy.deepcopy(read_yaml_mapping(path, CONF.parent))
 
 
@@ -256,15 +277,17 @@ def _command_line(
     for text, override in zip(
         overrides, OverridesParser.create().parse_overrides(list(overrides)), strict=True
     ):
+        key, name = override.key_or_group.partition(".")[::2]
         layer = None
         if override.package is None and not override.is_sweep_override():
-            key, name = override.key_or_group.partition(".")[::2]
             if override.key_or_group == "experiment":
                 value = override.value()
                 experiment = "" if value is None else str(value)
                 continue
             layer = _layer(key, name, override, single)
         if layer is None:
+            if key in LISTED and new_name(LISTED[key], name.partition(".")[0]) is not None:
+                raise refusal(key, name.partition(".")[0], (), LISTED[key])
             rest.append(text)
         else:
             layers.append(layer)

@@ -83,13 +83,20 @@ def declared_tables() -> dict[str, pa.Schema | None]:
 
 
 def _check(root: Path, files: list[Path]) -> None:
-    from railx.evidence import check_queries, published_tables, read_expected, read_yaml
+    from railx.evidence import (
+        check_queries,
+        check_rows_judged,
+        published_tables,
+        read_expected,
+        read_yaml,
+    )
 
     for path in sorted(files):
         if path.suffix == ".yaml":
             read_yaml(path)
-    published_tables(root / "resources" / "published", all_papers(root))
+    tables = published_tables(root / "resources" / "published", all_papers(root))
     claims = all_claims(root)
+    check_rows_judged(claims, tables)
     check_queries(claims, declared_tables())
     for path in sorted((root / "resources" / "expected").glob("*.yaml")):
         read_expected(path, [claim.id for claim in claims])

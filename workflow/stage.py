@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -174,7 +176,7 @@ class Table(Output):
             expected = {(column.name, str(column.type)) for column in schemas[0]}
             got = {(column.name, str(column.type)) for column in stored}
             differing = sorted({name for name, _ in expected ^ got}) or ["their order"]
-            raise ValueError(
+            raise UserError(
                 f"{path}: columns differ from the declared ones: {', '.join(differing)}; allowed:"
                 f" {', '.join(f'{column.name} ({column.type})' for column in schemas[1])}"
             )

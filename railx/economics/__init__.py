@@ -1,7 +1,7 @@
-"""What the networks cost and what power they draw.
+"""Cost and power of networks.
 
-Price catalogue, bills of materials, cost over scale, and where the cost claims hold.
-What a network is built of, its family says (``railx.families.NAME.bill``).
+Price catalogue, bills of materials, cost over scale, and the range of the cost claims.
+The families count the components of networks (``railx.families.NAME.bill``).
 """
 
 from railx.economics.bill import bill_of_materials, cost_summary, price_network

@@ -13,12 +13,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from railx.errors import UserError
 from railx.io import in_repository
 from railx.settings import SettingsError
 
 __all__ = ["COMPONENTS", "Catalogue", "Price", "read_catalogue"]
 
-#: What networks are built of; a transceiver and a switch port are counted per port, a
+#: The components of networks; a transceiver and a switch port are counted per port, a
 #: copper cable per link.
 COMPONENTS = ("transceiver", "electrical_switch_port", "ocs_port", "copper_cable")
 _COLUMNS = (
@@ -114,26 +115,26 @@ def read_catalogue(path: str | Path) -> Catalogue:
     """
     path = in_repository(path)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file; allowed: a CSV price catalogue")
+        raise UserError(f"{path}: no such file; allowed: a CSV price catalogue")
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             reader = csv.DictReader(lines)
             columns, rows = tuple(reader.fieldnames or ()), list(reader)
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: byte {error.start} is no text; allowed: a CSV price catalogue"
         ) from None
     except csv.Error as error:
-        raise ValueError(f"{path}: no CSV ({error}); allowed: a CSV price catalogue") from None
+        raise UserError(f"{path}: no CSV ({error}); allowed: a CSV price catalogue") from None
     if columns != _COLUMNS:
-        raise ValueError(f"{path}: columns {', '.join(columns)}; allowed: {', '.join(_COLUMNS)}")
+        raise UserError(f"{path}: columns {', '.join(columns)}; allowed: {', '.join(_COLUMNS)}")
     prices = tuple(
         _price(row, f"{path}, line {number}") for number, row in enumerate(rows, start=2)
     )
     keys = [(price.price_set, price.component) for price in prices]
     for key in keys:
         if keys.count(key) > 1:
-            raise ValueError(
+            raise UserError(
                 f"{path}: {key[0]} lists {key[1]} twice; allowed: one row per price set and"
                 " component"
             )
@@ -142,17 +143,17 @@ def read_catalogue(path: str | Path) -> Catalogue:
 
 def _price(row: dict[str, str], where: str) -> Price:
     if None in row or None in row.values():
-        raise ValueError(f"{where}: wrong number of cells; allowed: {len(_COLUMNS)}")
+        raise UserError(f"{where}: wrong number of cells; allowed: {len(_COLUMNS)}")
     for column, allowed in _CHOICES.items():
         if row[column] not in allowed:
-            raise ValueError(
+            raise UserError(
                 f"{where}, {column}: got {row[column]!r}; allowed: {', '.join(allowed)}"
             )
     if not row["source"]:
-        raise ValueError(f"{where}, source: is empty; allowed: where the price was read")
+        raise UserError(f"{where}, source: is empty; allowed: where the price was read")
     unit_usd = _number(row["unit_usd"], f"{where}, unit_usd")
     if unit_usd is None:
-        raise ValueError(f"{where}, unit_usd: is empty; allowed: a number, 0 or greater")
+        raise UserError(f"{where}, unit_usd: is empty; allowed: a number, 0 or greater")
     return Price(
         price_set=row["price_set"],
         component=row["component"],
@@ -175,7 +176,7 @@ def _number(text: str, where: str) -> float | None:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise ValueError(
+        raise UserError(
             f"{where}: got {text!r}; allowed: a number, 0 or greater, or empty where no source"
             " gives one"
         )

@@ -1,4 +1,4 @@
-"""Where the three cost claims of RailX's abstract hold, and what moves them.
+"""The range of the three cost claims of RailX's abstract, and its sensitivities.
 
 The boundaries are closed forms over price ratios. Prices are relative to a transceiver:
 x = c_o / c_t of an OCS port, y = c_s / c_t of an electrical switch port, and z of an
@@ -120,7 +120,8 @@ def claim_map(
     return rows
 
 
-#: What leaves the network of the absolute claim (200,704 chips at 1.8 TB/s) as it is.
+#: The values that leave the network of the absolute claim (200,704 chips at 1.8 TB/s)
+#: unchanged.
 _ABSOLUTE = ("base", "in_node_lane_over_transceiver")
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from railx.economics.bill import bill_of_materials
 from railx.economics.catalogue import Catalogue, read_catalogue
 from railx.economics.settings import EconomicsSettings
+from railx.errors import UserError
 from railx.settings import SettingsError, to_dict
 
 __all__ = ["check_price_set", "check_prices"]
@@ -68,7 +69,7 @@ def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
 def _catalogue(path: str, key: str) -> Catalogue:
     try:
         return read_catalogue(path)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         raise SettingsError(key, str(error)) from None
 
 

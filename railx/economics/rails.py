@@ -55,13 +55,10 @@ class OpticalRail:
 
     arrangement: str
     """One of ``ARRANGEMENTS``."""
-
     switches: int
     """Switches of a rail."""
-
     ports: int
     """Used ports of a rail."""
-
     passes: int
     """Switches that a circuit passes."""
 
@@ -142,7 +139,7 @@ def rail_economics(
 def rail_map(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """Where the claims on cost and on power hold, over what a network is built of.
+    """The range of the claims on cost and power over the networks' components.
 
     One row per platform, transceivers of a chip, claim and point: USD (cost) or W
     (power) of a transceiver by electrical switch ports of a chip. With t of a
@@ -188,7 +185,7 @@ def rail_map(
 
 @dataclass(frozen=True)
 class _Network:
-    """What one network is built of.
+    """The components of one network.
 
     ``columns`` are what its row says of it, beside the bill.
     """
@@ -271,7 +268,7 @@ def _bill(network: _Network, usd: _Prices, watts: _Prices) -> dict[str, Any]:
         "cost_usd": network.transceivers * usd.transceiver
         + network.switch_ports * usd.switch_port
         + network.ocs_ports * usd.ocs_port * network.ocs_factor,
-        # A price that is assumed says nothing about power.
+        # An assumed price implies no power.
         "power_watts": network.transceivers * watts.transceiver
         + network.switch_ports * watts.switch_port
         + network.ocs_ports * watts.ocs_port,

@@ -20,7 +20,7 @@ __all__ = ["cost_by_scale"]
 
 @dataclass(frozen=True)
 class _Cost:
-    """What one network of one size costs per chip under one price set."""
+    """The cost per chip of a network of one size under one price set."""
 
     counts: NetworkCounts
     usd: float

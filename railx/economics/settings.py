@@ -42,21 +42,17 @@ class PricedNetwork:
 
     topology: TopologySettings
     """The network, as in the group ``topology``."""
-
     price_set: str | None = None
     """Price set of the catalogue; null: the one that holds for all networks."""
-
     copper_links: tuple[str, ...] = ()
     """Kinds of links whose cables are copper, not a fibre with a transceiver at both
     ends. They are ``leaf`` of a fat tree; ``leaf`` and ``local`` of a Dragonfly;
     ``row`` and ``column`` of a HammingMesh.
     """
-
     copper_price_set: str | None = None
     """Price set of the copper cables; null: the network's, which then needs a price
     for them.
     """
-
     counting: str | None = None
     """A way of counting, other than by used ports, that the family knows; null: by used
     ports. ``opus_artifact`` counts a rail-optimised network as the released cost script
@@ -105,7 +101,7 @@ class PricedNetwork:
 
     @property
     def ports(self) -> Ports:
-        """What the network is built of, in ports."""
+        """The components of the network, in ports."""
         if self.counting is None:
             return self.bill.ports(self.topology)
         return self.bill.countings[self.counting](self.topology)
@@ -150,37 +146,28 @@ class SensitivitySettings:
 
     railx: str
     """RailX: a square all-to-all of nodes, by its name in ``networks``."""
-
     fat_trees: Annotated[tuple[str, ...], NotEmpty()]
     """Trees to compare it with, by name; the claim map takes the first."""
-
     price_sets: Annotated[tuple[str, ...], NotEmpty()]
     """Price sets of the catalogue, inferred ones among them."""
-
     ocs_port_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
     """Price of an optical switch port in transceivers, one axis of the grid."""
-
     switch_port_over_transceiver: tuple[Annotated[float, Positive()], ...]
     """Price of an electrical switch port in transceivers, the other axis."""
-
     routed_over_ideal: Annotated[float, Fraction()]
     """Share of the ideal all-to-all throughput that the published minimal routing
     reaches.
     """
-
     injection_cost_limit: Annotated[float, Fraction()]
     """Cost per injection bandwidth, over that of a tree, below which the claim holds
     (0.1 in the abstract).
     """
-
     all_to_all_cost_limit: Annotated[float, Fraction()]
     """Cost per all-to-all bandwidth, over that of a tree, below which the claim holds
     (0.5 in the abstract).
     """
-
     absolute_cost_usd: Annotated[float, Positive()]
     """Cost of the whole network in USD (1.3 billion in the abstract)."""
-
     absolute_cost_tolerance: Annotated[float, Fraction()]
     """Relative distance from ``absolute_cost_usd`` within which that claim holds."""
 
@@ -193,16 +180,12 @@ class ScaleSettings:
     """Networks of ``networks``; each is resized to every number in ``chips`` that its
     family reaches.
     """
-
     reference: str
     """The tree of ``networks`` that costs are divided by, resized to the same chips."""
-
     chips: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
     """Wanted numbers of chips; a network has at least as many."""
-
     price_sets: Annotated[tuple[str, ...], NotEmpty()]
     """Price sets of the catalogue, one row each."""
-
     injection_gb_s_per_chip: Annotated[float, Positive()]
     """Injection bandwidth that all networks of the list have, in GB/s per chip and
     direction.
@@ -217,7 +200,7 @@ class ScaleSettings:
 
 @dataclass(frozen=True)
 class ClaimMapSettings:
-    """Where the cost claims hold over price ratios, and what moves their boundary.
+    """The range of the cost claims over price ratios, and its sensitivities.
 
     The base case is ``sensitivity.railx`` against ``sensitivity.fat_trees[0]``. Every
     list but the two axes is changed one value at a time.
@@ -225,31 +208,22 @@ class ClaimMapSettings:
 
     ocs_port_over_transceiver: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Price of an optical switch port in transceivers, one axis of the map."""
-
     switch_port_over_transceiver: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Price of an electrical switch port in transceivers, the other axis."""
-
     m: tuple[Annotated[int, AtLeast(1)], ...]
     """Chips on a side of the RailX node."""
-
     n: tuple[Annotated[int, AtLeast(1)], ...]
     """Ports on a side of a RailX chip."""
-
     chips: tuple[Annotated[int, AtLeast(2)], ...]
     """Chips of both networks."""
-
     all_to_all_share: tuple[Annotated[float, Fraction()], ...]
     """Share of the ideal all-to-all that the routing of RailX reaches."""
-
     in_node_lane_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
     """Price of an in-node lane, one external port wide, in transceivers."""
-
     tiers: tuple[Annotated[int, Between(1, 5)], ...]
     """Tiers of the fat tree."""
-
     leaf_cable_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
     """Price of a cable between chip and leaf in transceivers; 2: one at both ends."""
-
     taper: tuple[Annotated[float, Fraction()], ...]
     """Uplinks per downlink of a leaf of the fat tree."""
 
@@ -268,18 +242,14 @@ class RailPlatform:
 
     chips_per_server: Annotated[int, AtLeast(1)]
     """Chips of a server, and so rails."""
-
     port_gbps: Annotated[float, Positive()]
     """Rate of a chip's port in one direction, in 10^9 bit/s."""
-
     price_set: Annotated[str, NotEmpty()]
     """Price set of the catalogue."""
-
     switch_transceivers: bool
     """Whether the ports of electrical switches have transceivers, or those of chips
     alone.
     """
-
     electrical_switch_radix: Annotated[int, AtLeast(4)]
     """Ports of an electrical switch where used ports are counted."""
 
@@ -290,16 +260,12 @@ class RailMapSettings:
 
     transceiver_usd: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Price of a transceiver in USD."""
-
     transceiver_watts: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Power of a transceiver in W."""
-
     switch_ports_per_gpu: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Ports of electrical switches for each chip."""
-
     cost_reduction: Annotated[float, Positive()]
     """Cost of electrical over photonic rails that is claimed (4 in the abstract)."""
-
     power_reduction: Annotated[float, Positive()]
     """Power of electrical over photonic rails that is claimed (23 in the abstract)."""
 
@@ -310,22 +276,16 @@ class RailsSettings:
 
     platforms: Annotated[dict[str, RailPlatform], NotEmpty()]
     """Platforms by name."""
-
     gpus: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
     """Numbers of GPUs; a platform has those that fill two or more whole servers."""
-
     transceivers_per_gpu: Annotated[tuple[Annotated[int, Between(1, 2)], ...], NotEmpty()]
     """Transceivers of a GPU on photonic rails; 1: its two optical ports share one."""
-
     switches: Annotated[dict[str, Annotated[int, AtLeast(2)]], NotEmpty()]
     """Ports of optical switches by device."""
-
     priced_switch: Annotated[str, NotEmpty()]
     """The one of them whose price per port the catalogue has."""
-
     ocs_port_price_factors: Annotated[tuple[Annotated[float, Positive()], ...], NotEmpty()]
-    """Price of an optical port over the catalogue's; 1 and what it may be instead."""
-
+    """Prices of an optical port over the catalogue's; 1 and others."""
     map: RailMapSettings
     """Where the claims hold."""
 
@@ -349,22 +309,16 @@ class EconomicsSettings:
 
     catalogue: Annotated[str, NotEmpty()]
     """Price catalogue, a CSV file of the repository."""
-
     price_set: Annotated[str, NotEmpty()]
-    """Price set that holds unless a network names its own."""
-
+    """Default price set; a network may name another."""
     networks: Annotated[dict[str, PricedNetwork], NotEmpty()]
     """The networks by name."""
-
     sensitivity: SensitivitySettings
     """For which prices the cost claims hold."""
-
     scale: ScaleSettings
     """Cost over the number of chips."""
-
     claim_map: ClaimMapSettings
-    """Where the cost claims hold, and what moves their boundary."""
-
+    """The range of the cost claims, and its sensitivities."""
     rails: RailsSettings
     """Electrical and photonic rails by platform and size."""
 

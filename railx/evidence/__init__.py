@@ -10,6 +10,7 @@ from railx.evidence.claims import (
     ClaimSettings,
     NotAttempted,
     PublishedReference,
+    check_rows_judged,
     load_claims,
 )
 from railx.evidence.database import (
@@ -25,9 +26,9 @@ from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import (
     CONFIDENCE,
     Published,
+    PublishedNumbers,
     PublishedTable,
     published_tables,
-    read_published,
 )
 from railx.evidence.static import check_queries
 from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
@@ -46,10 +47,12 @@ __all__ = [
     "NotAvailable",
     "Paper",
     "Published",
+    "PublishedNumbers",
     "PublishedReference",
     "PublishedTable",
     "Verdict",
     "check_queries",
+    "check_rows_judged",
     "claims_table",
     "count_verdicts",
     "flipped",
@@ -61,7 +64,6 @@ __all__ = [
     "published_tables",
     "read_expected",
     "read_papers",
-    "read_published",
     "read_yaml",
     "rests_on_timing",
     "table_name",

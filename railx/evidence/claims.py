@@ -1,9 +1,10 @@
 """Claims as data: what a paper says, its number, and the query that finds ours.
 
 A claim file is YAML: ``paper``, the key of one of resources/papers.yaml, and a list
-``claims``. Every claim refers to a published number by file and id. It holds one SQL
-query (see :mod:`railx.evidence.database` for the names of tables), or the reason why
-nothing was attempted.
+``claims``, whose entries select published rows: a claim a row
+(:mod:`railx.evidence.entries`). A claim has one SQL query (see
+:mod:`railx.evidence.database` for the names of tables), or the reason why nothing was
+attempted.
 
 The query returns one row with the columns ``ours`` and ``fidelity``; for a trend it
 returns a row per point with ``x`` besides. What was repeated has a row per repeat or
@@ -14,16 +15,22 @@ behind it (so many steps) stands in columns of those names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+from railx.evidence.entries import Definitions, expand
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import Paper, read_papers, read_yaml
-from railx.evidence.published import Published, read_published
+from railx.evidence.published import (
+    TABLES_FILE,
+    Published,
+    PublishedNumbers,
+    PublishedTable,
+)
 from railx.io import Fidelity
-from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, load
+from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
 
 __all__ = [
     "KINDS",
@@ -34,6 +41,7 @@ __all__ = [
     "NotAttempted",
     "PublishedReference",
     "TrendValue",
+    "check_rows_judged",
     "load_claims",
 ]
 
@@ -137,13 +145,13 @@ class ClaimSettings:
                     key,
                     "is missing" if self.query is not None else "allowed: null without a query",
                 )
-        taken = set(self.requires) & _COLUMNS
-        if taken or (self.requires and self.query is None):
+        reserved = set(self.requires) & _COLUMNS
+        if reserved or (self.requires and self.query is None):
             raise SettingsError(
                 "requires",
-                f"got {', '.join(taken)}; allowed: columns of the query beside"
+                f"got {', '.join(reserved)}; allowed: columns of the query beside"
                 f" {', '.join(sorted(_COLUMNS))}"
-                if taken
+                if reserved
                 else "allowed: empty without a query",
             )
         if (self.comparison == "trend") != (self.direction is not None):
@@ -159,12 +167,16 @@ class ClaimSettings:
 
 @dataclass(frozen=True)
 class ClaimFile:
-    """A claim file: the paper and what it claims."""
+    """A claim file: the paper, what it claims and what its claims share."""
 
     paper: Annotated[str, NotEmpty()]
     """The key of the paper in resources/papers.yaml."""
-    claims: Annotated[tuple[ClaimSettings, ...], NotEmpty()]
-    """Its claims, in the order of the report."""
+    claims: Annotated[tuple[Any, ...], NotEmpty()]
+    """Its claims, in the order of the report (:mod:`railx.evidence.entries`)."""
+    queries: dict[str, Annotated[str, NotEmpty()]] = field(default_factory=dict)
+    """Queries by name, for the claims of every file."""
+    lookups: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """Columns joined by the value of another, for the claims of the paper's files."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +184,14 @@ class Claim:
     """A checked claim with its published number.
 
     ``paper`` is the key of the paper, ``file`` the name of the file that holds the
-    claim.
+    claim, ``shape`` the name of its query where claims share it.
     """
 
     paper: str
     file: str
     settings: ClaimSettings
     published: Published
+    shape: str = ""
 
     @property
     def id(self) -> str:
@@ -197,43 +210,74 @@ def load_claims(
 
     They are in the order of the papers, then of file names. Raises
     :class:`ClaimError`, one line naming file, claim and key, for unknown keys and
-    papers, wrong types, missing published rows, rows without source and ids used twice.
+    papers, wrong types, missing published rows, rows without source, ids used twice and
+    queries that no claim uses.
     """
     papers = read_papers(papers_file)
     paths = sorted(Path(claims_dir).glob("*.yaml"))
     if not paths:
         raise ClaimError(f"{claims_dir}: no claim file; allowed: at least one .yaml")
-    claims: list[Claim] = []
-    for path in paths:
-        content = _read(path, papers)
-        for settings in content.claims:
-            if any(claim.id == settings.id for claim in claims):
+    files = {path.name: _read(path, papers) for path in paths}
+    queries = _merged({name: content.queries for name, content in files.items()}, "queries")
+    numbers = PublishedNumbers(published_dir)
+    claims: dict[str, Claim] = {}
+    for paper in papers:
+        of_paper = {name: content for name, content in files.items() if content.paper == paper}
+        definitions = Definitions(queries, _lookups(of_paper))
+        for name, content in of_paper.items():
+            for claim in _claims(name, content, definitions, numbers):
+                if claim.id in claims:
+                    raise ClaimError(
+                        f"{name}: claim {claim.id}: id: is used twice; allowed: an id of its own"
+                    )
+                claims[claim.id] = claim
+    _check_queries_used(files, {claim.shape for claim in claims.values()})
+    return tuple(claims.values())
+
+
+def check_rows_judged(claims: Sequence[Claim], tables: Sequence[PublishedTable]) -> None:
+    """Check that every row of the tables that promise it has a claim.
+
+    Raises :class:`ClaimError` naming file and row.
+    """
+    judged = {(claim.published.file, claim.published.id) for claim in claims}
+    for table in tables:
+        for row in table.rows if table.every_row_judged else ():
+            if (table.file, row["id"]) not in judged:
                 raise ClaimError(
-                    f"{path.name}: claim {settings.id}: id: is used twice; allowed: an id of"
-                    " its own"
+                    f"{table.file}: {row['id']}: no claim judges this row; allowed: a row that"
+                    f" `published` of a claim selects, or every_row_judged: false in {TABLES_FILE}"
                 )
-            reference = settings.published
-            try:
-                published = read_published(
-                    published_dir,
-                    reference.file,
-                    reference.id,
-                    reference.column,
-                    may_be_unknown=settings.query is None,
-                )
-            except ValueError as error:
-                raise ClaimError(f"{path.name}: claim {settings.id}: published.{error}") from None
-            if not published.source:
-                raise ClaimError(
-                    f"{path.name}: claim {settings.id}: published.id: {reference.id} of"
-                    f" {reference.file} has no source; allowed: a row that says where its number"
-                    " stands"
-                )
-            claim = Claim(content.paper, path.name, settings, published)
-            _check_trend(claim)
-            claims.append(claim)
-    order = list(papers)
-    return tuple(sorted(claims, key=lambda claim: order.index(claim.paper)))
+
+
+def _claims(
+    file: str, content: ClaimFile, definitions: Definitions, numbers: PublishedNumbers
+) -> Iterator[Claim]:
+    """The claims of a file, entry by entry and row by row."""
+    for number, entry in enumerate(content.claims, start=1):
+        label = name = f"number {number}"
+        try:
+            plain: dict[str, Any] = load(dict[str, Any], entry)
+            label = name = plain.get("id", name)
+            for judged in expand(plain, definitions, numbers, field_hints(ClaimSettings)):
+                label = judged.settings.get("id", name)
+                settings: ClaimSettings = load(ClaimSettings, judged.settings)
+                claim = Claim(content.paper, file, settings, judged.published, judged.shape)
+                _check_source(claim)
+                _check_trend(claim)
+                yield claim
+                label = name
+        except SettingsError as error:
+            raise ClaimError(f"{file}: claim {label}: {error}") from None
+
+
+def _check_source(claim: Claim) -> None:
+    if not claim.published.source:
+        raise SettingsError(
+            "published.id",
+            f"{claim.published.id} of {claim.published.file} has no source; allowed: a row that"
+            " says where its number stands",
+        )
 
 
 def _check_trend(claim: Claim) -> None:
@@ -244,30 +288,46 @@ def _check_trend(claim: Claim) -> None:
     if (" per " in claim.unit) if slope else claim.unit in ("", _LAST_OVER_FIRST):
         return
     allowed = "words with ' per ' for a slope" if slope else f"{_LAST_OVER_FIRST!r} or none"
-    raise ClaimError(
-        f"{claim.file}: claim {claim.id}: unit: got {claim.unit!r}; allowed: {allowed}"
-    )
+    raise SettingsError("unit", f"got {claim.unit!r}; allowed: {allowed}")
 
 
 def _read(path: Path, papers: Mapping[str, Paper]) -> ClaimFile:
-    plain = read_yaml(path)
-    entries = plain.get("claims") if isinstance(plain, dict) else None
-    # Each claim is checked alone first, so that an error names it by its id and not by
-    # its place in the list.
-    for number, entry in enumerate(entries if isinstance(entries, list) else []):
-        name = (
-            entry.get("id", f"number {number + 1}")
-            if isinstance(entry, dict)
-            else f"number {number + 1}"
-        )
-        try:
-            load(ClaimSettings, entry)
-        except SettingsError as error:
-            raise ClaimError(f"{path.name}: claim {name}: {error}") from None
     try:
-        content: ClaimFile = load(ClaimFile, plain)
+        content: ClaimFile = load(ClaimFile, read_yaml(path))
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
     if content.paper not in papers:
         raise ClaimError(f"{path.name}: paper: got {content.paper!r}; allowed: {', '.join(papers)}")
     return content
+
+
+def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
+    """What several files define under ``key``; ClaimError where two define one name."""
+    merged: dict[str, Any] = {}
+    for file, part in parts.items():
+        for name in part:
+            if name in merged:
+                raise ClaimError(f"{file}: {key}.{name}: is used twice; allowed: another name")
+        merged |= part
+    return merged
+
+
+def _lookups(files: Mapping[str, ClaimFile]) -> dict[str, dict[str, Any]]:
+    """The lookups of a paper's files by column."""
+    columns = {column for content in files.values() for column in content.lookups}
+    return {
+        column: _merged(
+            {name: content.lookups.get(column, {}) for name, content in files.items()},
+            f"lookups.{column}",
+        )
+        for column in sorted(columns)
+    }
+
+
+def _check_queries_used(files: Mapping[str, ClaimFile], used: Collection[str]) -> None:
+    for file, content in files.items():
+        for name in content.queries:
+            if name not in used:
+                raise ClaimError(
+                    f"{file}: queries.{name}: no claim uses it; allowed: one that a claim names"
+                )

@@ -15,7 +15,7 @@ A column ``fidelity`` is ordered as ``railx.io.FIDELITIES``, so that comparing a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,8 +23,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from railx.errors import UserError
 from railx.evidence.errors import ClaimError, NotAvailable
-from railx.evidence.statement import one_line, read_statement
+from railx.evidence.statement import first_paragraph, read_statement
 from railx.io import FIDELITIES, leaves, read_json, read_table
 
 __all__ = ["Database", "open_database", "open_schemas", "table_name"]
@@ -34,8 +35,8 @@ _FIDELITY = f"enum ({', '.join(repr(name) for name in FIDELITIES)})"
 _MACROS = (
     "create macro lowest(fidelity) as"
     " (case when count(*) = count(fidelity) then min(fidelity) end),"
-    " (one, other) as"
-    " (case when one is not null and other is not null then least(one, other) end)"
+    " (first, second) as"
+    " (case when first is not null and second is not null then least(first, second) end)"
 )
 #: Nothing outside the tables can be reached, and no query can change that again.
 _LOCKS = (
@@ -61,16 +62,16 @@ def table_name(path: str | PurePosixPath) -> str:
 
     Names are in lower case: SQL does not tell upper from lower.
 
-    Raises ValueError for a path that is no table of a stage.
+    Raises UserError for a path that is no table of a stage.
     """
-    given = PurePosixPath(path)
-    parts = given.with_suffix("").parts
-    if given.is_absolute() or ".." in parts or given.suffix not in _ENDINGS:
-        raise ValueError(
+    file = PurePosixPath(path)
+    parts = file.with_suffix("").parts
+    if file.is_absolute() or ".." in parts or file.suffix not in _ENDINGS:
+        raise UserError(
             f"table: got {str(path)!r}; allowed: a .parquet or .json path below the results folder"
         )
     if len(parts) not in (2, 3):
-        raise ValueError(
+        raise UserError(
             f"table: got {str(path)!r}; allowed: STAGE/TABLE or STAGE/ITEM/TABLE with its ending"
         )
     return ".".join(parts).lower()
@@ -119,12 +120,13 @@ class Database:
         finally:
             self._connection.execute("rollback")
 
-    def columns(self, sql: str) -> tuple[str, ...]:
+    def columns(self, sql: str, tables: Sequence[str] | None = None) -> tuple[str, ...]:
         """The columns that a query gives, without running it.
 
+        ``tables`` are those that :meth:`named` gave for it; None: it is asked again.
         Raises what :meth:`query` raises.
         """
-        named = self.named(sql)
+        named = self.named(sql) if tables is None else tables
         for name in named:
             self._load(name)
         try:
@@ -137,13 +139,13 @@ class Database:
 
         Raises what :meth:`query` raises, and ClaimError for another shape.
         """
-        found = self.query(sql)
-        if (found.num_rows, found.num_columns) != (1, 1):
+        result = self.query(sql)
+        if (result.num_rows, result.num_columns) != (1, 1):
             raise ClaimError(
-                f"query: gives {found.num_rows} rows of {found.num_columns} columns; allowed: one"
+                f"query: gives {result.num_rows} rows of {result.num_columns} columns; allowed: one"
                 " of each"
             )
-        return found.column(0)[0].as_py()
+        return result.column(0)[0].as_py()
 
     def _load(self, name: str) -> None:
         """Copy a table into the database, once."""
@@ -167,11 +169,11 @@ class Database:
         self._columns[name] = tuple(table.column_names)
 
     def _words(self, error: duckdb.Error, named: Iterable[str]) -> str:
-        found = _UNKNOWN_COLUMN.search(str(error))
-        if not found:
-            return one_line(error)
+        unknown = _UNKNOWN_COLUMN.search(str(error))
+        if not unknown:
+            return first_paragraph(error)
         columns = dict.fromkeys(column for name in named for column in self._columns[name])
-        return f"no column {found['bare'] or found['dotted']}; allowed: {', '.join(columns)}"
+        return f"no column {unknown['bare'] or unknown['dotted']}; allowed: {', '.join(columns)}"
 
 
 @contextmanager
@@ -181,14 +183,14 @@ def open_database(
     """The tables of a run as a database, for the length of a ``with`` block.
 
     ``files`` names those that count, by their paths below ``results_dir``; one that was
-    not made is no table. Raises ValueError for a path that is no table of a stage and
+    not made is no table. Raises UserError for a path that is no table of a stage and
     for two paths of one name.
     """
     named: dict[str, Path] = {}
     for file in files:
         name = table_name(file)
         if name in named:
-            raise ValueError(f"table: {name} is the name of two files; allowed: one")
+            raise UserError(f"table: {name} is the name of two files; allowed: one")
         named[name] = Path(results_dir) / file
     paths = {name: path for name, path in named.items() if path.is_file()}
     with open_schemas({}, paths) as database:
@@ -224,7 +226,7 @@ def _quoted(name: str) -> str:
 
 
 def _read(path: Path, name: str) -> pa.Table:
-    table = read_table(path) if path.suffix == ".parquet" else _one_row(path, name)
+    table = read_table(path) if path.suffix == ".parquet" else _single_row(path, name)
     if "fidelity" in table.column_names:
         for value in table.column("fidelity").unique().to_pylist():
             if value is not None and value not in FIDELITIES:
@@ -234,7 +236,7 @@ def _read(path: Path, name: str) -> pa.Table:
     return table
 
 
-def _one_row(path: Path, name: str) -> pa.Table:
+def _single_row(path: Path, name: str) -> pa.Table:
     value = read_json(path)
     if not isinstance(value, dict):
         raise ClaimError(
@@ -248,4 +250,4 @@ def _one_row(path: Path, name: str) -> pa.Table:
     try:
         return pa.table({key: [item] for key, item in row.items()})
     except pa.ArrowInvalid as error:
-        raise ClaimError(f"table: {name} is no table ({one_line(error)})") from None
+        raise ClaimError(f"table: {name} is no table ({first_paragraph(error)})") from None

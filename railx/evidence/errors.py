@@ -5,17 +5,19 @@ Its file or query is wrong, or what it needs is not among the results.
 
 from __future__ import annotations
 
+from railx.errors import UserError
+
 __all__ = ["ClaimError", "NotAvailable"]
 
 
-class ClaimError(ValueError):
+class ClaimError(UserError):
     """A mistake in a claim file, a query or the published number that it points to.
 
     The message is one line that names the claim and the key.
     """
 
 
-class NotAvailable(ValueError):
+class NotAvailable(UserError):
     """The results hold nothing to judge a claim by; the message is the reason.
 
     A finding ("not attempted"), not a failure. Where a table is missing, ``there_is``

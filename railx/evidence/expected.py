@@ -46,11 +46,11 @@ def flipped(rows: Sequence[Mapping[str, Any]], expected: Mapping[str, Verdict]) 
     """
     lines = []
     for row in rows:
-        wanted = expected.get(row["claim"])
-        if wanted is None and not rests_on_timing(row):
+        verdict = expected.get(row["claim"])
+        if verdict is None and not rests_on_timing(row):
             lines.append(f"{_now(row)}; expected: nothing, as it is not in the list")
-        elif wanted is not None and wanted != row["verdict"]:
-            lines.append(f"{_now(row)}; expected: {wanted}")
+        elif verdict is not None and verdict != row["verdict"]:
+            lines.append(f"{_now(row)}; expected: {verdict}")
     judged = {row["claim"] for row in rows}
     return lines + [f"{claim}: was not judged" for claim in expected if claim not in judged]
 

@@ -6,6 +6,7 @@ interval: they are sorted first and the draws have a fixed seed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,26 +62,26 @@ def difference(before: Mapping[Hashable, float], after: Mapping[Hashable, float]
     if len(common) >= FEWEST:
         return estimate([after[name] - before[name] for name in common])
     return _with_interval(
-        (_ordered(before), _ordered(after)), lambda one, other: _median(other) - _median(one)
+        (_ordered(before), _ordered(after)), lambda first, second: _median(second) - _median(first)
     )
 
 
 def estimate_line(
-    places: Sequence[float], points: Sequence[Mapping[Hashable, float]], worth: LineValue
+    xs: Sequence[float], points: Sequence[Mapping[Hashable, float]], statistic: LineValue
 ) -> Estimate:
     """What the line through ``points`` is worth, each of them by repeat.
 
-    Of repeats that all points have, each gives a line and the median of their worth
+    Of repeats that all points have, each gives a line and the median of their statistic
     counts. Where too few pair, the line goes through the medians.
     """
-    along = np.asarray(places, dtype=float)
+    along = np.asarray(xs, dtype=float)
     common = set.intersection(*(set(point) for point in points))
     if len(common) >= FEWEST:
         lines = np.array([[point[name] for point in points] for name in common])
-        return estimate(worth(along, lines).tolist())
+        return estimate(statistic(along, lines).tolist())
     return _with_interval(
         tuple(_ordered(point) for point in points),
-        lambda *drawn: worth(along, np.stack([_median(one) for one in drawn], axis=-1)),
+        lambda *drawn: statistic(along, np.stack([_median(sample) for sample in drawn], axis=-1)),
     )
 
 
@@ -94,12 +95,12 @@ def _median(values: Any) -> Any:
 
 def _with_interval(samples: tuple[Any, ...], statistic: Callable[..., Any]) -> Estimate:
     """The statistic of the samples, and its interval where each has enough of them."""
-    value, fewest = float(statistic(*samples)), min(len(one) for one in samples)
+    value, fewest = float(statistic(*samples)), min(len(sample) for sample in samples)
     if fewest < FEWEST:
         return Estimate(value, samples=fewest)
     from scipy.stats import bootstrap
 
-    found = bootstrap(
+    result = bootstrap(
         samples,
         lambda *drawn, axis=-1: statistic(*drawn),
         vectorized=True,
@@ -108,7 +109,10 @@ def _with_interval(samples: tuple[Any, ...], statistic: Callable[..., Any]) -> E
         method="percentile",
         rng=np.random.default_rng(_SEED),
     )
-    # Interpolating between equal draws can round to just outside all of them.
-    draws = found.bootstrap_distribution
-    low, high = np.clip(found.confidence_interval, draws.min(), draws.max())
-    return Estimate(value, float(low), float(high), fewest)
+    # Interpolating between equal draws can round to just outside all of them, or of the
+    # statistic.
+    draws = result.bootstrap_distribution
+    low, high = map(float, np.clip(result.confidence_interval, draws.min(), draws.max()))
+    low = min(low, value) if math.isclose(low, value) else low
+    high = max(high, value) if math.isclose(high, value) else high
+    return Estimate(value, low, high, fewest)

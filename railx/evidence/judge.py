@@ -69,11 +69,11 @@ _SAMPLE_COLUMNS = ("sample", "disturbed")
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What a query found, checked.
+    """The checked result of a query.
 
     Points are what a trend runs over (0 for a single value) and the values there by
     repeat; a value that was not repeated has the name None. ``repeated`` says whether
-    the query told repeats apart. ``set_aside`` is how many repeats were set aside, at
+    the query names repeats. ``set_aside`` is how many repeats were set aside, at
     one point of a trend or more; ``set_aside_rows`` counts each point.
     """
 
@@ -82,7 +82,7 @@ class _Evidence:
     repeated: bool
     set_aside: int
     set_aside_rows: int
-    least: Mapping[str, float]
+    smallest: Mapping[str, float]
 
 
 def judge(
@@ -98,7 +98,7 @@ def judge(
     fit the tables.
     """
     with open_database(results_dir, files) as database:
-        return [_judge_one(claim, database) for claim in claims]
+        return [_judged(claim, database) for claim in claims]
 
 
 def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -126,8 +126,8 @@ def check_columns(claim: Claim, columns: Sequence[str]) -> None:
     """ClaimError where a query gives other columns than its comparison needs."""
     needed = _TREND_COLUMNS if claim.settings.comparison == "trend" else _VALUE_COLUMNS
     repeated = [name for name in columns if name in _SAMPLE_COLUMNS]
-    wanted = [*needed, *repeated, *claim.settings.requires]
-    if sorted(columns) != sorted(wanted) or repeated == ["disturbed"]:
+    allowed = [*needed, *repeated, *claim.settings.requires]
+    if sorted(columns) != sorted(allowed) or repeated == ["disturbed"]:
         raise ClaimError(
             f"query: gives the columns {', '.join(columns)}; allowed:"
             f" {', '.join([*needed, *claim.settings.requires])}, and of what was repeated sample,"
@@ -135,7 +135,7 @@ def check_columns(claim: Claim, columns: Sequence[str]) -> None:
         )
 
 
-def _judge_one(claim: Claim, database: Database) -> dict[str, Any]:
+def _judged(claim: Claim, database: Database) -> dict[str, Any]:
     if claim.settings.not_attempted is not None:
         return _row(claim, Finding("not attempted", claim.settings.not_attempted.reason))
     query = claim.settings.query or ""
@@ -169,7 +169,7 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
             finding = compare(claim, value, repeats)
         finding = without_repeats(finding, value, evidence.fidelity)
         finding = limit_by_fidelity(claim, finding, evidence.fidelity)
-        finding = limit_by_size(claim, finding, evidence.least)
+        finding = limit_by_size(claim, finding, evidence.smallest)
     if evidence.set_aside:
         trend = claim.settings.comparison == "trend"
         where = f" at {counted(evidence.set_aside_rows, 'points')}" if trend else ""
@@ -190,56 +190,55 @@ def _nothing_left(evidence: _Evidence, repeats: str) -> Finding | None:
     )
 
 
-def _evidence(claim: Claim, found: pa.Table, tables: Sequence[str]) -> _Evidence:
-    """The rows that the query finds, checked.
+def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidence:
+    """The rows of a query, checked: their columns, their number, finite values.
 
-    Checked are their columns, how many they are, and that every value is a finite
-    number. Of rows that are set aside nothing counts but that they were there.
+    Rows that are set aside are only counted.
     """
-    check_columns(claim, found.column_names)
-    trend, repeated = claim.settings.comparison == "trend", "sample" in found.column_names
+    check_columns(claim, result.column_names)
+    trend, repeated = claim.settings.comparison == "trend", "sample" in result.column_names
     where = f" in {', '.join(tables)}" if tables else ""
-    if not found.num_rows:
+    if not result.num_rows:
         raise NotAvailable(f"the query finds no row{where}")
-    if not trend and not repeated and found.num_rows != 1:
-        raise ClaimError(f"query: gives {found.num_rows} rows; allowed: one")
-    rows: list[dict[str, Any]] = found.to_pylist()
-    kept = [row for row in rows if not row.get("disturbed")]
-    lost = {row["sample"] for row in rows if row.get("disturbed")}
+    if not trend and not repeated and result.num_rows != 1:
+        raise ClaimError(f"query: gives {result.num_rows} rows; allowed: one")
+    rows: list[dict[str, Any]] = result.to_pylist()
+    undisturbed = [row for row in rows if not row.get("disturbed")]
+    disturbed = {row["sample"] for row in rows if row.get("disturbed")}
     points: dict[float, dict[Hashable, float]] = {}
     valued = []
     for row in rows:
-        place = _place(row) if trend else 0.0
+        x = _x(row) if trend else 0.0
         if row.get("disturbed"):
-            points.setdefault(place, {})
+            points.setdefault(x, {})
             continue
         value = _number(row["ours"], "ours")
         if value is not None:
             valued.append(row)
-            _add(points.setdefault(place, {}), row, value, trend=trend, repeated=repeated)
-    if not valued and kept:
+            _add(points.setdefault(x, {}), row, value, trend=trend, repeated=repeated)
+    if not valued and undisturbed:
         raise NotAvailable(f"the query finds no value{where}")
     return _Evidence(
         tuple(sorted(points.items())),
         _lowest(valued),
         repeated,
-        len(lost),
-        len(rows) - len(kept),
-        {column: _least(valued, column) for column in claim.settings.requires},
+        len(disturbed),
+        len(rows) - len(undisturbed),
+        {column: _smallest(valued, column) for column in claim.settings.requires},
     )
 
 
-def _least(rows: Sequence[Mapping[str, Any]], column: str) -> float:
-    """The least of a required column; none at all where a row does not say."""
+def _smallest(rows: Sequence[Mapping[str, Any]], column: str) -> float:
+    """The smallest value of a required column; 0 where a row has none."""
     numbers = [_number(row[column], column) for row in rows]
     return min((0.0 if number is None else number for number in numbers), default=0.0)
 
 
-def _place(row: Mapping[str, Any]) -> float:
-    place = _number(row["x"], "x")
-    if place is None:
+def _x(row: Mapping[str, Any]) -> float:
+    x = _number(row["x"], "x")
+    if x is None:
         raise ClaimError("query: x is None; allowed: a number")
-    return place
+    return x
 
 
 def _add(
@@ -280,11 +279,11 @@ def _lowest(rows: Sequence[Mapping[str, Any]]) -> Fidelity | None:
 
     None where one of them has none.
     """
-    found = [row["fidelity"] for row in rows]
-    for fidelity in found:
+    origins = [row["fidelity"] for row in rows]
+    for fidelity in origins:
         if fidelity is not None and fidelity not in FIDELITIES:
             raise ClaimError(f"query: fidelity is {fidelity!r}; allowed: {', '.join(FIDELITIES)}")
-    return None if None in found else min(found, key=FIDELITIES.index, default=None)
+    return None if None in origins else min(origins, key=FIDELITIES.index, default=None)
 
 
 def _row(
@@ -307,9 +306,9 @@ def _row(
         "paper": claim.paper,
         "place": settings.place,
         "sentence": settings.sentence,
-        "published": published.value if published.known else None,
+        "published": published.value if published.available else None,
         "published_text": bound + number_text(published.value, claim.unit)
-        if published.known
+        if published.available
         else "not available",
         "ours": ours,
         "low": ends[0],

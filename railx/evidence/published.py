@@ -25,9 +25,9 @@ __all__ = [
     "CONFIDENCE",
     "TABLES_FILE",
     "Published",
+    "PublishedNumbers",
     "PublishedTable",
     "published_tables",
-    "read_published",
 ]
 
 #: How far the reading of a number can be trusted; README.md beside the files has the
@@ -55,7 +55,7 @@ class Published:
     confidence: str
 
     @property
-    def known(self) -> bool:
+    def available(self) -> bool:
         """Whether a source gives the number."""
         return math.isfinite(self.value)
 
@@ -70,6 +70,8 @@ class TableSettings:
     """The key of the paper that it belongs to, in resources/papers.yaml."""
     why: Annotated[str, NotEmpty()]
     """What the rows are for that no figure draws and no claim judges."""
+    every_row_judged: bool = False
+    """Whether each row has a claim, so that one without is an error."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class PublishedTable:
     title: str
     paper: str
     why: str
+    every_row_judged: bool
     columns: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
 
@@ -97,14 +100,14 @@ def published_tables(
     """
     directory = Path(directory)
     described = _described(directory / TABLES_FILE)
-    there = {path.name for path in directory.glob("*.csv")}
-    for name in sorted(there - described.keys()):
+    files = {path.name for path in directory.glob("*.csv")}
+    for name in sorted(files - described.keys()):
         raise ClaimError(f"{TABLES_FILE}: {name}: is missing; allowed: an entry for every CSV file")
     tables = []
     for name, settings in described.items():
-        if name not in there:
+        if name not in files:
             raise ClaimError(
-                f"{TABLES_FILE}: {name}: no such file; allowed: {', '.join(sorted(there))}"
+                f"{TABLES_FILE}: {name}: no such file; allowed: {', '.join(sorted(files))}"
             )
         if papers is not None and settings.paper not in papers:
             raise ClaimError(
@@ -113,52 +116,78 @@ def published_tables(
             )
         columns, rows = _read_rows(directory / name)
         tables.append(
-            PublishedTable(name, settings.title, settings.paper, settings.why, columns, rows)
+            PublishedTable(
+                name,
+                settings.title,
+                settings.paper,
+                settings.why,
+                settings.every_row_judged,
+                columns,
+                rows,
+            )
         )
     return tables
 
 
-def read_published(
-    directory: str | Path,
-    file: str,
-    row_id: str,
-    column: str = "value",
-    *,
-    may_be_unknown: bool = False,
-) -> Published:
-    """The number in ``column`` of the row ``row_id``.
+class PublishedNumbers:
+    """The numbers in the tables of a folder; each table is read once."""
 
-    An empty cell says that no source gives the number; it is allowed where nothing is
-    compared with it. Raises ValueError naming the file and what it has instead.
-    """
-    path = Path(directory) / file
-    if not path.is_file():
-        names = ", ".join(sorted(item.name for item in Path(directory).glob("*.csv")))
-        raise ValueError(f"file: no {file} in {directory}; allowed: {names or 'none'}")
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    found = [row for row in rows if row.get("id") == row_id]
-    if len(found) != 1:
-        known = ", ".join(row["id"] for row in rows[:8] if row.get("id"))
-        raise ValueError(
-            f"id: {len(found)} rows of {file} have the id {row_id!r}; allowed: one id of the file"
-            f" ({known}, ...)"
-        )
-    row = found[0]
-    if column not in row:
-        raise ValueError(f"column: {file} has no {column!r}; allowed: {', '.join(row)}")
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) and not (may_be_unknown and not row[column]):
-        raise ValueError(
-            f"column: {column} of {row_id} in {file} is {row[column]!r}; allowed: a number"
-        )
-    unit = row.get("unit") or ""
-    return Published(
-        file, row_id, column, value, unit, row.get("source") or "", row.get("confidence") or ""
-    )
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        self._rows: dict[str, list[dict[str, str]]] = {}
+
+    def rows(self, file: str) -> list[dict[str, str]]:
+        """The rows of a table, at least one.
+
+        Raises SettingsError naming the files that there are.
+        """
+        if file not in self._rows:
+            path = self._directory / file
+            if not path.is_file():
+                names = ", ".join(sorted(item.name for item in self._directory.glob("*.csv")))
+                raise SettingsError(
+                    "file", f"no {file} in {self._directory}; allowed: {names or 'none'}"
+                )
+            with path.open(encoding="utf-8", newline="") as lines:
+                self._rows[file] = list(csv.DictReader(lines))
+            if not self._rows[file]:
+                raise SettingsError("file", f"{file} has no rows; allowed: at least one")
+        return self._rows[file]
+
+    def row(self, file: str, row_id: str) -> dict[str, str]:
+        """The only row with an id; raises SettingsError naming some that there are."""
+        rows = self.rows(file)
+        matches = [row for row in rows if row.get("id") == row_id]
+        if len(matches) != 1:
+            shown = ", ".join(row["id"] for row in rows[:8] if row.get("id"))
+            raise SettingsError(
+                "id",
+                f"{len(matches)} rows of {file} have the id {row_id!r}; allowed: one id of the"
+                f" file ({shown}, ...)",
+            )
+        return matches[0]
+
+    def number(
+        self, file: str, row: dict[str, str], column: str, *, may_be_unknown: bool = False
+    ) -> Published:
+        """The number in a column of a row.
+
+        An empty cell says that no source gives the number; it is allowed where nothing
+        is compared with it. Raises SettingsError with what is there instead.
+        """
+        if column not in row:
+            raise SettingsError("column", f"{file} has no {column!r}; allowed: {', '.join(row)}")
+        try:
+            value = float(row[column])
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) and not (may_be_unknown and not row[column]):
+            raise SettingsError(
+                "column",
+                f"{column} of {row['id']} in {file} is {row[column]!r}; allowed: a number",
+            )
+        words = [row.get(name) or "" for name in ("unit", "source", "confidence")]
+        return Published(file, row["id"], column, value, *words)
 
 
 def _described(path: Path) -> dict[str, TableSettings]:

@@ -17,7 +17,7 @@ import duckdb
 
 from railx.evidence.errors import ClaimError
 
-__all__ = ["Statement", "one_line", "read_statement"]
+__all__ = ["Statement", "first_paragraph", "read_statement"]
 
 _ALLOWED = "allowed: one SELECT over the run's tables"
 #: Table functions that make rows from their arguments alone.
@@ -54,14 +54,14 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement
     _only_select(connection, sql)
     parsed = json.loads(connection.execute("select json_serialize_sql(?)", [sql]).fetchall()[0][0])
     if parsed.get("error", True):
-        raise ClaimError(f"query: {one_line(parsed.get('error_message', 'cannot be read'))}")
+        raise ClaimError(f"query: {first_paragraph(parsed.get('error_message', 'cannot be read'))}")
     nodes = list(_nodes(parsed["statements"]))
     for node in nodes:
         _check_node(node)
     return Statement(sql, _tables(nodes))
 
 
-def one_line(text: Any) -> str:
+def first_paragraph(text: Any) -> str:
     """The first paragraph of a message as one line."""
     return " ".join(str(text).split("\n\n")[0].split())
 
@@ -70,7 +70,7 @@ def _only_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise ClaimError(f"query: got {one_line(error)}; {_ALLOWED}") from None
+        raise ClaimError(f"query: got {first_paragraph(error)}; {_ALLOWED}") from None
     if len(statements) != 1:
         raise ClaimError(f"query: got {len(statements)} statements; {_ALLOWED}")
     kind = statements[0].type
@@ -128,13 +128,13 @@ def _tables(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
     A name of one part that the query does not give would be a file or one of DuckDB's
     own tables.
     """
-    own = {
+    aliases = {
         str(entry["key"]).lower()
         for node in nodes
         if isinstance(node.get("cte_map"), dict)
         for entry in node["cte_map"].get("map", ())
     }
-    own |= {str(node["cte_name"]).lower() for node in nodes if "cte_name" in node}
+    aliases |= {str(node["cte_name"]).lower() for node in nodes if "cte_name" in node}
     named = []
     for node in nodes:
         if node.get("type") != "BASE_TABLE":
@@ -143,7 +143,7 @@ def _tables(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
         parts = [str(node[key]).lower() for key in keys if node.get(key)]
         if len(parts) > 1:
             named.append(".".join(parts))
-        elif parts[0] not in own:
+        elif parts[0] not in aliases:
             raise ClaimError(
                 f"query: no table {parts[0]}; allowed: STAGE.TABLE or STAGE.ITEM.TABLE, as"
                 " economics.summary"

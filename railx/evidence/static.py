@@ -32,19 +32,19 @@ def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | No
                 schemas |= {name: _declared(name, declared) for name in named[claim.id]}
             except ClaimError as error:
                 raise _of(claim, error) from None
-    known = {name: schema for name, schema in schemas.items() if schema is not None}
-    with open_schemas(known) as database:
+    declared_schemas = {name: schema for name, schema in schemas.items() if schema is not None}
+    with open_schemas(declared_schemas) as database:
         for claim in asked:
-            if all(name in known for name in named[claim.id]):
-                _check_columns(claim, database)
+            if all(name in declared_schemas for name in named[claim.id]):
+                _check_columns(claim, database, named[claim.id])
 
 
 def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema | None:
     parts = name.split(".")
     for pattern, schema in declared.items():
-        wanted = pattern.split(".")
-        if len(parts) == len(wanted) and all(
-            one in ("*", other) for one, other in zip(wanted, parts, strict=True)
+        declared_parts = pattern.split(".")
+        if len(parts) == len(declared_parts) and all(
+            allowed in ("*", part) for allowed, part in zip(declared_parts, parts, strict=True)
         ):
             return schema
     near = [pattern for pattern in declared if pattern.split(".")[0] == parts[0]]
@@ -52,9 +52,9 @@ def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema 
     raise ClaimError(f"query: no stage makes a table {name}; allowed: {shown}")
 
 
-def _check_columns(claim: Claim, database: Database) -> None:
+def _check_columns(claim: Claim, database: Database, tables: Sequence[str]) -> None:
     try:
-        check_columns(claim, database.columns(claim.settings.query or ""))
+        check_columns(claim, database.columns(claim.settings.query or "", tables))
     except ClaimError as error:
         raise _of(claim, error) from None
 

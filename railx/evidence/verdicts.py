@@ -98,17 +98,19 @@ def compare(claim: Claim, ours: Estimate, repeats: str = "repeats") -> Finding:
     few = _too_few(ours, repeats, number_text(ours.value, claim.unit))
     if few:
         return few
-    found = _at(claim, ours.value)
-    shown = f"ours, {number_text(ours.value, claim.unit)}{_interval(ours, repeats)}, {found.reason}"
-    for other in _places(claim, ours):
-        there = _at(claim, other)
-        if there.verdict != found.verdict:
+    at_median = _at(claim, ours.value)
+    shown = (
+        f"ours, {number_text(ours.value, claim.unit)}{_interval(ours, repeats)}, {at_median.reason}"
+    )
+    for other in _interval_points(claim, ours):
+        elsewhere = _at(claim, other)
+        if elsewhere.verdict != at_median.verdict:
             return Finding(
                 "undecided",
                 f"{shown}; but the interval is not on one side: {number_text(other)}"
-                f" {there.reason}",
+                f" {elsewhere.reason}",
             )
-    return Finding(found.verdict, shown)
+    return Finding(at_median.verdict, shown)
 
 
 def compare_trend(
@@ -124,22 +126,22 @@ def compare_trend(
     if len(points) < 2:
         raise NotAvailable(f"a trend needs at least two points; the results have {len(points)}")
     ordered = sorted(points, key=lambda point: point[0])
-    places, series = [place for place, _ in ordered], [values for _, values in ordered]
-    lone = all(set(values) == {None} for values in series)
-    worth = _last_over_first if claim.settings.trend_value == "last_over_first" else _slope
+    xs, series = [x for x, _ in ordered], [values for _, values in ordered]
+    single = all(set(values) == {None} for values in series)
+    statistic = _last_over_first if claim.settings.trend_value == "last_over_first" else _slope
     value = (
-        Estimate(float(worth(np.asarray(places), np.array([one[None] for one in series]))))
-        if lone
-        else estimate_line(places, series, worth)
+        Estimate(float(statistic(np.asarray(xs), np.array([values[None] for values in series]))))
+        if single
+        else estimate_line(xs, series, statistic)
     )
     # A point may have fewer repeats than those that pair, never the other way round.
-    fewest = None if lone else min(len(values) for values in series)
+    fewest = None if single else min(len(values) for values in series)
     few = _too_few(
         Estimate(value.value, samples=fewest), repeats, number_text(value.value, claim.unit)
     )
     if few:
         return Estimate(value.value, samples=fewest), few
-    return value, _trend(claim, series, value, lone=lone, repeats=repeats)
+    return value, _trend(claim, series, value, single=single, repeats=repeats)
 
 
 def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None) -> Finding:
@@ -158,15 +160,16 @@ def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None)
     )
 
 
-def limit_by_size(claim: Claim, finding: Finding, least: Mapping[str, float]) -> Finding:
+def limit_by_size(claim: Claim, finding: Finding, smallest: Mapping[str, float]) -> Finding:
     """What rests on smaller runs than the claim requires proves nothing.
 
     What contradicts the claim does so at any size.
     """
     short = [
-        f"{number_text(least[column])} {column.replace('_', ' ')} of at least {number_text(wanted)}"
-        for column, wanted in claim.settings.requires.items()
-        if least[column] < wanted
+        f"{number_text(smallest[column])} {column.replace('_', ' ')} of at least"
+        f" {number_text(minimum)}"
+        for column, minimum in claim.settings.requires.items()
+        if smallest[column] < minimum
     ]
     if not short:
         return finding
@@ -189,8 +192,8 @@ def without_repeats(finding: Finding, ours: Estimate, fidelity: Fidelity | None)
     )
 
 
-def _places(claim: Claim, ours: Estimate) -> list[float]:
-    """Where the rule is asked besides the median.
+def _interval_points(claim: Claim, ours: Estimate) -> list[float]:
+    """The values besides the median at which the rule must say the same.
 
     The ends, and the published number between them: an interval that reaches past it on
     both sides would otherwise agree with itself.
@@ -263,7 +266,7 @@ def _trend(
     series: Sequence[Mapping[Hashable, float]],
     value: Estimate,
     *,
-    lone: bool,
+    single: bool,
     repeats: str,
 ) -> Finding:
     """The finding for points that all have enough repeats, or stand alone."""
@@ -273,8 +276,8 @@ def _trend(
 
     def along(before: Mapping[Hashable, float], after: Mapping[Hashable, float]) -> list[float]:
         """By how much a step follows the direction: the median and both ends."""
-        step = Estimate(after[None] - before[None]) if lone else difference(before, after)
-        return [sign * one for one in (step.value, *step.ends)]
+        step = Estimate(after[None] - before[None]) if single else difference(before, after)
+        return [sign * change for change in (step.value, *step.ends)]
 
     word = "rises" if sign > 0 else "falls"
     words = (
@@ -284,12 +287,12 @@ def _trend(
         words += (
             f" ({number_text(value.value, claim.unit)}{_interval(value, repeats, within=True)})"
         )
-    whole = along(series[0], series[-1])
-    if max(whole) <= 0:
+    total = along(series[0], series[-1])
+    if max(total) <= 0:
         return Finding(
             "not reproduced", f"ours goes {words}, which is not {claim.settings.direction}"
         )
-    if min(whole) <= 0:
+    if min(total) <= 0:
         return Finding(
             "undecided",
             f"ours goes {words}, but the repeats do not agree whether its last point is"
@@ -312,13 +315,13 @@ def _trend(
     return Finding("reproduced", f"ours {word} {words}; only the direction is compared")
 
 
-def _slope(places: Any, values: Any) -> Any:
+def _slope(xs: Any, values: Any) -> Any:
     """The slope of the line of least squares."""
-    centred = places - places.mean()
+    centred = xs - xs.mean()
     return values @ centred / (centred @ centred)
 
 
-def _last_over_first(places: Any, values: Any) -> Any:
+def _last_over_first(_: Any, values: Any) -> Any:
     with np.errstate(divide="ignore", invalid="ignore"):
         return values[..., -1] / values[..., 0]
 

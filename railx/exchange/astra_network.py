@@ -1,7 +1,7 @@
 """Networks for ASTRA-sim.
 
-Its analytical backend knows products of rings, full meshes and switches, described by a
-few numbers; :func:`dimensions` finds out whether a network is one, exactly and in the
+Its analytical backend takes products of rings, full meshes and switches, described by a
+few numbers; :func:`dimensions` decides whether a network is one, exactly and in the
 order of its chips. Its ns-3 backend takes any network as a list of links.
 """
 
@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.exchange.wires import Exported, decimal, join
 from railx.vocabulary.topology import Topology
 
@@ -43,7 +44,7 @@ class Dimension:
 
 @dataclass(frozen=True, eq=False)
 class _Links:
-    """Links between chips, and for each switch its chips and what leads there."""
+    """Links between chips, and the chips, bandwidth and latency of each switch."""
 
     chips: int
     low: IntArray
@@ -63,7 +64,7 @@ def analytical(topology: Topology, name: str) -> Exported:
     """
     product = dimensions(topology)
     if product is None:
-        raise ValueError(
+        raise UserError(
             f"topology: got {name}, which is no product of rings, full meshes and switches with"
             " one bandwidth and latency a dimension; allowed for it: --format astra-ns3"
         )
@@ -86,7 +87,7 @@ def analytical(topology: Topology, name: str) -> Exported:
 def dimensions(topology: Topology) -> list[Dimension] | None:
     """The dimensions whose product the network is, that of neighbouring chips first.
 
-    Chip c is at place c // (lengths before) % length of a dimension. None where the
+    Chip c has position c // (lengths before) % length in a dimension. None where the
     network is no such product.
     """
     joined, chips = join(topology), topology.chips
@@ -115,7 +116,7 @@ def dimensions(topology: Topology) -> list[Dimension] | None:
 
 
 def _split(links: _Links, stride: int) -> list[Dimension] | None:
-    """The dimensions from a stride on; links of smaller strides are gone."""
+    """The dimensions from a stride on; links of smaller strides are removed."""
     if stride == links.chips:
         return None if links else []
     left = links.chips // stride
@@ -129,7 +130,7 @@ def _split(links: _Links, stride: int) -> list[Dimension] | None:
 
 
 def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimension, _Links]]:
-    """The dimension of this stride and length, if there is one, and what is left."""
+    """The dimension of this stride and length, if any, and the remaining links."""
     positions, line = _lines(np.arange(links.chips), stride, length)
     inside = line[links.low] == line[links.high]
     stars = [star for star in links.stars if len(np.unique(line[star[0]])) == 1]
@@ -153,7 +154,7 @@ def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimens
     apart = np.minimum((low - high) % length, (high - low) % length)
     full = links.chips * (length - 1) // 2
     block: Literal["Ring", "FullyConnected"]
-    # Every pair is there once at most, so their number says whether all are there.
+    # Every pair occurs at most once, so the number of links decides.
     if len(low) == full:
         block = "FullyConnected"
     elif len(low) == links.chips and (apart == 1).all():
@@ -165,7 +166,7 @@ def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimens
 
 
 def _lines(chips: IntArray, stride: int, length: int) -> tuple[IntArray, IntArray]:
-    """The place of chips in their lines, and the number of the line of each."""
+    """The positions of chips in their lines, and the lines' numbers."""
     return chips // stride % length, chips // (stride * length) * stride + chips % stride
 
 
@@ -186,8 +187,8 @@ def _without(
 def ns3(topology: Topology, name: str) -> Exported:
     """The network as the physical topology of the ns-3 backend, and its logical one.
 
-    Hosts of that backend forward nothing. Where chips are joined to chips, each so gets
-    a router of its own behind a link without latency that carries all of the chip's.
+    Hosts of that backend do not forward. Where chips are joined to chips, each gets a
+    router behind a link without latency, with the bandwidth of all the chip's links.
     """
     joined, chips = join(topology), topology.chips
     rows = list(

@@ -1,17 +1,17 @@
 """Programs of ranks as Chakra execution traces, and back.
 
-A rank's file holds a graph. Computation between two steps of its program is a node that
-depends on what the program has done or waited for so far (``data_deps``). An operation
-depends on the same, and follows the one before it on its channel (``ctrl_deps``); what
-waits for it depends on it. So whoever runs the graph overlaps what the program
-overlaps. An iteration begins and ends with computation too, of no time where there was
-none: ASTRA-sim stalls behind nodes of metadata.
+A rank's file is a graph. Computation between two steps of its program is a node that
+depends on the program's earlier computation and waits (``data_deps``). An operation
+depends on the same, and follows the one before it on its channel (``ctrl_deps``); nodes
+that wait for it depend on it. So a simulator overlaps the same operations as the
+program. An iteration begins and ends with computation too, maybe of no time: ASTRA-sim
+stalls behind nodes of metadata.
 
-Collectives name a group by a number; its ranks stand in a JSON file beside the traces,
-one group for each channel. Attributes that begin with ``railx.`` hold what the schema
-has no place for (nanoseconds, iterations, channels); with them a trace of ours comes
-back as it was. Whole microseconds are rounded so that a rank's computation is never off
-by more than one.
+Collectives name a group by a number; a JSON file beside the traces has its ranks, one
+group for each channel. Attributes that begin with ``railx.`` carry values without a
+field in the schema (nanoseconds, iterations, channels); with them a trace of ours can
+be read back unchanged. Whole microseconds are rounded so that a rank's total
+computation is off by one at most.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.exchange.chakra_messages import (
     ALL_GATHER,
     COLL,
@@ -47,9 +48,9 @@ from railx.replay.programs import DOES, KINDS, Programs
 
 __all__ = ["VERSION", "Imported", "read_chakra", "write_chakra"]
 
-#: What traces say of their schema, as ASTRA-sim's own do.
+#: The version of the schema in traces, as in ASTRA-sim's own.
 VERSION = "0.0.4"
-#: Collectives that ASTRA-sim runs; a broadcast takes the time that the trace says.
+#: Collectives that ASTRA-sim runs; a broadcast takes the time of the trace.
 _RUN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _NAMES = {number: name for name, number in COLLECTIVES.items()} | {8: "reduce_scatter"}
 _MESSAGES = {"send": SEND, "recv": RECV}
@@ -63,7 +64,7 @@ Price = Callable[[str, int, tuple[int, ...]], float]
 def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str]]:
     """Write PREFIX.RANK.et for every rank and PREFIX.groups.json.
 
-    Returns the files, and what is lost on a reader that knows the schema alone.
+    Returns the files, and the losses for a reader of the schema alone.
     """
     group_of = _groups(programs)
     rows = _by_rank(programs)
@@ -120,10 +121,10 @@ def _by_rank(programs: Programs) -> list[range]:
 
 @dataclass
 class _Graph:
-    """Numbers the nodes of a rank and remembers what the next one depends on."""
+    """Numbers the nodes of a rank and tracks the dependencies of the next one."""
 
     tail: list[int] = field(default_factory=list)
-    #: What each operation depends on, by its node.
+    #: Dependencies of each operation, by its node.
     behind: dict[int, frozenset[int]] = field(default_factory=dict)
     #: Last operation of each channel, and the node of each operation.
     last: dict[int, int] = field(default_factory=dict)
@@ -145,12 +146,12 @@ class _Graph:
         return node
 
     def wait(self, operation: int) -> None:
-        """What comes next depends on an operation, and so on what that depends on."""
+        """Further nodes depend on an operation, and so on its dependencies."""
         behind = self.behind.pop(operation, frozenset())
         self.tail = [*(number for number in self.tail if number not in behind), operation]
 
     def micros(self, lasts_ns: int) -> int:
-        """Whole microseconds that add up to what was computed so far."""
+        """Whole microseconds that add up to the computation so far."""
         before, self.computed_ns = self.computed_ns, self.computed_ns + lasts_ns
         return (self.computed_ns + 500) // 1000 - (before + 500) // 1000
 
@@ -246,7 +247,7 @@ def _operation(
 
 @dataclass(frozen=True)
 class Imported:
-    """Programs that were read, and what of the traces is not in them."""
+    """Programs from traces, and the contents of the traces that they lack."""
 
     programs: Programs
     lost: tuple[str, ...]
@@ -254,14 +255,14 @@ class Imported:
 
 @dataclass
 class _Rank:
-    """What was read of one rank: its steps as columns."""
+    """The steps of one rank."""
 
     rank: int
     steps: list[dict[str, Any]] = field(default_factory=list)
     issued: Counter[str] = field(default_factory=Counter)
     iteration: int = 0
     gap_ns: int = 0
-    #: Operations that nobody has waited for yet, by node.
+    #: Operations without a wait so far, by node.
     open: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, does: int, **attrs: Any) -> None:
@@ -330,7 +331,7 @@ class _Reader:
         attrs: Mapping[str, Any],
         nodes: Mapping[int, Any],
     ) -> None:
-        """One node, once all that it depends on is done."""
+        """Add a node whose dependencies are done."""
         communicates = node.type in (SEND, RECV, COLL)
         lane = self._lane(path, state.rank, node, attrs) if communicates else None
         for number in node.data_deps:
@@ -361,7 +362,7 @@ class _Reader:
         if attrs.get("num_ops") and self._tflops is not None:
             return round(float(attrs["num_ops"]) / self._tflops / 1e3)
         if attrs.get("num_ops"):
-            raise ValueError(
+            raise UserError(
                 f"got {path}, node {node.id} with num_ops and no duration; allowed: durations, or"
                 " --tflops to turn num_ops into time"
             )
@@ -375,32 +376,30 @@ class _Reader:
         if node.type == COLL:
             kind = _NAMES.get(int(attrs.get("comm_type", -1)))
             if kind is None:
-                raise ValueError(
-                    f"{where} with comm_type {attrs.get('comm_type')}; allowed: 0 to 9"
-                )
+                raise UserError(f"{where} with comm_type {attrs.get('comm_type')}; allowed: 0 to 9")
             name = str(attrs.get("pg_name", ""))
             if name in self._groups:
                 members = tuple(sorted(self._groups[name]))
             elif name in ("", "0"):
                 members = tuple(range(self._ranks))
             else:
-                raise ValueError(
+                raise UserError(
                     f"{where} with pg_name {name!r}; allowed: a group of --groups"
                     f" ({', '.join(self._groups) or 'it has none'})"
                 )
             if rank not in members:
-                raise ValueError(f"{where} in group {name} of other ranks; allowed: one of its own")
+                raise UserError(f"{where} in group {name} of other ranks; allowed: one of its own")
             label = name or "all"
             shape = "ring"
         else:
             kind = "send" if node.type == SEND else "recv"
             ends = int(attrs.get("comm_src", rank)), int(attrs.get("comm_dst", rank))
             if ends[node.type == RECV] != rank or ends[0] == ends[1]:
-                raise ValueError(
+                raise UserError(
                     f"{where}, a {kind} from {ends[0]} to {ends[1]}; allowed: of its own"
                 )
             if not all(0 <= end < self._ranks for end in ends):
-                raise ValueError(
+                raise UserError(
                     f"{where}, a {kind} from {ends[0]} to {ends[1]}; allowed: ranks below"
                     f" {self._ranks}"
                 )
@@ -457,11 +456,11 @@ def read_chakra(
     """Read PREFIX.0.et, PREFIX.1.et, ... as programs.
 
     ``groups`` is the JSON file of communicator groups (None: PREFIX.groups.json, where
-    there is one). ``price`` says how long operations take instead of the trace,
-    ``tflops`` turns the operations of computation that has no duration into time. A
-    program does one thing after another: nodes are taken in the order of their
-    dependencies, of several the one with the lowest number first, and what depends on
-    an operation waits for it. ValueError naming what is wrong.
+    there is one). ``price`` replaces the durations of operations, ``tflops`` turns
+    the operations of computation without a duration into time. A program is
+    sequential: nodes follow the order of their dependencies, of several the one with
+    the lowest number first, and nodes that depend on an operation wait for it.
+    ValueError naming the fault.
     """
     files = {}
     for path in sorted(prefix.parent.glob(f"{prefix.name}.*.et")):
@@ -470,7 +469,7 @@ def read_chakra(
             files[int(number.group(1))] = path
     if sorted(files) != list(range(len(files))) or len(files) < 2:
         ranks = ", ".join(map(str, sorted(files))) or "none"
-        raise ValueError(
+        raise UserError(
             f"got ranks {ranks} of {prefix}; allowed: at least two, in files {prefix.name}.0.et,"
             f" {prefix.name}.1.et and so on, one for each rank"
         )
@@ -492,7 +491,7 @@ def _read_groups(prefix: Path, given: Path | None, ranks: int) -> dict[str, list
     try:
         groups = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"--groups: got {path} ({error}); allowed: a JSON file") from None
+        raise UserError(f"--groups: got {path} ({error}); allowed: a JSON file") from None
     if not isinstance(groups, dict) or not all(
         isinstance(members, list)
         and members
@@ -500,7 +499,7 @@ def _read_groups(prefix: Path, given: Path | None, ranks: int) -> dict[str, list
         and len(set(members)) == len(members)
         for members in groups.values()
     ):
-        raise ValueError(
+        raise UserError(
             f"--groups: got {path}; allowed: an object of lists of ranks from 0 to {ranks - 1}"
         )
     return groups
@@ -513,7 +512,7 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
         before = {*node.data_deps, *node.ctrl_deps}
         unknown = before - set(nodes)
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"got {path}, node {number} after node {min(unknown)}, which is not there; allowed:"
                 " nodes of the file"
             )
@@ -532,7 +531,7 @@ def _in_order(path: Path, nodes: Mapping[int, Any]) -> Iterator[int]:
             if not left[neighbour]:
                 heapq.heappush(ready, neighbour)
     if done < len(nodes):
-        raise ValueError(f"got {path} with nodes that depend on each other; allowed: no circle")
+        raise UserError(f"got {path} with nodes that depend on each other; allowed: no circle")
 
 
 def _check_matched(
@@ -541,7 +540,7 @@ def _check_matched(
     channels: Sequence[str],
     configurations: Sequence[Configuration],
 ) -> None:
-    """Whether all members of an operation have it, and it is the same to them."""
+    """ValueError where members of an operation lack it or have another kind."""
     met: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
     for step in steps:
         if step["does"] == _ISSUE:
@@ -555,7 +554,7 @@ def _check_matched(
         if ranks != list(members) or not alike:
             what = f"operation {sequence} of {channels[channel]}"
             named = ", ".join(sorted(KINDS[kind] for kind in kinds))
-            raise ValueError(
+            raise UserError(
                 f"got {prefix} with {what} on ranks {ranks} ({named}); allowed: one operation on"
                 f" ranks {list(members)}"
             )

@@ -1,9 +1,8 @@
-"""The messages of a Chakra execution trace, as far as they are used here.
+"""The messages of a Chakra execution trace that are used here.
 
 A trace file holds messages one after another, each behind its length as a varint: a
 ``GlobalMetadata``, then the ``Node`` of every operation. Numbers of fields are those of
-the public schema (mlcommons/chakra, ``et_def.proto``); what else a file holds is passed
-over.
+the public schema (mlcommons/chakra, ``et_def.proto``); other fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import atomic_path
 
 __all__ = [
@@ -63,7 +63,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("attr", 10, "*AttributeProto"),
     ),
 }
-#: The values that an attribute has one of.
+#: The types of an attribute's value.
 _VALUES = (
     ("double", 3),
     ("float", 5),
@@ -76,13 +76,13 @@ _VALUES = (
     ("bool", 27),
     ("string", 29),
 )
-#: No node of a trace is as large as this; a length above it is no trace's.
+#: Largest node in bytes; a file with a larger length is no trace.
 _LARGEST = 2**26
 
 
 @cache
 def _classes() -> dict[str, Any]:
-    """The classes of the messages, in a pool of their own."""
+    """The classes of the messages, in a separate pool."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto
@@ -156,7 +156,7 @@ def write_messages(path: Path, messages: Iterable[Any]) -> None:
 def read_messages(path: Path) -> Iterator[Any]:
     """The metadata of a trace file, then its nodes.
 
-    ValueError naming what is wrong.
+    ValueError naming the fault.
     """
     from google.protobuf.message import DecodeError
 
@@ -166,7 +166,7 @@ def read_messages(path: Path) -> Iterator[Any]:
         begin = at
         size, at = _read_varint(content, at)
         if not 0 <= size <= min(_LARGEST, len(content) - at):
-            raise ValueError(
+            raise UserError(
                 f"got {path}, which ends or breaks off at byte {begin}; allowed: a whole Chakra"
                 " trace"
             )
@@ -174,13 +174,13 @@ def read_messages(path: Path) -> Iterator[Any]:
         try:
             parsed.ParseFromString(content[at : at + size])
         except DecodeError:
-            raise ValueError(
+            raise UserError(
                 f"got {path}, no message at byte {begin}; allowed: a Chakra trace"
             ) from None
         yield parsed
         at, kind = at + size, "Node"
     if kind == "GlobalMetadata":
-        raise ValueError(f"got {path}, which is empty; allowed: a Chakra trace")
+        raise UserError(f"got {path}, which is empty; allowed: a Chakra trace")
 
 
 def _varint(value: int) -> bytes:
@@ -193,7 +193,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    """The number at a place and the place behind it; -1 where there is none."""
+    """The number at a position and the position after it; -1 without one."""
     value = shift = 0
     while at < len(content) and shift < 35:
         byte = content[at]

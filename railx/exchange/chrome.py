@@ -1,8 +1,7 @@
 """Runs and replays as a Chrome trace (Trace Event Format), which opens in Perfetto.
 
-A process for each setting and mode, named by it, with threads for what each rank
-computes, sends and waits for. Every process begins at 0, so that settings can be
-compared below each other.
+A process for each setting and mode, with threads for the computation, the messages and
+the waits of each rank. Every process begins at 0, so that settings can be compared.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BEGIN, _ISSUE, _WAIT, _END = range(4)
 
 @dataclass(frozen=True)
 class Span:
-    """Something that a rank did from one moment to another."""
+    """A rank's activity over a time span."""
 
     rank: int
     track: str
@@ -46,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Process:
-    """All spans of one setting; ``fidelity`` says where its times come from."""
+    """All spans of one setting; ``fidelity`` is the origin of its times."""
 
     name: str
     fidelity: str
@@ -55,14 +54,14 @@ class Process:
 
 @dataclass(frozen=True)
 class Setting:
-    """What programs are replayed under."""
+    """Mode and latency of a replay."""
 
     mode: Mode
     latency_ms: float = 0.0
 
     @property
     def name(self) -> str:
-        """As processes are called."""
+        """The name of its process."""
         return _setting_name(self.mode, self.latency_ms)
 
 
@@ -112,8 +111,8 @@ def chrome_trace(processes: Iterable[Process]) -> dict[str, Any]:
 def _threads(spans: Iterable[Span]) -> Iterator[tuple[str, int, list[Span]]]:
     """Name, number and spans of every thread.
 
-    Spans of one track that overlap without one holding the other are on threads of
-    their own, as a viewer draws no others.
+    Spans of one track that overlap without nesting get separate threads, because
+    viewers draw no others.
     """
     of_track: dict[tuple[int, str], list[Span]] = defaultdict(list)
     for span in spans:
@@ -126,7 +125,7 @@ def _threads(spans: Iterable[Span]) -> Iterator[tuple[str, int, list[Span]]]:
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
-    """Lanes in which two spans are apart or one holds the other, as few as come out."""
+    """Lanes in which spans are disjoint or nested, by a greedy assignment."""
     lanes: list[list[Span]] = []
     open_ends: list[list[int]] = []
     for span in sorted(spans, key=lambda item: (item.start_ns, -item.end_ns)):
@@ -183,7 +182,7 @@ def recorded(events: Iterable[Mapping[str, Any]]) -> list[Process]:
 
 
 def _name(event: Mapping[str, Any]) -> str:
-    """What a block is called: a pass by its phase, everything else by its kind."""
+    """The name of a block: a pass by its phase, everything else by its kind."""
     kind = str(event["kind"])
     if kind == _ITERATION:
         return f"{kind} {event['iteration']}"

@@ -1,10 +1,10 @@
 """Programs of ranks as a GOAL schedule, for LogGOPSim and ATLAHS.
 
-GOAL knows computation, messages and what requires what. Collectives so become messages:
-an all-to-all one from each member to each other, a barrier rounds of single bytes, all
+GOAL has computation, messages and dependencies. So collectives become messages: an
+all-to-all one from each member to each other, a barrier rounds of single bytes, all
 others those of a ring (a broadcast and a reduce as an all-reduce, a gather as an
 all-gather, a scatter as a reduce-scatter: traces name no root). Computation is on cpu 0
-of a rank, messages on cpu 1, so that neither keeps the other waiting.
+of a rank, messages on cpu 1, so that neither delays the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Message", "messages", "write_goal"]
 
 _BEGIN, _ISSUE, _WAIT, _END = range(4)
 _COMPUTE, _NETWORK = 0, 1
-#: What a kind of collective is made of.
+#: The parts of each kind of collective.
 _PARTS = {
     "all_reduce": ("reduce_scatter", "all_gather"),
     "broadcast": ("reduce_scatter", "all_gather"),
@@ -36,7 +36,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Message:
-    """What a member sends and receives in one round of a collective: bytes and peer."""
+    """A member's messages in one round of a collective: bytes and peers."""
 
     to: int
     sent_bytes: int
@@ -102,7 +102,7 @@ class _Rank:
 
 
 def write_goal(path: Path, programs: Programs) -> list[str]:
-    """Write the schedule; returns what is lost."""
+    """Write the schedule; returns the losses."""
     sizes = _sizes(programs)
     bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1)).tolist()
     with atomic_path(path) as beside, beside.open("w", encoding="ascii") as file:
@@ -120,7 +120,7 @@ def write_goal(path: Path, programs: Programs) -> list[str]:
 
 
 def _sizes(programs: Programs) -> dict[tuple[int, int], int]:
-    """The bytes of each operation, those of the member that has most."""
+    """The bytes of each operation, the maximum over its members."""
     columns = {name: programs.columns[name].tolist() for name in ("channel", "sequence", "bytes")}
     sizes: dict[tuple[int, int], int] = {}
     for channel, sequence, size_bytes in zip(*columns.values(), strict=True):

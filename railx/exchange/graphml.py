@@ -1,7 +1,7 @@
 """Networks as GraphML, for NetworkX, SST and every graph tool.
 
-Nodes have ``kind`` (chip, switch), ``endpoints`` (1, 0: what SST asks of a router) and
-``node`` (which node of the network a chip is in). Edges have ``gbps`` (rate of a lane),
+Nodes have ``kind`` (chip, switch), ``endpoints`` (1, 0: needed by SST for a router) and
+``node`` (the node of the network with the chip). Edges have ``gbps`` (rate of a lane),
 ``lanes``, ``latency_ns``, ``kind`` and ``rail``.
 """
 
@@ -35,7 +35,7 @@ def graphml(topology: Topology, name: str) -> Exported:
 
 
 def simple_graphml(topology: Topology, name: str) -> Exported:
-    """A graph with one edge between two vertices, as SST wants it.
+    """A graph with at most one edge between two vertices, as SST needs it.
 
     Lanes add up where all have one rate; otherwise one lane has the rate of all.
     """

@@ -1,8 +1,8 @@
 """Networks as InfraGraph: devices with components, instances of them, and edges.
 
-A ``chip`` is an xpu and its ports, a ``switch`` an asic and its ports; inside, every
-port is joined to the middle. A link takes as many ports on both sides as it has lanes.
-It is written line by line: the package takes minutes for what is written here in one.
+A ``chip`` is an xpu and its ports, a ``switch`` an asic and its ports; every port is
+joined to the xpu or asic. A link takes as many ports on both sides as it has lanes. The
+file is written line by line, because the package takes minutes for large networks.
 """
 
 from __future__ import annotations

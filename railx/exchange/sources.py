@@ -1,8 +1,7 @@
-"""Programs of ranks from what a run or a generated job left behind.
+"""Programs of ranks from a file of programs or from the trace of a run.
 
-A file of programs (``railx steps --out``) is one already. The trace of a recorded run
-becomes one by its electrical events: computation and operations last as long as they
-did on the wall clock.
+``railx steps --out`` writes programs. The electrical events of a recorded trace become
+programs with the durations of the wall clock.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.io import read_metadata, read_rows
 from railx.replay.programs import DOES, KINDS, Programs, read_programs
 from railx.replay.recording import recorded_programs
@@ -26,7 +26,7 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
     try:
         metadata = read_metadata(path)
     except FileNotFoundError:
-        raise ValueError(f"got {path}: no such file; allowed: a trace or programs") from None
+        raise UserError(f"got {path}: no such file; allowed: a trace or programs") from None
     except (OSError, ValueError):
         metadata = None
     if metadata is not None:
@@ -35,7 +35,7 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
         rows = read_rows(path)
         if rows and {"rank", "kind", "group", "channel", "sequence", "issued_ns"} <= set(rows[0]):
             return None, rows
-    raise ValueError(
+    raise UserError(
         f"got {path}, which is neither; allowed: a trace (trace.parquet of a run) or programs"
         " (railx steps --out, railx import chakra --out)"
     )
@@ -49,15 +49,15 @@ def programs_of(path: Path) -> Programs:
         programs = _recorded(path, events)
     issues = programs.columns["does"] == _ISSUE
     if (programs.columns["kind"][issues] < 0).any():
-        raise ValueError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
+        raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
     return programs
 
 
 def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
-    """What ranks did in the electrical part of a recording, with kinds and bytes."""
+    """The programs of a recording's electrical part, with kinds and bytes."""
     electrical = [event for event in events if event.get("mode", "electrical") == "electrical"]
     if not electrical:
-        raise ValueError(f"got {path} with no electrical events; allowed: a trace that has some")
+        raise UserError(f"got {path} with no electrical events; allowed: a trace that has some")
     programs = Programs.from_steps(recorded_programs(electrical))
     said = {
         (event["rank"], f"{event['group']}:{event['channel']}", event["sequence"]): event

@@ -1,4 +1,4 @@
-"""The links of a topology as other tools know them: one entry for both directions."""
+"""The links of a topology for other tools: one entry for both directions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.vocabulary.topology import Topology
 
 __all__ = ["Exported", "Joined", "Wires", "decimal", "join", "wires"]
@@ -18,10 +19,10 @@ _COLUMNS = ("kind", "gbps", "latency_ns", "rail", "lanes")
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the file, what it lacks, and files that belong beside it.
+    """An exported file, its losses, and files beside it.
 
-    ``lost`` has a line for each thing that the format cannot say. ``beside`` are texts
-    by the ending that takes the place of the file's.
+    ``lost`` has a line for each property that the format cannot express. ``beside`` are
+    texts by the ending that replaces the file's.
     """
 
     text: str
@@ -50,9 +51,9 @@ class Wires:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Neighbours in order, with what all links between two of them carry together.
+    """Neighbours in order, with the total bandwidth of all links between two of them.
 
-    ``latency_ns`` is that of the slowest link. ``lost`` says what was joined.
+    ``latency_ns`` is that of the slowest link. ``lost`` lists the losses of joining.
     """
 
     low: IntArray
@@ -68,9 +69,9 @@ class Joined:
 
 
 def wires(topology: Topology) -> Wires:
-    """One entry for each two rows that are each other's way back.
+    """One entry for each pair of rows with opposite directions.
 
-    ValueError where a link leads one way only.
+    ValueError where a link has one direction only.
     """
     links = topology.links
     up = np.flatnonzero(links.src < links.dst)
@@ -82,14 +83,14 @@ def wires(topology: Topology) -> Wires:
     if len(up) != len(down) or any(
         not np.array_equal(forward[up][there], backward[down][back]) for forward, backward in pairs
     ):
-        raise ValueError(
+        raise UserError(
             f"topology: got a {topology.family} with links that lead one way only; allowed:"
             " links that lead both ways alike"
         )
     columns = {name: getattr(links, name)[up] for name in _COLUMNS}
     return Wires(
-        forward=links.src[up].astype(np.int64),
-        backward=links.dst[up].astype(np.int64),
+        low=links.src[up].astype(np.int64),
+        high=links.dst[up].astype(np.int64),
         kind=columns["kind"].astype(np.int64),
         gbps=columns["gbps"],
         latency_ns=columns["latency_ns"],
@@ -122,5 +123,5 @@ def join(topology: Topology) -> Joined:
 
 
 def decimal(value: float) -> str:
-    """A number as other tools read it: exact, with no exponent."""
+    """A number for other tools: exact, without an exponent."""
     return np.format_float_positional(float(value), trim="-")

@@ -6,9 +6,9 @@ bare GPU node.
 
 from __future__ import annotations
 
-from railx.fabric.circuit_schedule import CircuitSchedule
 from railx.fabric.circuits import SCALE_UP, Circuit, Configuration, Layout, Port
 from railx.fabric.client import FabricClient, FabricError, Grant
+from railx.fabric.cycle import CircuitSchedule
 from railx.fabric.launch import Controller, launch_controller
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 

@@ -1,6 +1,7 @@
-"""What the controller's core wants done: answers to ranks and commands for switches.
+"""Actions of the controller's core: answers to ranks and commands for switches.
 
-Nobody changes one once it is made; slots that are not frozen cost a third to fill.
+They are never changed; the classes are not frozen, because filling a frozen one takes
+three times as long.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class SwitchAction:
 
 @dataclass(slots=True)
 class FoundAction:
-    """Tell ``rank`` that ``source`` stands before ``key``, which it listens for."""
+    """Tell ``rank`` that ``source`` waits for ``key``, which the rank listens for."""
 
     rank: int
     request: int

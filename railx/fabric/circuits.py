@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from railx.errors import UserError
+
 __all__ = ["SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "ports_of"]
 
 #: The phase name of operations that need no circuit.
@@ -65,18 +67,18 @@ class Configuration:
 
     def __post_init__(self) -> None:
         if self.kind not in ("pair", "ring"):
-            raise ValueError(f"kind of a configuration: got {self.kind!r}; allowed: pair, ring")
+            raise UserError(f"kind of a configuration: got {self.kind!r}; allowed: pair, ring")
         if (
             len(set(self.members)) != len(self.members)
             or len(self.members) < 2
             or min(self.members) < 0
         ):
-            raise ValueError(
+            raise UserError(
                 f"members of a {self.kind}: got {list(self.members)}; allowed: two or more"
                 " different ranks from 0 up"
             )
         if self.kind == "pair" and len(self.members) != 2:
-            raise ValueError(
+            raise UserError(
                 f"members of a pair: got {list(self.members)}; allowed: exactly two ranks"
             )
         object.__setattr__(self, "members", tuple(sorted(self.members)))
@@ -104,7 +106,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.gpus_per_server < 1:
-            raise ValueError(f"gpus_per_server: got {self.gpus_per_server}; allowed: at least 1")
+            raise UserError(f"gpus_per_server: got {self.gpus_per_server}; allowed: at least 1")
 
     def server(self, gpu: int) -> int:
         """The server (scale-up domain) of a GPU."""

@@ -1,9 +1,9 @@
 """A rank's side of the protocol.
 
-Questions block and may come from any thread. One thread reads, and nobody goes on
-without an answer. Where the controller says that it may be restarted, a connection that
-breaks is made again: the rank presents what it has begun, its open questions are asked
-again, and whoever waits goes on waiting.
+Questions block and may come from any thread; one thread reads the answers. Where the
+controller may be restarted, the client connects again after a loss: the rank presents
+the operations that it has begun, repeats its open questions, and the callers go on
+waiting.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError,
 
 __all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
 
-#: How long a rank that gave up waits for the controller to say why.
+#: How long a rank that gave up waits for the controller's reason.
 _REASON_TIMEOUT_S = 5.0
-
-#: How long an operation that failed waits for the controller's word on its members.
+#: How long a failed operation waits for the controller's message about its members.
 _NOTICE_TIMEOUT_S = 1.0
-
-#: The first pause between tries to reach a controller that is gone, and the longest.
+#: The first and the longest pause between attempts to reach a lost controller.
 _PAUSE_S = (0.02, 0.5)
 
 
 class FabricError(RuntimeError):
-    """An operation that may not start or go on; one line that says why."""
+    """An operation that may not start or go on; one line with the reason."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class _Lost(Exception):
 
 @dataclass
 class _Question:
-    """``data`` asks it, and asks it again on another connection."""
+    """``data`` is the message, sent again on a new connection."""
 
     data: bytes = b""
     answered: threading.Event = field(default_factory=threading.Event)
@@ -106,21 +104,21 @@ class FabricClient:
     ) -> None:
         """Connect and register.
 
-        ``address`` is "host:port" or "unix:/path", ``token`` what the controller wants
-        to hear (None: the one of the environment). ``reconnect_s``: how long to try to
-        reach the controller again when the connection breaks (None: as the controller
-        says). ``granted_late`` is told (on the reading thread) of circuits that came
-        for an operation which had begun under a lease recalled since: its channel, its
-        number and the account of its wait. ``given_back`` is told (there too) which
-        operations were under way when a lease was recalled: their end has to be told.
-        Raises :class:`FabricError` where connecting fails within ``timeout_s``.
+        ``address`` is "host:port" or "unix:/path", ``token`` the controller's secret
+        (None: the one of the environment). ``reconnect_s``: how long to try to reach
+        the controller again when the connection breaks (None: the controller's value).
+        The reading thread calls ``granted_late`` for circuits that came for an
+        operation begun under a lease recalled since, with its channel, its number and
+        the account of its wait; and ``given_back`` with the operations under way when a
+        lease was recalled: their end needs a message. Raises :class:`FabricError` where
+        connecting fails within ``timeout_s``.
         """
         self.address = address
         self.rank = rank
         self.timeout_s = timeout_s
         self._gpus_per_server = gpus_per_server
         self._token = os.environ.get(TOKEN) if token is None else token
-        #: Tells this client from any other of the rank.
+        #: Distinguishes the processes of a rank.
         self._incarnation = secrets.randbits(63)
         self._controller: int | None = None
         self._lock = threading.Lock()
@@ -130,7 +128,7 @@ class FabricClient:
         self._granted_late = granted_late
         self._tell_given_back = given_back
         self._broken: str | None = None
-        # What befell a member of these groups, or (None) of an operation under way.
+        # Errors of a member of these groups, or (None) of an operation under way.
         self._notices: dict[tuple[int, ...] | None, str] = {}
         self._noticed = threading.Condition()
         self._closing = False
@@ -167,10 +165,10 @@ class FabricClient:
     def reason_of_failure(
         self, members: tuple[int, ...], timeout_s: float = _NOTICE_TIMEOUT_S
     ) -> str | None:
-        """What the controller says about an operation of ``members`` that had begun.
+        """The controller's error about an operation of ``members`` that had begun.
 
-        It knows which of them died, where the others only see a connection close, but
-        its word may take a moment. None where it says nothing within ``timeout_s``.
+        The controller knows which member died, where the others only see a connection
+        close, but its message may take a moment. None without one in ``timeout_s``.
         """
         with self._noticed:
             self._noticed.wait_for(
@@ -183,7 +181,7 @@ class FabricClient:
 
     def _notice(self, members: tuple[int, ...] | None, text: str) -> None:
         with self._noticed:
-            # Who leaves because of the first loss is not its reason.
+            # Members that leave because of the first loss are not its reason.
             self._notices.setdefault(members, text)
             self._noticed.notify_all()
 
@@ -217,8 +215,8 @@ class FabricClient:
     def granted(self, asked: Asked, *, timeout_s: float | None = None) -> Grant:
         """Wait until an operation may start that was asked for, as ``acquire`` does.
 
-        Once it was given up, a grant that comes after all is the controller's to take
-        back: the operation must not start.
+        The client returns a grant that comes after giving up: the operation must not
+        start.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         question = asked.question
@@ -251,7 +249,7 @@ class FabricClient:
                 self._questions.pop(asked.number, None)
                 self._write(encode("ABANDON", channel=asked.channel, sequence=asked.sequence))
                 return
-        # The answer is here, or just being noted.
+        # The answer is here, or the reading thread is storing it.
         asked.question.answered.wait(_REASON_TIMEOUT_S)
         if asked.question.message.get("type") == "GRANT":
             self.release(asked.channel, asked.sequence)
@@ -299,7 +297,7 @@ class FabricClient:
         nor waits. The operations of a channel have to begin in their order.
         """
         with self._lock:
-            # Without a controller nobody could recall what is held.
+            # Without a controller no lease could be recalled.
             return self._connected and self._holdings.begin((channel, sequence), configuration)
 
     def release(self, channel: str, sequence: int, *, prepare: Configuration | None = None) -> None:
@@ -458,7 +456,7 @@ class FabricClient:
         self._controller = answer.get("incarnation")
         heartbeat_s = answer.get("heartbeat_timeout_s")
         self._heartbeat_timeout_s = None if heartbeat_s is None else float(heartbeat_s)
-        # Whoever sends holds the lock, for ever if the controller does not read.
+        # A sender holds the lock, for ever where the controller does not read.
         limit_us = round(1e6 * float(answer["timeout_s"]))
         limit = struct.pack("ll", *divmod(limit_us, 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -588,7 +586,7 @@ class FabricClient:
             self._tell_given_back(report.open)
 
     def _take_grant(self, message: Message, number: int | None) -> _Question | None:
-        """Note what is granted at once: a recall that follows has to report it."""
+        """Store a grant on the reading thread: a following recall has to report it."""
         key: OperationKey = (message["channel"], message["sequence"])
         configuration, hold = _configuration(message), message["hold"]
         message["granted_ns"] = time.monotonic_ns()
@@ -608,7 +606,7 @@ class FabricClient:
         return question
 
     def _fail(self, reason: str) -> None:
-        """Nobody waits for ever: every open and every later question ends."""
+        """End every open and every later question with an error."""
         with self._lock:
             self._broken = self._broken or reason
             self._connected = False

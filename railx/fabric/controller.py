@@ -1,11 +1,11 @@
-"""The controller process: listens, serves, and ends with an exit code that says why.
+"""The controller process: it listens, serves, and ends with an exit code.
 
-``python -m railx.fabric.controller --help`` explains itself. It prints ``{"host": ...,
-"port": ...}`` on one line when it is ready. Ranks have to know ``RAILX_TOKEN``; where
-it is not set, one is made and printed on that line too (``"token"``). It ends on a
-SHUTDOWN message, on SIGTERM or SIGINT, or (with ``--until-stdin-closes``) with the
-process that started it. Exit codes: 0 after such an end, 1 where a mistake in here
-ended it, 2 for settings that cannot be used.
+``python -m railx.fabric.controller --help`` lists the options. It prints ``{"host":
+..., "port": ...}`` on one line when it is ready. Ranks need ``RAILX_TOKEN``; where it
+is not set, the process draws one and prints it on that line too (``"token"``). It ends
+on a SHUTDOWN message, on SIGTERM or SIGINT, or (with ``--until-stdin-closes``) with the
+process that started it. Exit codes: 0 after such an end, 1 after an error of the
+controller, 2 for invalid settings.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from railx.settings import SettingsError, load
 __all__ = ["TOKEN", "ControllerBroken", "main", "reachable_host", "serve"]
 
 _BACKLOG = 1024
-#: Descriptors that are no connection: standard streams, the loop's own, files.
+#: Descriptors for standard streams, the event loop and files.
 _RESERVED_DESCRIPTORS = 32
-#: Objects made between two looks for cycles: there are none in an event.
+#: Allocations between two runs of the garbage collector: events leave no cycles.
 _GARBAGE = 50_000
 
 
 def reachable_host(host: str) -> str:
     """The address under which other hosts reach a controller that listens on ``host``.
 
-    Where it listens on every address, that is the one of the route out of this host, or
-    the host's name where there is none.
+    Where it listens on every address: the address of the default route, or the host's
+    name without one.
     """
     try:
         if not ipaddress.ip_address(host).is_unspecified:
@@ -58,8 +58,8 @@ def reachable_host(host: str) -> str:
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # No packet is sent, this only asks the routing table. The address belongs
-            # to documentation, so that no route but the default one leads to it.
+            # No packet is sent, this only asks the routing table. The address is
+            # reserved for documentation, so that only the default route leads to it.
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:
@@ -67,7 +67,7 @@ def reachable_host(host: str) -> str:
 
 
 class ControllerBroken(RuntimeError):
-    """The controller ended by a mistake of its own; one line."""
+    """The controller ended by an error of its own; one line."""
 
 
 async def serve(
@@ -78,13 +78,13 @@ async def serve(
     until_stdin_closes: bool = False,
     ready: Callable[[str, int], None] | None = None,
 ) -> dict[str, object]:
-    """Serve until told to stop; returns the statistics.
+    """Serve until stopped; returns the statistics.
 
-    Whoever does not know ``token`` is not listened to. ``ready`` is called with host
-    and port once ranks may connect (the default prints them as JSON); of a Unix socket
-    with "unix:/path" and 0. Raises SettingsError naming fabric.port or fabric.host
-    where the address cannot be had, and :class:`ControllerBroken` where a mistake in
-    here ended it.
+    Peers without ``token`` are refused. ``ready`` is called with host and port once
+    ranks may connect (the default prints them as JSON); for a Unix socket with
+    "unix:/path" and 0. Raises SettingsError naming fabric.port or fabric.host where the
+    address is not available, and :class:`ControllerBroken` after an error of the
+    server's own.
     """
     loop = asyncio.get_running_loop()
     if settings.controller_priority == "real_time":
@@ -132,7 +132,7 @@ def _error(context: dict[str, Any]) -> Exception:
 
 
 def _descriptors() -> int:
-    """How many files and sockets this process may have open: as many as allowed."""
+    """The number of files and sockets this process may open, raised to the maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -170,7 +170,7 @@ def _listen(settings: FabricSettings) -> socket.socket:
 
 
 def _listen_locally(path: str) -> socket.socket:
-    """A Unix socket that nobody but this user reaches."""
+    """A Unix socket that only this user can reach."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if _is_dead(path):
@@ -192,7 +192,7 @@ def _listen_locally(path: str) -> socket.socket:
 
 
 def _is_dead(path: str) -> bool:
-    """Whether this is the socket of a controller that is no more."""
+    """Whether this is the socket of a controller that has ended."""
     try:
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             return False
@@ -209,7 +209,7 @@ def _is_dead(path: str) -> bool:
 
 
 def _close(listening: socket.socket) -> None:
-    """Close a listening socket and remove its path, if it has one; may come twice."""
+    """Close a listening socket and remove its path, if it has one; may be repeated."""
     if listening.fileno() == -1:
         return
     path = listening.getsockname()

@@ -1,7 +1,7 @@
 """The decisions of the controller as a deterministic state machine.
 
-Events with a time stamp go in, actions come out. There is no input or output. What it
-holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
+Events with a time stamp go in, actions come out; there is no I/O. Invariants (the
+correctness conditions of photonic rails, Opus, arXiv 2602.12521):
 
 * an operation is granted when all its members asked for it and all its circuits are up;
 * its circuits are leased until every member released it, and a leased circuit is never
@@ -11,45 +11,45 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   recalled when an operation that all its members asked for needs the ports otherwise.
   Each member then reports what it has begun: what all of them have begun is under way
   and keeps its circuits until it ends; what only some have begun counts as asked for by
-  those, because no data moves before their peers begin. So nobody holds circuits while
-  waiting for a peer, and held leases bring no deadlock;
+  those, because no data moves before their peers begin. So no rank holds circuits while
+  it waits for a peer, and held leases cause no deadlock;
 * the circuits that are up or coming up are a matching at every moment;
 * operations whose members have all asked form one queue. All circuits of an operation
-  are leased at once and in the order of the queue where ports overlap. So nobody holds
-  one circuit while waiting for another (no deadlock) and nobody is overtaken for ever;
-* disjoint port sets switch at the same time, circuits that nobody needs to move stay
-  up, and an operation whose circuits are up is granted at once;
+  are leased together and in the order of the queue where ports overlap. So no operation
+  holds one circuit while it waits for another (no deadlock), and none starves;
+* disjoint port sets switch at the same time, circuits that no operation needs to move
+  stay up, and an operation whose circuits are up is granted at once;
 * a hint (what a rank's next operation will need) starts a switch when every member
   hinted or asked and no lease or queued operation is in the way. It reserves nothing,
   so a wrong one costs at most the switch back. A rank that hints gives back the held
   leases that are in the way of it; those that it shared are then recalled from the
   others too. So are those of a rank that has asked for what is hinted by its peers;
-* a receive from any source asks for nothing yet: the rank listens, and is told of the
-  first sender that stands before an operation with it. What only one end has begun
-  under a held lease is not known here, so no lease of the two stays with them while one
-  of them listens for the other. Who listens holds nothing;
-* members that want different things of one operation are told so once it is known here.
-  What was begun on a lease may be known to its holders alone: a lease that carried the
-  channel for another configuration is recalled, and what the reports name is compared
-  with what was asked for. Who is no member of what others want harms only itself;
-* an operation with a dead member ends in an error for everyone who asked for it, and
-  its tombstone tells those who come to it later, or listen for it. Giving up does the
-  same before the grant; after it, it is the release;
-* a rank that comes back is another one: nothing of the old one is answered to it;
+* a receive from any source asks for no circuits yet: the rank listens, and FOUND names
+  the first sender that waits for an operation with it. The controller does not see an
+  operation that only one end has begun under a held lease, so no lease of the two stays
+  with them while one of them listens for the other. A listening rank holds no ports;
+* members that disagree about an operation get an error as soon as the controller sees
+  it. Only its holders see what was begun on a lease: a lease that carried the channel
+  for another configuration is recalled, and the operations of the reports are compared
+  with the questions. A rank outside the others' configuration harms only itself;
+* an operation with a dead member ends in an error for every rank that asked for it, and
+  its tombstone answers those that ask or listen for it later. Giving up does the same
+  before the grant; after it, it is the release;
+* a rank that comes back is a new one and gets no answer to the old one's questions;
 * messages may come twice or late. A question is answered again as long as its operation
   is under way and the rank has not released it; everything else changes nothing;
-* a port that is lost takes its circuits with it: their leases end, and what needs the
-  port gets an error that names it;
-* a controller that was restarted knows only what the switch carries. Ranks present what
-  they have begun, as if all leases had been recalled, and nothing is switched or
-  granted before all have done so or are given up.
+* a lost port takes its circuits with it: their leases end, and operations that need the
+  port get an error that names it;
+* a restarted controller reads the light from the switch alone. Ranks present the
+  operations that they have begun, as if all leases had been recalled, and nothing is
+  switched or granted before all have done so or are given up.
 
 Port accounting: the ports of a circuit that comes up are moving until the switch
 reports. A port that only lost its circuit is dark and free at once.
 
-An event costs what the operations, leases, listeners and hints of its own ranks and
-ports cost, however many others there are: operations wait in a queue at each of their
-ports, and only what stands at a port that was touched is looked at again.
+The cost of an event depends on the operations, leases, listeners and hints of its own
+ranks and ports, not on the others: operations wait in a queue at each of their ports,
+and an event visits the queues of the ports that it changes.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from railx.fabric.actions import (
     SwitchAction,
 )
 from railx.fabric.decisions.account import Account
+from railx.fabric.decisions.granting import SwitchEvents
 from railx.fabric.decisions.identity import Identity
 from railx.fabric.decisions.questions import Questions
 from railx.fabric.decisions.state import CHANNELS, LISTENERS, OPEN_OPERATIONS, TOMBSTONES
-from railx.fabric.decisions.switches import SwitchEvents
 from railx.fabric.holdings import OperationKey
 
 __all__ = [

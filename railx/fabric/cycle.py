@@ -1,9 +1,11 @@
-"""Finds the cycle in what a rank's operations need, while they are issued.
+"""The circuits that a rank needs next: from a recorded schedule, or from its own cycle.
 
-Training repeats itself: after a first iteration that differs (groups are made on first
-use, shapes are exchanged) every iteration needs the same circuits in the same order. So
-a rank can learn its cycle from its own operations and announce what comes next, with
-no schedule from an earlier run. What is notable:
+A schedule is recorded in one run and used to ask ahead in the next; operations inside a
+server need no circuits and are left out. :class:`CycleFinder` needs no earlier run:
+training repeats itself, and after a first iteration that differs (groups are made on
+first use, shapes are exchanged) every iteration needs the same circuits in the same
+order. So a rank learns its cycle from its own operations and announces the next
+circuits. What is notable:
 
 * Equal configurations in a row are one run, a configuration with a count. The history
   is a list of runs, so that a long row of gathers costs no more than a short one, and
@@ -21,12 +23,33 @@ no schedule from an earlier run. What is notable:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 
-__all__ = ["CycleFinder"]
+__all__ = ["CircuitSchedule", "CycleFinder"]
+
+
+@dataclass(frozen=True)
+class CircuitSchedule:
+    """What one rank's operations need, in the order of issue, for each iteration.
+
+    Iterations are looked up by number and a prediction never crosses from one into the
+    next (what comes next has to be known: Opus, arXiv 2602.12521).
+    """
+
+    iterations: Mapping[int, tuple[Configuration, ...]] = field(default_factory=dict)
+
+    def following(self, iteration: int, issued: int) -> Configuration | None:
+        """What operation number ``issued`` (from 0) of an iteration needs.
+
+        None where nothing is known.
+        """
+        operations = self.iterations.get(iteration, ())
+        return operations[issued] if issued < len(operations) else None
+
 
 #: Runs that are remembered; a cycle has half as many at most.
 _HISTORY = 1024
@@ -56,7 +79,7 @@ class CycleFinder:
     def __init__(self, history: int = _HISTORY) -> None:
         """``history``: runs to remember, at least 4."""
         if history < 4:
-            raise ValueError(f"history: got {history}; allowed: at least 4")
+            raise UserError(f"history: got {history}; allowed: at least 4")
         self._limit = history
         self._history: list[_Run] = []
         self._current: Configuration | None = None

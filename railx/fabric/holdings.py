@@ -1,8 +1,8 @@
-"""A rank's side of leases that last.
+"""A rank's side of held leases, as a pure state machine.
 
 A grant may leave the circuits with the members of the operation: until the controller
-recalls them, every further operation on them begins and ends without a message. This
-keeps what a rank holds, and what it has begun on it, as a pure state machine. The other
+recalls them, every further operation on them begins and ends without a message.
+:class:`Holdings` has the leases of a rank and the operations begun on them. The other
 side is :mod:`railx.fabric.core`.
 """
 
@@ -16,8 +16,8 @@ from railx.fabric.circuits import Configuration, Layout
 
 __all__ = ["Holdings", "OperationKey", "Presentation", "Report"]
 
-#: Channels whose last operation is remembered; beyond them the one that was used
-#: longest ago is forgotten.
+#: Channels whose last operation is stored; beyond them the least recently used one is
+#: dropped.
 CHANNELS = 4096
 
 #: Channel (group, or group with direction) and the number of the operation on it.
@@ -26,11 +26,11 @@ OperationKey = tuple[str, int]
 
 @dataclass(slots=True)
 class Report:
-    """What a rank did under a held lease, told when it gives the lease back.
+    """A rank's operations under a held lease, sent when it gives the lease back.
 
     ``hold`` is the lease's number. ``begun`` has the last operation begun by channel:
-    all before it were begun too. ``open`` are those of them that have not ended; their
-    end will be told one by one. ``operations``: how many began without asking.
+    all before it were begun too. ``open`` are those that have not ended; a message
+    follows for the end of each. ``operations``: how many began without a question.
     """
 
     hold: int
@@ -41,13 +41,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Presentation:
-    """What a rank has begun and not ended, told to a controller that was restarted.
+    """The operations that a rank has begun, sent to a restarted controller.
 
-    ``begun`` has, by channel, what its operations need and the last one begun: all
-    before it were begun too. ``open`` are those that have not ended, held or granted;
-    their end will be told one by one. ``operations``: how many began without asking
-    since the leases came. ``over`` has channels with a member that is another process
-    now: up to this number nobody waits for anybody.
+    ``begun`` has, by channel, the configuration and the last operation begun: all
+    before it were begun too. ``open`` are those that have not ended, held or granted; a
+    message follows for the end of each. ``operations``: how many began without a
+    question since the leases came. ``over`` has channels with a member that is another
+    process now: no member waits for operations up to this number.
     """
 
     begun: Mapping[str, tuple[Configuration, int]] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class Holdings:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._leases: dict[Configuration, _Lease] = {}
-        # Operations under way: under a held lease, and those whose end has to be told.
+        # Operations under way: under a held lease, and those whose end needs a message.
         self._last_given_back: dict[Configuration, int] = {}
         self._open: dict[OperationKey, Configuration] = {}
         self._to_tell: set[OperationKey] = set()
-        # Questions that wait for their answer, and those for which nobody waits.
+        # Questions that wait for their answer, and those that were given up.
         self._asked: dict[int, tuple[OperationKey, Configuration]] = {}
         self._given_up: dict[int, tuple[OperationKey, Configuration]] = {}
         # The last question of a channel, where it was refused and nothing began since.
@@ -128,7 +128,7 @@ class Holdings:
         return next((request for request, asked in self._asked.items() if asked[0] == key), None)
 
     def give_up(self, request: int) -> bool:
-        """Nobody waits for an answer any more; False where it has come already."""
+        """Give up a question; False where its answer has come already."""
         asked = self._asked.pop(request, None)
         if asked is None:
             return False
@@ -136,10 +136,10 @@ class Holdings:
         return True
 
     def given_up(self) -> list[tuple[int, OperationKey, Configuration]]:
-        """What nobody will ask for again, for a controller that knows nothing.
+        """Questions that the rank will not repeat, for a restarted controller.
 
-        Those for whose answer nobody waits, which has not come either, and the last one
-        of a channel where it was refused: peers may still come to it.
+        Those given up before their answer came, and the last one of a channel where it
+        was refused: peers may still ask for it.
         """
         given_up = [(request, *asked) for request, asked in self._given_up.items()]
         return [*given_up, *self._refused.values()]
@@ -147,9 +147,9 @@ class Holdings:
     def answer(
         self, request: int, key: OperationKey, configuration: Configuration, hold: int | None
     ) -> Literal["begins", "release", "nothing"]:
-        """A question was answered with a grant; what follows from it.
+        """A grant answered a question; returns the consequence.
 
-        An operation that nobody waits for has ended at once, which may have to be told
+        An operation that was given up ends at once, which may need a message
         (``release``). A second answer has no effect.
         """
         if self._asked.pop(request, None) is not None:
@@ -193,7 +193,7 @@ class Holdings:
     def end(self, key: OperationKey) -> bool:
         """This rank's part of an operation has ended.
 
-        Returns whether the controller has to be told.
+        Returns whether the controller needs a message.
         """
         if key in self._to_tell:
             self._to_tell.remove(key)
@@ -202,11 +202,11 @@ class Holdings:
         return False
 
     def recall(self, configuration: Configuration, hold: int | None = None) -> Report | None:
-        """Give a lease back; returns what the controller has to know.
+        """Give a lease back; returns the report for the controller.
 
-        ``hold``: only the lease of this number. None where it is not held any more:
-        then nothing has to be said. A recall that overtook its grant is answered too;
-        the grant then comes too late to hold anything.
+        ``hold``: only the lease of this number. None where the rank does not hold it:
+        then no message follows. A recall that overtook its grant is answered too; the
+        grant then comes too late for a lease.
         """
         lease = self._leases.get(configuration)
         if lease is None:
@@ -231,11 +231,11 @@ class Holdings:
                 self._over[channel] = last
 
     def present(self) -> Presentation:
-        """Everything for a controller that knows nothing; its numbers begin anew.
+        """Everything for a restarted controller, whose numbers begin anew.
 
-        All leases are given back with it. The questions have to be asked again, and of
-        those that were given up it has to be told that they were: peers may have begun
-        the operation without asking, and would count as waiting for this rank.
+        It gives back all leases. The rank then repeats its questions, and sends those
+        that it gave up as given up: peers may have begun the operation without a
+        question, and would count as waiting for this rank.
         """
         presentation = Presentation(
             dict(self._last),
@@ -254,11 +254,11 @@ class Holdings:
         return presentation
 
     def in_the_way_of(self, configuration: Configuration) -> list[Configuration]:
-        """What is held and cannot stay up beside ``configuration``."""
+        """The held configurations that cannot stay up beside ``configuration``."""
         return [lease for lease in self._leases if self._layout.conflict(lease, configuration)]
 
     def all(self) -> list[Configuration]:
-        """Everything that is held."""
+        """All held configurations."""
         return list(self._leases)
 
     def _of(self, configuration: Configuration, hold: int | None) -> _Lease | None:

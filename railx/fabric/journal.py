@@ -1,13 +1,13 @@
-"""A journal of everything that happened to the controller's core, and its replay.
+"""A journal of all events of the controller's core, and its replay.
 
-The core is deterministic: the same events give the same actions. A journal has each
-event as one line of JSON with what the core answered in short (how many actions, and a
-check sum of them). :func:`replay_journal` gives the events to a fresh core and compares
-the answers, so that a run can be looked at again, step by step, without its ranks.
+The core is deterministic: the same events give the same actions. A journal has one line
+of JSON for each event with the number of actions and their checksum.
+:func:`replay_journal` gives the events to a fresh core and compares the answers, so
+that a run can be examined step by step without its ranks.
 
-A line is written at once and whole, behind the event and before anybody is told of what
-follows from it. So the journal of a controller that was killed ends with an event that
-it had seen; half a line at the end, should there be one, is left out.
+A line is written in one piece, after the event and before any message about it goes
+out. So the journal of a killed controller ends with an event that the core had seen; an
+incomplete line at the end is ignored.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.fabric import holdings
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
 from railx.fabric.core import Action, ControllerCore
@@ -42,7 +43,7 @@ __all__ = [
 
 _VERSION = 1
 
-#: Journals of earlier starts that are kept, as PATH.1 (the last) and so on.
+#: Number of journals of earlier starts: PATH.1 (the last) and so on.
 ROTATED = 5
 
 #: The methods of the core that are events.
@@ -57,8 +58,8 @@ _CLASSES: dict[str, type[Any]] = {"Configuration": Configuration} | {
 }
 
 
-class JournalError(ValueError):
-    """A file that is no journal, or cannot be written; one line that says why."""
+class JournalError(UserError):
+    """A file that is no journal, or cannot be written; one line with the reason."""
 
 
 class Journal:
@@ -83,7 +84,7 @@ class Journal:
                     " the end of that controller first"
                 )
             self._make_room()
-            # Others on this host have no business with what ranks do.
+            # Other users of this host may not read it.
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -108,7 +109,7 @@ class Journal:
             self._stop(str(error.strerror))
 
     def state(self) -> dict[str, Any]:
-        """How far it is, for people and for metrics."""
+        """Its size and events, for observers and metrics."""
         return {
             "path": str(self.path),
             "events": self.events,
@@ -191,9 +192,9 @@ def _recorded(
     @wraps(method)
     def record(*arguments: Any, **options: Any) -> Any:
         if depth[0] or journal.stopped is not None:
-            # What the core asks of itself happens again when the event does.
+            # Events that the core raises itself happen again in a replay.
             return method(*arguments, **options)
-        # An iterable that can be gone through once is the core's.
+        # The core consumes an iterator: record its items.
         given = [tuple(item) if isinstance(item, Iterator) else item for item in arguments]
         line: dict[str, Any] = {"n": journal.events, "event": name, "args": given}
         if options:
@@ -215,7 +216,7 @@ def _recorded(
 
 
 def _in_short(result: Any) -> list[int]:
-    """How many actions, and a check sum of them that is the same in every process."""
+    """The number of actions and their checksum, the same in every process."""
     count = len(result) if isinstance(result, list) else 0
     return [count, zlib.crc32(_dump(result).encode()) if result else 0]
 
@@ -247,10 +248,10 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 @dataclass
 class ReplayedJournal:
-    """What came of a journal's events in a fresh core.
+    """The result of a journal's events in a fresh core.
 
-    * ``actions``: for each event, what the core answered; ``kinds`` counts them.
-    * ``different``: numbers of the events whose answer was another one than then.
+    * ``actions``: the core's answer to each event; ``kinds`` counts them.
+    * ``different``: numbers of the events whose answer differs from the journal's.
     * ``ended``: why the journal ends, None where the controller stopped writing it or
       was killed.
     * ``torn``: whether half a line at the end was left out.
@@ -267,9 +268,9 @@ class ReplayedJournal:
 
 
 def replay_journal(path: str | Path) -> ReplayedJournal:
-    """Give the events of a journal to a fresh core and compare what it answers.
+    """Give the events of a journal to a fresh core and compare the answers.
 
-    An event that broke the core then has to break it in the same way. Raises
+    An event that raised an error has to raise the same one. Raises
     :class:`JournalError` where the file is no journal.
     """
     lines = _lines(Path(path))
@@ -288,7 +289,7 @@ def replay_journal(path: str | Path) -> ReplayedJournal:
 def _fresh_core(path: str | Path, header: Mapping[str, Any]) -> ControllerCore:
     try:
         if header["journal"] != _VERSION:
-            raise ValueError(f"version {header['journal']}; allowed: {_VERSION}")
+            raise UserError(f"version {header['journal']}; allowed: {_VERSION}")
         layout, ranks = Layout(int(header["gpus_per_server"])), int(header["ranks"])
         active = tuple(Circuit(int(right), int(left)) for right, left in header["active"])
         return ControllerCore(layout, ranks, active=active, recovering=bool(header["recovering"]))
@@ -354,7 +355,7 @@ def _restored(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     content = {key: _restored(item) for key, item in value.items()}
-    # A channel may be called so too; what is known of a channel is never a text.
+    # A channel may have the name "@" too; its value is never a string.
     if not isinstance(content.get("@"), str):
         return content
     kind = content.pop("@")

@@ -23,10 +23,9 @@ from railx.settings import SettingsError, to_dict
 
 __all__ = ["Controller", "launch_controller"]
 
-#: How long a controller has to come up at least.
+#: Shortest time limit for the start of a controller.
 _START_S = 10.0
-
-#: How long a controller has for each of: ending with its input, on SIGTERM, on SIGKILL.
+#: Time limit for each of: ending with its input, on SIGTERM, on SIGKILL.
 _STOP_S = 5.0
 
 
@@ -35,7 +34,7 @@ class Controller:
     """A running controller.
 
     ``address`` is "host:port" or "unix:/path", or None where the fabric is electrical
-    and needs none. ``token`` is what ranks have to know.
+    and needs none. ``token`` is the secret that ranks send.
     """
 
     address: str | None
@@ -47,15 +46,12 @@ class Controller:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The ids of the processes that it runs as; none where it is not needed."""
+        """The ids of its processes; none where the fabric needs no controller."""
         return () if self.process is None else (self.process.pid,)
 
     @property
     def priority(self) -> Priority | None:
-        """How the system schedules the process, whatever the settings ask for.
-
-        None where there is no process.
-        """
+        """The actual scheduling of the process; None where there is none."""
         if self.process is None:
             return None
         return priority_of(self.process.pid)
@@ -64,7 +60,7 @@ class Controller:
         """Kill the process and start another one at the same address.
 
         A run goes on where the switch keeps its light (``switch.state_file``): ranks
-        come back and tell the new one what they have begun.
+        come back and present the operations that they have begun.
         """
         if self.process is None or self._again is None or self.address is None:
             raise RuntimeError("there is no controller to start again")
@@ -78,9 +74,9 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
     """Run a controller process for the length of a ``with`` block.
 
     Port 0 takes any free port. Where the environment has no ``RAILX_TOKEN``, one is
-    made and set there, so that this process and those that it starts know it. Raises
+    drawn and set there for this process and its children. Raises
     :class:`railx.settings.SettingsError` naming fabric.port (or fabric.host) where the
-    address cannot be had, and RuntimeError where the process does not come up within
+    address is not available, and RuntimeError where the process does not start within
     ``settings.timeout_s`` (at least 10 seconds). The controller also ends when this
     process dies, because it watches the pipe to it.
     """
@@ -88,8 +84,8 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
         yield Controller(None)
         return
     token = os.environ.setdefault(TOKEN, secrets.token_urlsafe(16))
-    # A file and no pipe: nobody reads it while the controller runs, and a full pipe
-    # would stop it.
+    # A file and no pipe: no process reads it while the controller runs, and a full pipe
+    # would block the controller.
     with tempfile.TemporaryFile("w+") as said:
         limit_s = max(settings.timeout_s, _START_S)
 
@@ -109,7 +105,7 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
         finally:
             assert controller.process is not None
             _stop(controller.process)
-            # What a broken controller had to say must not be lost with it.
+            # Pass on the messages of a controller that broke.
             if controller.process.returncode == 1:
                 sys.stderr.write(_text(said))
 

@@ -1,6 +1,6 @@
-"""A connection to the controller for people and their tools: it is no rank.
+"""An observer's connection to the controller, for people and tools.
 
-It sees the state and the counters, and may tell an emulated switch to fail.
+It reads the state and the counters, and can make an emulated switch fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Observer", "ObserverError"]
 
 
 class ObserverError(ConnectionError):
-    """The controller does not answer, or says no; one line that says why."""
+    """The controller does not answer, or refuses; one line with the reason."""
 
 
 class Observer:
@@ -26,7 +26,7 @@ class Observer:
     def __init__(self, address: str, token: str | None = None, *, timeout_s: float = 10.0) -> None:
         """Connect to "host:port" or "unix:/path".
 
-        ``token``: what the controller wants to hear; by default the environment's
+        ``token``: the controller's secret; by default the environment's
         (``RAILX_TOKEN``). Raises :class:`ObserverError`.
         """
         self.address = address

@@ -1,7 +1,7 @@
-"""When the system runs the controller beside the ranks: before them, where it may.
+"""The scheduling priority of the controller beside the ranks.
 
-It shares their cores in an emulation and has a machine of its own in a cluster. A
-system without such priorities, or one that does not grant them, changes nothing.
+In an emulation the controller shares their cores; in a cluster it has its own machine.
+Where the system lacks such priorities, or does not grant them, nothing changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def go_first() -> None:
 
     Threads that are started later inherit it.
     """
-    # musl knows the call and does not carry it out, other systems do not know it.
+    # musl has the call without effect, other systems lack it.
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 

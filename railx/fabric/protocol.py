@@ -4,36 +4,34 @@ They are JSON objects, each behind its length in four bytes (big-endian).
 
 From a rank to the controller:
 
-* ``REGISTER``: rank, gpus_per_server, token, incarnation (a number that the process
-  drew once), controller (the incarnation of the controller that it knew before, or
-  null). REGISTERED answers it with ranks, reconfiguration_latency_ms, timeout_s,
+* ``REGISTER``: rank, gpus_per_server, token, incarnation (a random number of the
+  process), controller (the incarnation of the controller before this one, or null).
+  REGISTERED answers it with ranks, reconfiguration_latency_ms, timeout_s,
   heartbeat_timeout_s, reconnect_s (how long to look for a controller that was lost),
   incarnation (the controller's) and recovering.
 * ``PRESENT``: configurations (kind and members), begun (channel, number of the last
-  operation begun on it, place of what it needs in configurations, number up to which
-  all is over or -1), open (channel and number of those under way), operations (how many
-  began without asking). The first
-  message where the controller recovers: what this rank has begun under the one before
-  it. What it waits for it asks again behind that.
-* ``ACQUIRE``: request, channel, sequence, kind, members. This rank stands before the
-  operation (channel, sequence).
+  operation begun on it, index of its configuration, number up to which all is over or
+  -1), open (channel and number of those under way), operations (how many began without
+  a question). The first message to a controller that recovers: the operations that this
+  rank has begun under the earlier one. Its open questions follow.
+* ``ACQUIRE``: request, channel, sequence, kind, members. This rank asks for the
+  circuits of the operation (channel, sequence).
 * ``LISTEN``: request, channels (by channel the rank that sends and the number of the
-  next operation). This rank stands before a receive from any source. FOUND or ERROR
-  answers it, and FOUND asks for nothing: an ACQUIRE follows. ``UNLISTEN``: request. It
-  waits no longer.
+  next operation). This rank waits in a receive from any source. FOUND or ERROR answers
+  it; after FOUND the rank sends an ACQUIRE. ``UNLISTEN``: request. It waits no longer.
 * ``RELEASE``: channel, sequence. This rank's part of the operation has ended, on the
   device too.
 * ``RECALLED``: kind, members, hold, begun (the last operation begun by channel), open
   (channel and sequence of those that have not ended), operations (how many began
-  without asking). This rank gives back the lease ``hold``, asked to or not, and
-  releases what is open when it ends.
-* ``PREPARE``: kind, members. What the next operation of this rank will need: a hint
-  without an answer.
+  without a question). This rank gives back the lease ``hold``, after a RECALL or on its
+  own, and releases each open operation when it ends.
+* ``PREPARE``: kind, members. The circuits of this rank's next operation: a hint without
+  an answer.
 * ``ABANDON``: channel, sequence. This rank gave up; every member gets an ERROR that
-  names who was missing.
+  names the missing members.
 * ``STATS``: request. The answer carries the controller's counters, as STATUS does the
   state.
-* ``PING``, ``PONG``: a question for a sign of life, from either side, and its answer.
+* ``PING``, ``PONG``: a heartbeat, from either side, and its answer.
 * ``LEAVE``: an orderly end. A connection that closes without it is a dead rank.
 * ``SHUTDOWN``: the controller ends.
 
@@ -41,7 +39,7 @@ From a rank to the controller:
 answers it. It may send SHUTDOWN and LEAVE, and with ``request``:
 
 * ``STATUS``: the answer's ``status`` is the state, ``METRICS``: its ``text`` the
-  counters. What no message holds is left out, and counted in ``left_out``.
+  counters. Entries beyond the size of a message are counted in ``left_out``.
 * ``FAIL_PORTS``: ports (GPU and side), reason. ``RESTORE_PORTS``: ports.
   ``FAIL_COMMANDS``: count, reason. An emulated switch breaks on order; DONE or ERROR
   answers.
@@ -54,19 +52,19 @@ From the controller to a rank:
   the lease: it begins and ends further operations on these circuits without a message,
   until it is recalled. ``request`` is null where the operation began in this way and
   the lease was recalled before all members had begun it.
-* ``RECALL``: kind, members, hold, reason (null, or what befell a member). RECALLED
-  answers it at once; a rank that does not hold this lease any more says nothing.
-* ``RETURNED``: rank. Another process is this rank now: what was begun with the one
-  before it is over.
-* ``FOUND``: request, source, channel, sequence. This rank stands before an operation
-  that was listened for.
+* ``RECALL``: kind, members, hold, reason (null, or the loss of a member). RECALLED
+  answers it at once; a rank without this lease sends no answer.
+* ``RETURNED``: rank. Another process is this rank now: operations begun with the
+  earlier one are over.
+* ``FOUND``: request, source, channel, sequence. Rank ``source`` waits for an operation
+  that this rank listens for.
 * ``ERROR``: request (null: an operation already granted, or none), reason (a word),
   message (one line).
 
-``request`` numbers a rank's own questions, so that an answer can never be taken for
-another question's. Every message carries the protocol's version. Nothing is larger than
-``MAXIMUM_BYTES``, and a decoder never drops bytes that follow a message. What ranks say
-is checked by :mod:`railx.fabric.requests`.
+``request`` numbers the questions of a rank, so that answers cannot be confused. Every
+message carries the protocol's version. No message is larger than ``MAXIMUM_BYTES``, and
+a decoder never drops bytes that follow a message. :mod:`railx.fabric.requests` checks
+the messages of ranks.
 """
 
 from __future__ import annotations
@@ -75,6 +73,8 @@ import json
 import socket
 import struct
 from typing import Any
+
+from railx.errors import UserError
 
 __all__ = [
     "MAXIMUM_BYTES",
@@ -141,10 +141,10 @@ def encode(message_type: str, /, **fields: Any) -> bytes:
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes, that arrives cut anywhere, into the bodies of messages.
+    """Splits a stream of bytes, in chunks of any size, into the bodies of messages.
 
     ``limit`` may change between two calls. ``too_large`` is the length of the message
-    that was over it: nothing that follows can be read any more.
+    that exceeded it: the rest of the stream is unreadable.
     """
 
     def __init__(self, limit: int = MAXIMUM_BYTES) -> None:
@@ -155,7 +155,7 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[bytes]:
         """The bodies completed by ``data``."""
         if not self._buffer and self.too_large is None and len(data) > _LENGTH.size:
-            # As a rule one whole message comes at a time.
+            # Usually a chunk is exactly one message.
             (length,) = _LENGTH.unpack_from(data)
             if length == len(data) - _LENGTH.size and length <= self.limit:
                 return [data[_LENGTH.size :]]
@@ -178,7 +178,7 @@ class FrameDecoder:
         return bodies
 
     def problem(self) -> ProtocolError:
-        """What to say of a message that is too large."""
+        """The error for a message that is too large."""
         message = f"a message of {self.too_large} bytes; allowed: at most {self.limit}"
         return ProtocolError(message, "too_large")
 
@@ -206,6 +206,20 @@ def _no_number(text: str) -> Any:
 
 # The controller's durations are whole nanoseconds, but latencies have fractions.
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
+#: A text that breaks off behind more open brackets than these is refused for its depth.
+_MAXIMUM_DEPTH = 1000
+
+
+def _too_deep() -> ProtocolError:
+    return ProtocolError("a message that is nested too deep", "too_deep")
+
+
+def _open_brackets(error: json.JSONDecodeError) -> int:
+    """How many brackets are open where a text stops being JSON."""
+    return sum(
+        sign * error.doc.count(bracket, 0, error.pos)
+        for bracket, sign in (("[", 1), ("{", 1), ("]", -1), ("}", -1))
+    )
 
 
 def parse(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Message:
@@ -216,8 +230,11 @@ def parse(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Message:
     except ProtocolError:
         raise
     except RecursionError:
-        raise ProtocolError("a message that is nested too deep", "too_deep") from None
+        raise _too_deep() from None
     except ValueError as error:
+        # Python 3.13 reads deeper than 3.11: there the end of the text comes first.
+        if isinstance(error, json.JSONDecodeError) and _open_brackets(error) > _MAXIMUM_DEPTH:
+            raise _too_deep() from None
         raise ProtocolError(f"a message that is not JSON ({error})"[:200], "not_json") from None
     if end != len(text):
         raise ProtocolError("a message that is not JSON (more follows it)", "not_json")
@@ -253,7 +270,7 @@ def connect(address: str, timeout_s: float) -> socket.socket:
         return local
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(
+        raise UserError(
             f"address of the controller: got {address!r}; allowed: host:port or unix:/path"
         )
     connection = socket.create_connection((host, int(port)), timeout=timeout_s)

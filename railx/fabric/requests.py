@@ -1,9 +1,9 @@
-"""What ranks and observers may say to the controller, as checked values.
+"""The requests of ranks and observers as checked values.
 
-Whatever comes off the network is one of these or a
-:class:`~railx.fabric.protocol.ProtocolError` with a reason. So nothing behind this
-module meets a value of another type or size than it names. A rank is an int and no
-bool, no number is a float, names are short and printable.
+Every message from the network becomes one of these or a
+:class:`~railx.fabric.protocol.ProtocolError` with a reason, so that no other module
+sees a value of a wrong type or size. A rank is an int and no bool, no number is a
+float, names are short and printable.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Observe(NamedTuple):
 
 
 class Acquire(NamedTuple):
-    """A rank stands before an operation."""
+    """A rank asks for the circuits of an operation."""
 
     request: int
     key: OperationKey
@@ -83,7 +83,7 @@ class Acquire(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """A rank stands before a receive from any source."""
+    """A rank waits in a receive from any source."""
 
     request: int
     channels: Mapping[str, tuple[int, int]]
@@ -223,7 +223,7 @@ def read_request(body: bytes, ranks: int = MAXIMUM_RANKS) -> Request:
     except KeyError as error:
         raise ProtocolError(f"the field {error} is missing", "missing_field") from None
     except ProtocolError as error:
-        # Who asked is told, where the question has a number at least.
+        # The error names the question, where that has a number at least.
         number = message.get("request")
         if type(number) is int and 0 <= number < MAXIMUM_NUMBER:
             error.request = number
@@ -231,7 +231,7 @@ def read_request(body: bytes, ranks: int = MAXIMUM_RANKS) -> Request:
 
 
 def _wrong(name: str, value: Any, allowed: str) -> ProtocolError:
-    # No more is shown of a list: what is in it may be deep.
+    # Only the type of a list is shown: it may be nested deep.
     shown = repr(value) if isinstance(value, str | int | None) else f"a {type(value).__name__}"
     return ProtocolError(f"{name}: got {shown[:60]}; allowed: {allowed}", "wrong_field")
 
@@ -271,12 +271,12 @@ def _configuration(message: Message, ranks: int) -> Configuration:
     kind, members = message["kind"], message["members"]
     if type(kind) is not str:
         raise _wrong("kind", kind, "pair, ring")
-    # True is equal to 1, so that what follows would find it in its memory.
+    # True equals 1, so that the cache below would return the configuration of 1.
     if type(members) is not list or not _INTEGERS.issuperset(map(type, members)):
         raise _wrong("members", members, "a list of ranks")
     count = len(members)
     if count > ranks:
-        # Before anything of it is kept.
+        # Before the cache stores it.
         said = f"a group of {count} ranks; allowed: at most {ranks}, the ranks of this job"
         raise ProtocolError(said, "configuration")
     configured = _configured if count <= _MANY else _configured_large
@@ -294,8 +294,8 @@ def _configured_anew(kind: Any, members: tuple[int, ...]) -> Configuration:
     return Configuration(kind, members)
 
 
-#: Members of a group of which a thousand are remembered; of larger ones a few are, so
-#: that no rank fills the memory with groups that it makes up.
+#: Largest group of which a thousand are cached; of larger ones only a few, so that no
+#: rank fills the memory with invented groups.
 _MANY = 1024
 _configured = lru_cache(maxsize=1024)(_configured_anew)
 _configured_large = lru_cache(maxsize=16)(_configured_anew)

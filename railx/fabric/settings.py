@@ -1,7 +1,6 @@
 """Settings of the fabric between the GPUs.
 
-They say which rails there are, and how one repetition of a training run asks for their
-circuits.
+The rails, and how one repetition of a training run asks for their circuits.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ class JournalSettings:
 
     path: Annotated[str, NotEmpty()]
     """File of the events of this start; earlier starts move on to PATH.1 to PATH.5."""
-
     limit_mib: Annotated[int, AtLeast(1)]
     """Size in MiB at which it ends. The controller goes on without it."""
 
@@ -38,35 +36,28 @@ class RailSettings:
 
     gpus_per_server: Annotated[int, AtLeast(1)]
     """GPUs that share a server, and so the rails."""
-
     host: Annotated[str, NotEmpty()]
     """Address that the controller listens on, or ``unix:/path`` of a socket file."""
-
     port: Annotated[int, Between(0, 65535)]
     """Port that the controller listens on. 0: any free one."""
-
     timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)]
     """Seconds that a rank waits for circuits or for the controller before the run ends
-    in an error. A rank that gives no sign of life for so long is dead.
+    in an error. A rank without a heartbeat for so long counts as dead.
     """
-
     heartbeat_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)] = field(
         default=5.0, kw_only=True
     )
-    """Seconds between two questions of the controller for a rank's sign of life."""
-
+    """Seconds between two heartbeats of a rank."""
     switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
     """Driver of the switches."""
-
     controller_priority: Priority = field(default="normal", kw_only=True)
     """How the system schedules the controller beside the ranks.
 
-    ``real_time``: before them (SCHED_RR), as if it had a machine of its own. That takes
+    ``real_time``: before them (SCHED_RR), as on a separate machine. That needs
     CAP_SYS_NICE; without it the controller is scheduled as the ranks are.
     """
-
     journal: JournalSettings | None = field(default=None, kw_only=True)
-    """Where every event is kept, for `railx fabric replay-log`. None: nowhere."""
+    """Journal of every event, for `railx fabric replay-log`. None: no journal."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +72,6 @@ class FabricSettings(RailSettings):
     start. ``provisioned``: when the last operation before it has ended, from a recorded
     schedule.
     """
-
     reconfiguration_latency_ms: Annotated[float, Between(0, DAY_MS)]
     """Milliseconds from a switch command to light. 0 where mode is electrical."""
 

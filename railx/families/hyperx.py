@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
-from railx.vocabulary.chip_rings import joined_rings
 from railx.vocabulary.counts import Bill, Ports, too_large
-from railx.vocabulary.line_rings import LineRings
+from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.planes import fill_leaves
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import (

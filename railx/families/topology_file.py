@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.families.registry import TopologySettings
 from railx.settings import load, to_dict
 from railx.vocabulary.topology import (
@@ -58,7 +59,7 @@ def read_topology(path: str | Path) -> Topology:
         {"family", "settings", "chips", "nodes", "switches", "chips_per_node"} - set(metadata)
     )
     if missing:
-        raise ValueError(
+        raise UserError(
             f"{path}: not a topology file, its metadata lack {', '.join(missing)}; allowed: a file"
             " of `railx topology`"
         )

@@ -24,9 +24,8 @@ from railx.families.chip_grids import (
 )
 from railx.families.family import Family
 from railx.settings import AtLeast
-from railx.vocabulary.chip_rings import torus_rings
 from railx.vocabulary.counts import Bill
-from railx.vocabulary.line_rings import LineRings
+from railx.vocabulary.line_rings import LineRings, torus_rings
 
 __all__ = ["FAMILY", "Torus3DSettings"]
 

@@ -26,9 +26,8 @@ from railx.families.chip_grids import (
 )
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative, SettingsError
-from railx.vocabulary.chip_rings import torus_rings
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
-from railx.vocabulary.line_rings import LineRings
+from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import (

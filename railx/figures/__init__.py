@@ -3,15 +3,8 @@
 No plotting library is imported here, and none to check a figure's settings.
 """
 
-from railx.figures.figure import Figure, FigureFiles, FigureInput
-from railx.figures.registry import (
-    FIGURES,
-    FigureSettings,
-    draw_figure,
-    figure_module,
-    figure_of,
-)
-from railx.figures.settings import CanvasSettings
+from railx.figures.figure import CanvasSettings, Figure, FigureFiles, FigureInput
+from railx.figures.registry import FIGURES, FigureSettings, draw_figure, figure_module, figure_of
 
 __all__ = [
     "FIGURES",

@@ -6,33 +6,17 @@ Below it their ratio over the offered load.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, INK, canvas, colours, label, quantity, share_legend
-from railx.figures.words import counted, sentence, spoken
-
-if TYPE_CHECKING:
-    import pandas as pd
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables
+from railx.figures.theme import GREY, INK, colours, dot, label
+from railx.figures.types import DataFrame
+from railx.figures.words import counted, fidelity_line, quantity, sentence, spoken
 
 __all__ = ["FIGURE", "AgreementFigureSettings"]
 
-
-_COLUMNS = (
-    "topology",
-    "traffic",
-    "routing",
-    "load_over_bound",
-    "flow_flits_per_chip_cycle",
-    "packet_flits_per_chip_cycle",
-    "ratio",
-    "flow_fidelity",
-    "packet_fidelity",
-)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -40,19 +24,18 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 class AgreementFigureSettings(CanvasSettings):
     """Throughput of the flow model against the packet simulator's, and their ratio."""
 
-    figure: Literal["agreement"]
-    """Which figure it is."""
+    figure: Literal["agreement"] = "agreement"
+    height_inches: Height = 5.4
 
 
-def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One point per topology, traffic pattern, routing and load.
 
     Colour by topology, shape by traffic, hollow for balanced routing.
     """
-    from matplotlib.lines import Line2D
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-    rows = read_frames(inputs, "comparison", _COLUMNS)
+    rows = tables.read("comparison")
     colour = colours(rows["topology"])
     marker = dict(zip(dict.fromkeys(rows["traffic"]), _MARKERS * 3, strict=False))
     routings = list(dict.fromkeys(rows["routing"]))
@@ -62,10 +45,10 @@ def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -
     )
     fidelities = [*rows["flow_fidelity"], *rows["packet_fidelity"]]
     line = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
-    with canvas(settings, output, "Flow model against packet simulator", subtitle, line) as figure:
-        both, ratio = figure.subplots(1, 2)
+    with canvas(subtitle, line) as page:
+        both, ratio = page.subplots(1, 2)
         groups = list(rows.groupby(["topology", "traffic", "routing"], sort=False))
-        for place, ((topology, traffic, routing), own) in enumerate(groups):
+        for position, ((topology, traffic, routing), part) in enumerate(groups):
             filled = routing == routings[0]
             style: dict[str, Any] = {
                 "color": colour[str(topology)],
@@ -75,12 +58,12 @@ def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -
                 "fillstyle": "full" if filled else "none",
                 "alpha": 0.85,
             }
-            mine = own.sort_values("load_over_bound")
+            mine = part.sort_values("load_over_bound")
             both.plot(
                 mine["flow_flits_per_chip_cycle"], mine["packet_flits_per_chip_cycle"], **style
             )
             # Points of equal load stand beside each other, in the order of the groups.
-            aside = 1 + 0.16 * (place / max(len(groups) - 1, 1) - 0.5) * 2
+            aside = 1 + 0.16 * (position / max(len(groups) - 1, 1) - 0.5) * 2
             ratio.plot(mine["load_over_bound"] * aside, mine["ratio"], **style)
         values = rows[["flow_flits_per_chip_cycle", "packet_flits_per_chip_cycle"]]
         ends = (0.8 * float(values.min().min()), 1.25 * float(values.max().max()))
@@ -101,43 +84,31 @@ def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -
         for axis in (both.xaxis, both.yaxis, ratio.xaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
-        handles = [Line2D([], [], color=colour[name], linewidth=4) for name in colour]
-        handles += [
-            Line2D([], [], color=GREY, marker=shape, linestyle="none") for shape in marker.values()
-        ]
-        texts = [label(name) for name in (*colour, *marker)]
-        if len(routings) > 1:
-            empty: dict[str, Any] = {"fillstyle": "none"}
-            handles += [
-                Line2D(
-                    [],
-                    [],
-                    color=GREY,
-                    marker="o",
-                    linestyle="none",
-                    **({} if name == routings[0] else empty),
-                )
-                for name in routings
-            ]
-            texts += [f"Routing {name}" for name in routings]
-        share_legend(figure, handles, texts, 5)
+        legend: dict[str, Any] = {
+            label(name): {"color": colour[name], "linewidth": 4} for name in colour
+        }
+        legend |= {label(name): dot(GREY, marker=mark) for name, mark in marker.items()}
+        for name in routings if len(routings) > 1 else ():
+            style = {} if name == routings[0] else {"fillstyle": "none"}
+            legend[f"Routing {name}"] = dot(GREY, **style)
+        share_legend(page, legend, 5)
     return Drawn(_caption(rows), _alternative(rows), rows)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def _caption(rows: DataFrame) -> str:
     under, over = rows[rows["load_over_bound"] < 1], rows[rows["load_over_bound"] >= 1]
     seeds = rows["seed"].nunique() if "seed" in rows.columns else 1
     parts = []
-    for own, where in (
+    for part, where in (
         (under, "Where no link is overloaded"),
         (over, "Beyond the load that fills the busiest link"),
     ):
-        if len(own):
-            worst = own.iloc[int((own["ratio"] - 1).abs().to_numpy().argmax())]
+        if len(part):
+            worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
             parts.append(
-                f"{where} packets bring {quantity(100 * float(own['ratio'].min()))} to"
-                f" {quantity(100 * float(own['ratio'].max()))} % of what flows do, median"
-                f" {quantity(100 * float(own['ratio'].median()))} %; farthest apart are"
+                f"{where} packets bring {quantity(100 * float(part['ratio'].min()))} to"
+                f" {quantity(100 * float(part['ratio'].max()))} % of what flows do, median"
+                f" {quantity(100 * float(part['ratio'].median()))} %; farthest apart are"
                 f" {spoken(label(worst['topology']))} under {label(worst['traffic']).lower()}"
                 f" traffic,"
                 f" {worst['routing']} routing, at {worst['load_over_bound']:g} times that load."
@@ -152,19 +123,26 @@ def _caption(rows: pd.DataFrame) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
         f"{spoken(label(str(topology)))}, {label(str(traffic)).lower()}"
-        f" {quantity(float(own['ratio'].min()))} to {quantity(float(own['ratio'].max()))}"
-        for (topology, traffic), own in rows.groupby(["topology", "traffic"], sort=False)
+        f" {quantity(float(part['ratio'].min()))} to {quantity(float(part['ratio'].max()))}"
+        for (topology, traffic), part in rows.groupby(["topology", "traffic"], sort=False)
     )
     return f"Throughput of packets over that of flows, around the diagonal. Ratios: {parts}."
 
 
 FIGURE = Figure(
-    settings=AgreementFigureSettings,
-    title="Flow model against packet simulator",
-    paper="railx",
-    inputs=(FigureInput("comparison", "agreement.comparison", columns=_COLUMNS),),
-    draw=draw,
+    AgreementFigureSettings,
+    "Flow model against packet simulator",
+    "railx",
+    (
+        FigureInput(
+            "comparison",
+            "agreement.comparison",
+            "topology traffic routing load_over_bound flow_flits_per_chip_cycle "
+            "packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
+        ),
+    ),
+    draw,
 )

@@ -8,108 +8,92 @@ under the routing (RailX, all-to-all formulas).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import AxisScale, CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    canvas,
-    colours,
-    label,
-    lighter,
-    published_handle,
-    published_marks,
-    quantity,
-    share_legend,
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import (
+    AxisScale,
+    Canvas,
+    CanvasSettings,
+    Drawn,
+    Figure,
+    FigureInput,
+    Height,
 )
-from railx.figures.words import counted, listed, sentence, spoken
+from railx.figures.panels import published_marks
+from railx.figures.tables import Tables, records
+from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
 from railx.settings import NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "AllToAllBandwidthSettings"]
 
-_COLUMNS = (
-    "topology",
-    "family",
-    "chips",
-    "traffic",
-    "routing",
-    "injection_gb_s_per_chip",
-    "ideal_gb_s_per_chip",
-    "bound_gb_s_per_chip",
-    "fidelity",
-)
-_STATED = ("id", "m", "n", "chips", "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle")
+#: Shares of the injection in percent, by topology and ideal or routing.
+Derived = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
 class AllToAllBandwidthSettings(CanvasSettings):
     """All-to-all bandwidth by topology for one traffic pattern."""
 
-    figure: Literal["all_to_all_bandwidth"]
-    """Which figure it is."""
+    figure: Literal["all_to_all_bandwidth"] = "all_to_all_bandwidth"
+    height_inches: Height = 6.6
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Topologies to show, in that order; empty: all that there are."""
 
-    traffic: Annotated[str, NotEmpty()]
+    traffic: Annotated[str, NotEmpty()] = "uniform"
     """Traffic pattern of the rows to show."""
 
-    scale: AxisScale
+    scale: AxisScale = "linear"
     """Scale of the bandwidth axes."""
 
-    derived: dict[str, str]
+    derived: dict[str, str] = field(
+        default_factory=lambda: {
+            "railx_hyperx": "m2_n2",
+            "railx_hyperx_m4n2": "m4_n2",
+            "railx_hyperx_full": "m7_n9",
+        }
+    )
     """Topologies for which a bound under uniform traffic follows from the paper, and
     the published row that holds it; it counts where both have as many chips."""
 
 
-def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A group of bars per topology: the ideal, then the bound under each routing.
 
     The rows are those of ``settings.traffic``. Raises ValueError when no row has that
     traffic.
     """
-    frame = read_frames(inputs, "bounds", _COLUMNS, "topology", settings.only)
+    frame = tables.read("bounds", "topology", settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"traffic: got {settings.traffic!r}; allowed:"
             f" {', '.join(sorted(set(frame['traffic'])))}"
         )
-    share = rows.assign(
-        ideal=100 * rows["ideal_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
-        bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
+    injection = rows["injection_gb_s_per_chip"]
+    bandwidth, share = (
+        rows.assign(
+            **{name: factor * rows[f"{name}_gb_s_per_chip"] / over for name in ("ideal", "bound")}
+        )
+        for factor, over in ((1, 1), (100, injection))
     )
-    bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
-    derived = _derived(settings, rows, inputs)
-    speeds = sorted(set(rows["injection_gb_s_per_chip"]))
+    derived = _derived(settings, rows, tables.read("derived"))
+    speeds = [f"{speed:,.0f}" for speed in sorted(set(injection))]
     subtitle = (
         f"{label(settings.traffic)} traffic, one direction. Ideal: even load on all external"
         " channels. Bound: set by the most loaded channel."
     )
     if len(speeds) > 1:
         subtitle += (
-            f" Injection differs, {listed([f'{speed:,.0f}' for speed in speeds])} GB/s a chip:"
-            " shares compare, bandwidths do not."
+            f" Injection differs, {listed(speeds)} GB/s a chip: shares compare, bandwidths do not."
         )
-    with canvas(
-        settings,
-        output,
-        "All-to-all bandwidth by topology",
-        subtitle,
-        fidelity_line(rows["fidelity"]),
-    ) as figure:
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        left, right = page.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
         _groups(left, bandwidth, "", {})
         _groups(right, share, " %", derived)
         left.set(title="Bandwidth", xlabel="All-to-all bandwidth per chip (GB/s)")
@@ -120,70 +104,50 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
             low, high = panel.get_xlim()
             panel.set_xlim(low, high * (1.62 if settings.scale == "linear" else 6.0))
         if derived:
-            mark = published_handle()
-            mark.set_markeredgecolor(GREY)
-            share_legend(figure, [mark], [DERIVED], 1)
-    return Drawn(_caption(rows, derived), _alternative(rows), _data(rows, derived))
-
-
-def _derived(
-    settings: AllToAllBandwidthSettings, rows: pd.DataFrame, inputs: FigureFiles
-) -> dict[tuple[str, str], float]:
-    """Shares of the injection in percent that follow from the paper.
-
-    By topology and ideal or routing, for uniform traffic.
-    """
-    stated = published_frame(inputs, "derived", _STATED)
-    found = {}
-    for row in rows.to_dict("records"):
-        own = stated["id"] == settings.derived.get(str(row["topology"]))
-        same = stated[own & (stated["chips"] == row["chips"])]
-        if row["traffic"] != "uniform" or same.empty:
-            continue
-        one = same.iloc[0]
-        # Four sides of n ports take 4 n flits a cycle out of a chip.
-        injection = 4 * float(one["n"]) / 100
-        found[row["topology"], "ideal"] = float(one["ideal_flits_per_chip_cycle"]) / injection
-        if row["routing"] == "min":
-            found[row["topology"], "min"] = float(one["min_bound_flits_per_chip_cycle"]) / injection
-    return found
-
-
-def _data(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> pd.DataFrame:
-    data = rows[list(_COLUMNS)].copy()
-    for what in ("ideal", "bound"):
-        data[f"{what}_over_injection"] = (
-            data[f"{what}_gb_s_per_chip"] / data["injection_gb_s_per_chip"]
-        )
-        data[f"{what}_over_injection_derived_from_paper"] = [
-            derived.get((topology, "ideal" if what == "ideal" else routing), math.nan) / 100
+            share_legend(page, {DERIVED: PUBLISHED_MARK | {"markeredgecolor": GREY}}, 1)
+    data = rows[tables.columns("bounds")].copy()
+    for name in ("ideal", "bound"):
+        data[f"{name}_over_injection"] = data[f"{name}_gb_s_per_chip"] / injection
+        data[f"{name}_over_injection_derived_from_paper"] = [
+            derived.get((topology, "ideal" if name == "ideal" else routing), math.nan) / 100
             for topology, routing in zip(data["topology"], data["routing"], strict=True)
         ]
-    return data
+    return Drawn(_caption(share, derived), _alternative(rows), data)
 
 
-def _caption(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> str:
-    shares = (rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"]).groupby(
-        rows["topology"]
-    )
-    best, over = shares.max(), rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
+def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
+    """What follows from the paper, for uniform traffic."""
+    stated = {row["id"]: row for row in records(published)}
+    shares: Derived = {}
+    for row in records(rows[rows["traffic"] == "uniform"]):
+        bounds = stated.get(settings.derived.get(str(row["topology"]), ""))
+        if bounds is None or bounds["chips"] != row["chips"]:
+            continue
+        # Four sides of n ports take 4 n flits a cycle out of a chip.
+        injection = 4 * float(bounds["n"]) / 100
+        ideal, bound = "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle"
+        shares[row["topology"], "ideal"] = float(bounds[ideal]) / injection
+        if row["routing"] == "min":
+            shares[row["topology"], "min"] = float(bounds[bound]) / injection
+    return shares
+
+
+def _caption(rows: DataFrame, derived: Derived) -> str:
+    best = rows.groupby("topology")["bound"].max().sort_values()
+    over = rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
     worst = rows.iloc[int(over.to_numpy().argmax())]
-    top, low = best.sort_values().iloc[[-1]], best.sort_values().iloc[[0]]
-    apart = [
-        abs(ours / theirs - 1)
-        for (topology, what), theirs in derived.items()
-        for ours in _ours(rows, topology, what)
-    ]
+    ours = {(row["topology"], "ideal"): row["ideal"] for row in records(rows)}
+    ours |= {(row["topology"], row["routing"]): row["bound"] for row in records(rows)}
+    apart = [abs(ours[key] / theirs - 1) for key, theirs in derived.items() if key in ours]
     return sentence(
         f"{label(str(rows['traffic'].iloc[0]))} traffic on {len(best)} networks. The *ideal*"
         " spreads the load evenly over the external channels, the *bound* divides the capacity by"
         " the load of the busiest channel under the given routing.",
-        f"The best bound of a network goes from {quantity(100 * float(low.iloc[0]))} % of its"
-        f" injection bandwidth ({label(str(low.index[0]))}) to"
-        f" {quantity(100 * float(top.iloc[0]))} % ({label(str(top.index[0]))}).",
+        f"The best bound of a network goes from {quantity(best.iloc[0])} % of its injection"
+        f" bandwidth ({label(str(best.index[0]))}) to {quantity(best.iloc[-1])} %"
+        f" ({label(str(best.index[-1]))}).",
         f"Routing costs most on {spoken(label(worst['topology']))} under {worst['routing']}: a"
-        f" bound of"
-        f" {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"
+        f" bound of {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"
         f" {quantity(worst['ideal_gb_s_per_chip'])}."
         if over.max() > 1 + 1e-9
         else "On all of them routing reaches the ideal.",
@@ -194,84 +158,75 @@ def _caption(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> str:
     )
 
 
-def _ours(rows: pd.DataFrame, topology: str, what: str) -> list[float]:
-    own = rows[rows["topology"] == topology]
-    if what != "ideal":
-        own = own[own["routing"] == what]
-    column = "ideal_gb_s_per_chip" if what == "ideal" else "bound_gb_s_per_chip"
-    return [100 * float(value) for value in (own[column] / own["injection_gb_s_per_chip"])[:1]]
-
-
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
         f"{spoken(label(row['topology']))} under {row['routing']}: ideal"
         f" {quantity(row['ideal_gb_s_per_chip'])}, bound {quantity(row['bound_gb_s_per_chip'])} of"
         f" {row['injection_gb_s_per_chip']:,.0f}"
-        for row in rows.to_dict("records")
+        for row in records(rows)
     )
     return f"Bars of all-to-all bandwidth per chip in GB/s. {parts}."
 
 
-def _groups(
-    axes: Axes, rows: pd.DataFrame, unit: str, derived: dict[tuple[str, str], float]
-) -> None:
+def _groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
     """Horizontal bars in groups, with what follows from the paper as diamonds.
 
     Where all routings have the same bound, one bar stands for them.
     """
     colour = colours(rows["family"])
-    place, ticks, names = 0.0, [], []
+    y, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
-        shade = colour[str(first["family"])]
-        bars = [("ideal", float(first["ideal"]), lighter(shade, 0.65))]
-        bounds = {
-            str(routing): float(bound)
-            for routing, bound in zip(group["routing"], group["bound"], strict=True)
-        }
-        if max(bounds.values()) <= min(bounds.values()) * (1 + 1e-9):
-            bars.append(("bound", next(iter(bounds.values())), lighter(shade, 0)))
+        shade, routing = colour[str(first["family"])], str(first["routing"])
+        #: Text, ideal or routing, value and fill of each bar.
+        bars: list[tuple[str, str, float, Any]] = [
+            ("ideal", "ideal", float(first["ideal"]), lighter(shade, 0.65))
+        ]
+        if group["bound"].max() <= group["bound"].min() * (1 + 1e-9):
+            bars.append(("bound", routing, float(first["bound"]), lighter(shade, 0)))
         else:
-            fills = [lighter(shade, 0.3 * i / len(bounds)) for i in range(len(bounds))]
             bars += [
-                (f"bound, {routing} routing", bounds[routing], fill)
-                for routing, fill in zip(bounds, fills, strict=True)
+                (f"bound, {name} routing", name, bound, lighter(shade, 0.3 * i / len(group)))
+                for i, (name, bound) in enumerate(
+                    zip(group["routing"], group["bound"], strict=True)
+                )
             ]
-        start = place
-        for name, value, fill in bars:
-            bar = axes.barh(place, value, height=0.9, color=fill)
-            what = name if name == "ideal" else str(first["routing"])
-            if name.endswith(" routing"):
-                what = name.removeprefix("bound, ").removesuffix(" routing")
-            stated = derived.get((str(first["topology"]), what))
+        start = y
+        for text, name, value, fill in bars:
+            bar = axes.barh(y, value, height=0.9, color=fill)
+            stated = derived.get((str(first["topology"]), name))
             if stated is not None:
-                published_marks(axes, [stated], [place], markeredgecolor=GREY)
-            axes.bar_label(
-                bar, [f"{quantity(value)}{unit} {name}"], padding=3 if stated is None else 8
-            )
-            place += 1
-        ticks.append((start + place - 1) / 2)
-        names.append(_name(first))
-        place += 0.8
+                published_marks(axes, [stated], [y], markeredgecolor=GREY)
+            padding = 3 if stated is None else 8
+            axes.bar_label(bar, [f"{quantity(value)}{unit} {text}"], padding=padding)
+            y += 1
+        ticks.append((start + y - 1) / 2)
+        names.append(
+            f"{label(first['topology'])}\n{first['chips']:,} chips,"
+            f" {quantity(first['injection_gb_s_per_chip'])} GB/s injection"
+        )
+        y += 0.8
     axes.set_yticks(ticks, names)
-    axes.set_ylim(place - 1.1, -0.8)
+    axes.set_ylim(y - 1.1, -0.8)
     axes.grid(axis="y", visible=False)
 
 
-def _name(row: pd.Series) -> str:
-    return (
-        f"{label(row['topology'])}\n{row['chips']:,} chips,"
-        f" {quantity(row['injection_gb_s_per_chip'])} GB/s injection"
-    )
-
-
 FIGURE = Figure(
-    settings=AllToAllBandwidthSettings,
-    title="All-to-all bandwidth by topology",
-    paper="railx",
-    inputs=(
-        FigureInput("bounds", "network.bounds", columns=_COLUMNS),
-        FigureInput("derived", published="railx_uniform_bounds.csv", columns=_STATED),
+    AllToAllBandwidthSettings,
+    "All-to-all bandwidth by topology",
+    "railx",
+    (
+        FigureInput(
+            "bounds",
+            "network.bounds",
+            "topology family chips traffic routing injection_gb_s_per_chip ideal_gb_s_per_chip"
+            " bound_gb_s_per_chip fidelity",
+        ),
+        FigureInput(
+            "derived",
+            columns="id m n chips ideal_flits_per_chip_cycle min_bound_flits_per_chip_cycle",
+            published="railx_uniform_bounds.csv",
+        ),
     ),
-    draw=draw,
+    draw,
 )

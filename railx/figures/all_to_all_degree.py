@@ -7,182 +7,157 @@ with, calculated back from their predicted times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame, published_series
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, INK, PALETTE, canvas, quantity, share_legend
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside, ticks
+from railx.figures.tables import Tables, refuse_unknown, to_frame
+from railx.figures.theme import GREY, INK, PALETTE, dot, published_series
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast, NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "AllToAllDegreeSettings"]
 
-_PUBLISHED = ("table", "degree", "gb_s")
-_CONSTANTS = ("model", "quantity", "value")
-_GROUPS = ("plan", "degree", "tokens", "predicted_all_to_all_ms", "fidelity")
 #: Bytes of an element, all-to-alls of a layer, and both directions of a step.
 _BYTES_PER_TOKEN_LAYER_AND_WIDTH = 2 * 4 * 2
+_NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is measured here"
 
 
 @dataclass(frozen=True)
 class AllToAllDegreeSettings(CanvasSettings):
     """All-to-all bandwidth against the degree of sequence parallelism."""
 
-    figure: Literal["all_to_all_degree"]
-    """Which figure it is."""
+    figure: Literal["all_to_all_degree"] = "all_to_all_degree"
+    height_inches: Height = 5.2
 
-    tables: dict[str, str]
+    tables: dict[str, str] = field(
+        default_factory=lambda: {
+            "4k_seq_2_ib": "in use by solver and training",
+            "4k_seq_comment": "a comment, sequences of 4K",
+            "2k_seq_comment": "a comment, sequences of 2K",
+            "rounded_comment": "a comment, older round numbers",
+        }
+    )
     """Published tables to show, in that order, and the words for each."""
 
-    plans: tuple[str, ...]
+    plans: tuple[str, ...] = (
+        "flexsp_7b_192k_wikipedia",
+        "static_7b_192k_wikipedia",
+        "static_per_batch_7b_192k_wikipedia",
+        "flexsp_7b_192k_github",
+        "static_7b_192k_github",
+    )
     """Plans of the model below to calculate back; those that the experiment lacks are
     left out."""
 
-    model: Annotated[str, NotEmpty()]
+    model: Annotated[str, NotEmpty()] = "gpt_7b"
     """Model of the plans among the published cost constants."""
 
-    devices_per_node: Annotated[int, AtLeast(1)]
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Highest degree inside a node."""
 
 
-def draw(settings: AllToAllDegreeSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A line per published table and dots of the plans.
 
-    Raises ValueError for a table or model that is not published.
+    Raises UserError for a table or model that is not published.
     """
-    from matplotlib.lines import Line2D
-
-    published = published_frame(inputs, "bandwidth", _PUBLISHED)
-    known = list(dict.fromkeys(published["table"]))
-    unknown = [name for name in settings.tables if name not in known]
-    if unknown:
-        raise ValueError(f"tables: got {', '.join(unknown)}; allowed: {', '.join(known)}")
-    ours = _ours(settings, inputs)
-    points = _points(settings, published, ours)
+    refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
+    points = _points(settings, tables)
+    ours = points[points["source"] == "ours"]
     subtitle = (
         "Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published; dots:"
         " calculated back from the predicted times of this experiment's plans."
     )
-    fidelity = fidelity_line(ours["fidelity"] if len(ours) else [], _NOTE)
-    with canvas(
-        settings,
-        output,
-        "All-to-all bandwidth by degree of sequence parallelism",
-        subtitle,
-        fidelity,
-    ) as figure:
-        axes = figure.subplots()
-        colours = dict(zip(settings.tables, PALETTE, strict=False))
-        _lines(axes, points, colours, settings.devices_per_node)
-        handles = [Line2D([], [], **published_series(colours[key])) for key in colours]
-        texts = [f"Published, {words}" for words in settings.tables.values()]
+    with canvas(subtitle, fidelity_line(ours["fidelity"], _NOTE)) as page:
+        colour = dict(zip(settings.tables, PALETTE, strict=False))
+        _lines(page.subplots(), points, colour, settings.devices_per_node)
+        legend: dict[str, Any] = {
+            f"Published, {words}": published_series(colour[key])
+            for key, words in settings.tables.items()
+        }
         if len(ours):
-            handles.append(Line2D([], [], linestyle="none", marker="o", color=INK))
-            texts.append(f"Ours, {len(set(ours['plan']))} plans")
-        share_legend(figure, handles, texts, 2)
-    return Drawn(_caption(settings, points), _alternative(settings, points), points)
+            legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
+        share_legend(page, legend, 2)
+    caption, alternative = _caption(settings, points), _alternative(settings, points)
+    return Drawn(caption, alternative, points.drop(columns="fidelity"))
 
 
-_NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is measured here"
-
-
-def _ours(settings: AllToAllDegreeSettings, inputs: FigureFiles) -> pd.DataFrame:
-    """The bandwidth that each plan's predicted all-to-all times imply, by degree."""
-    constants = published_frame(inputs, "constants", _CONSTANTS)
-    own = constants[constants["model"] == settings.model].set_index("quantity")["value"]
-    if not {"layers", "hidden"} <= set(own.index):
-        raise ValueError(
+def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
+    """The published tables, and the bandwidth that the plans' predicted times imply."""
+    constants = tables.read("constants")
+    model = constants[constants["model"] == settings.model].set_index("quantity")["value"]
+    if not {"layers", "hidden"} <= set(model.index):
+        raise UserError(
             f"model: got {settings.model}; allowed: one with layers and hidden among"
             f" {', '.join(dict.fromkeys(constants['model']))}"
         )
     # The published table counts 2^20 bytes a millisecond as a GB/s.
-    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * float(own["layers"]) * float(own["hidden"]) / 2**20
-    groups = read_frames(inputs, "groups", _GROUPS)
-    chosen = groups[groups["plan"].isin(settings.plans) & (groups["predicted_all_to_all_ms"] > 0)]
-    rows = chosen.assign(
-        gb_s=mib * chosen["tokens"] / chosen["degree"] / chosen["predicted_all_to_all_ms"]
-    )
-    medians = rows.groupby(["plan", "degree", "fidelity"], sort=False)["gb_s"].median()
-    return medians.reset_index()
-
-
-def _points(
-    settings: AllToAllDegreeSettings, published: pd.DataFrame, ours: pd.DataFrame
-) -> pd.DataFrame:
-    import pandas as pd
-
-    lines = published[published["table"].isin(settings.tables)][list(_PUBLISHED)]
-    parts = [
-        lines.rename(columns={"table": "name"}).assign(source="published"),
-        ours.rename(columns={"plan": "name"})[["name", "degree", "gb_s"]].assign(source="ours"),
-    ]
-    return pd.concat([part for part in parts if len(part)], ignore_index=True)
-
-
-def _lines(axes: Axes, points: pd.DataFrame, colours: dict[str, str], node: int) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
-    for name, colour in colours.items():
-        own = points[(points["source"] == "published") & (points["name"] == name)].sort_values(
-            "degree"
+    width = float(model["layers"]) * float(model["hidden"])
+    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * width / 2**20
+    return tables.query(
+        """
+        with numbered as (
+            select *, mib * tokens / degree / predicted_all_to_all_ms as gb_s
+            from groups, constant
+            where plan in (select name from chosen) and predicted_all_to_all_ms > 0
+        ), plans as (
+            select 'ours' as source, plan as name, degree, median(gb_s) as gb_s, fidelity,
+                min(rowid_) as number from numbered group by plan, degree, fidelity
+            union all
+            select 'published', "table", degree, gb_s, null, rowid_ from bandwidth
+            where "table" in (select name from chosen)
         )
-        axes.plot(own["degree"], own["gb_s"], **published_series(colour))
-    ours = points[points["source"] == "ours"]
-    axes.plot(ours["degree"], ours["gb_s"], "o", color=INK, markersize=4.5, zorder=3)
+        select name, degree, gb_s, source, fidelity from plans order by source desc, number
+        """,
+        constant=to_frame([{"mib": mib}]),
+        chosen=to_frame({"name": [*settings.plans, *settings.tables]}),
+    )
+
+
+def _lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> None:
+    ours = points["source"] == "ours"
+    for name, shade in colour.items():
+        line = points[~ours & (points["name"] == name)].sort_values("degree")
+        axes.plot(line["degree"], line["gb_s"], **published_series(shade))
+    axes.plot(points["degree"][ours], points["gb_s"][ours], **dot(INK, 4.5, zorder=3))
     degrees = sorted({int(degree) for degree in points["degree"]})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(degrees))
-    axes.yaxis.set_major_locator(FixedLocator([2, 5, 10, 20, 50, 100, 200]))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(lambda value, _: quantity(value))
+    ticks(axes.xaxis, degrees)
+    ticks(axes.yaxis, [2, 5, 10, 20, 50, 100, 200])
     low, high = float(points["gb_s"].min()), float(points["gb_s"].max())
     axes.set(xlim=(0.85 * degrees[0], 1.18 * degrees[-1]), ylim=(0.8 * low, 1.6 * high))
     axes.set(xlabel="Degree of sequence parallelism (GPUs of a group)", ylabel="All-to-all (GB/s)")
     border = node * 2**0.5
     axes.axvline(border, color=GREY, linewidth=1, linestyle=":")
-    for text, offset, align in (("inside a node", -6, "right"), ("across nodes", 6, "left")):
-        axes.annotate(
-            text,
-            (border, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(offset, -6),
-            textcoords="offset points",
-            ha=align,
-            va="top",
-            color=GREY,
-        )
+    style: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top", "color": GREY}
+    beside(axes, "inside a node", border, 1, -6, -6, ha="right", **style)
+    beside(axes, "across nodes", border, 1, 6, -6, ha="left", **style)
 
 
-def _caption(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
-    parts = []
+def _caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     node = settings.devices_per_node
-    published = points[points["source"] == "published"]
+    published = points[points["source"] == "published"].set_index(["name", "degree"])["gb_s"]
+    parts = []
     for name, words in settings.tables.items():
-        own = published[published["name"] == name].set_index("degree")["gb_s"]
-        if {node, 2 * node} <= set(own.index):
-            drop = float(own[node] / own[2 * node])
+        table = published[name]
+        if {node, 2 * node} <= set(table.index):
+            inside, outside = float(table[node]), float(table[2 * node])
             parts.append(
-                f"{words} {quantity(float(own[node]))} to {quantity(float(own[2 * node]))} GB/s,"
-                f" {quantity(drop)} times less"
+                f"{words} {quantity(inside)} to {quantity(outside)} GB/s,"
+                f" {quantity(inside / outside)} times less"
             )
     text = f"From degree {node} to {2 * node}, out of the node: {'; '.join(parts)}."
     ours = points[points["source"] == "ours"]
     if not len(ours):
         return f"{text} This experiment has no plan for the published cluster."
-    first = next(iter(settings.tables))
-    table = published[published["name"] == first].set_index("degree")["gb_s"]
-    both = ours[ours["degree"].isin(table.index)]
-    off = (both["gb_s"] / both["degree"].map(table) - 1).abs().max()
+    table = published[next(iter(settings.tables))]
+    off = (ours["gb_s"] / ours["degree"].map(table) - 1).abs().max()
     exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
     return (
         f"{text} The {ours['name'].nunique()} plans of this experiment for the published cluster"
@@ -191,15 +166,14 @@ def _caption(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
     )
 
 
-def _alternative(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
+def _alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     parts = []
     for name, words in settings.tables.items():
-        own = points[(points["source"] == "published") & (points["name"] == name)]
-        ends = own.sort_values("degree").iloc[[0, -1]]
+        line = points[(points["source"] == "published") & (points["name"] == name)]
+        first, last = (line.sort_values("degree").iloc[end] for end in (0, -1))
         parts.append(
-            f"{words} from {quantity(float(ends['gb_s'].iloc[0]))} GB/s at degree"
-            f" {ends['degree'].iloc[0]} to {quantity(float(ends['gb_s'].iloc[1]))} at"
-            f" {ends['degree'].iloc[1]}"
+            f"{words} from {quantity(float(first['gb_s']))} GB/s at degree {first['degree']} to"
+            f" {quantity(float(last['gb_s']))} at {last['degree']}"
         )
     return (
         "Lines of the all-to-all bandwidth over the degree of sequence parallelism, with a cliff"
@@ -208,13 +182,26 @@ def _alternative(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=AllToAllDegreeSettings,
-    title="All-to-all bandwidth by degree of sequence parallelism",
-    paper="flexsp",
-    inputs=(
-        FigureInput("groups", "plan.groups", columns=_GROUPS, plan_kind="sequence_parallel"),
-        FigureInput("bandwidth", published="flexsp_all_to_all_bandwidth.csv", columns=_PUBLISHED),
-        FigureInput("constants", published="flexsp_cost_constants.csv", columns=_CONSTANTS),
+    AllToAllDegreeSettings,
+    "All-to-all bandwidth by degree of sequence parallelism",
+    "flexsp",
+    (
+        FigureInput(
+            "groups",
+            "plan.groups",
+            "plan degree tokens predicted_all_to_all_ms fidelity",
+            plan_kind="sequence_parallel",
+        ),
+        FigureInput(
+            "bandwidth",
+            columns="table degree gb_s",
+            published="flexsp_all_to_all_bandwidth.csv",
+        ),
+        FigureInput(
+            "constants",
+            columns="model quantity value",
+            published="flexsp_cost_constants.csv",
+        ),
     ),
-    draw=draw,
+    draw,
 )

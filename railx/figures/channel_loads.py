@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import AxisScale, CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import canvas, colours, label, panel_title, quantity, share_legend
-from railx.figures.words import sentence, spoken
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import (
+    AxisScale,
+    Canvas,
+    CanvasSettings,
+    Drawn,
+    Figure,
+    FigureInput,
+    Height,
+)
+from railx.figures.tables import Tables, stack, to_frame
+from railx.figures.theme import colours, label
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, quantity, sentence, spoken
 from railx.settings import Between
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "ChannelLoadsSettings"]
 
-
-_COLUMNS = ("topology", "routing", "src", "dst", "kind", "rail", "load", "fidelity")
 _MOST_STEPS = 800
 _BREAK = "\n"
 
@@ -38,24 +39,23 @@ _BREAK = "\n"
 class ChannelLoadsSettings(CanvasSettings):
     """Channel loads in descending order, one panel per topology."""
 
-    figure: Literal["channel_loads"]
-    """Which figure it is."""
+    figure: Literal["channel_loads"] = "channel_loads"
+    height_inches: Height = 6
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ("railx_hyperx", "railx_hyperx_m4n2")
     """Topologies to show, in that order; empty: all that there are."""
 
-    columns: Annotated[int, Between(1, 64)]
+    columns: Annotated[int, Between(1, 64)] = 2
     """Panels side by side."""
 
-    scale: AxisScale
+    scale: AxisScale = "linear"
     """Scale of the load axes."""
 
 
-def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology and routing."""
-    from matplotlib.lines import Line2D
 
-    frame = read_frames(inputs, "channels", _COLUMNS, "topology", settings.only)
+    frame = tables.read("channels", "topology", settings.only)
     frame = frame.assign(
         panel=frame["topology"].astype(str) + _BREAK + frame["routing"].astype(str)
     )
@@ -66,14 +66,8 @@ def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> D
         "Every channel in descending order of its load. "
         "Load: flits per cycle on a channel when each chip offers one flit per cycle."
     )
-    with canvas(
-        settings,
-        output,
-        "Channel loads under uniform all-to-all traffic",
-        subtitle,
-        fidelity_line(frame["fidelity"]),
-    ) as figure:
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
+    with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
+        panels = page.subplots(rows, columns, squeeze=False, sharex=True)
         colour = colours(sorted(set(frame["kind"])))
         for axes, name in zip(panels.flat, names, strict=False):
             _panel(axes, frame[frame["panel"] == name], colour)
@@ -95,56 +89,59 @@ def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> D
         for axes in panels[:, 0]:
             axes.set_ylabel("Load")
         share_legend(
-            figure,
-            [Line2D([], [], color=shade) for shade in colour.values()],
-            [label(kind) for kind in colour],
+            page,
+            dict(
+                zip(
+                    [label(kind) for kind in colour],
+                    [{"color": shade} for shade in colour.values()],
+                    strict=True,
+                )
+            ),
             len(colour),
         )
     return Drawn(_caption(frame), _alternative(frame), _data(frame))
 
 
-def _steps(loads: pd.Series[float]) -> tuple[np.ndarray, np.ndarray]:
+def _steps(loads: Series[float]) -> tuple[np.ndarray, np.ndarray]:
     """Share of channels in percent and load, in descending order of load.
 
     A step for each channel while there are few, else as many as the page can show.
     """
     falling = np.sort(loads.to_numpy())[::-1]
-    kept = np.unique(np.linspace(0, len(falling) - 1, min(len(falling), _MOST_STEPS)).astype(int))
-    share = 100 * np.append(kept, len(falling)) / len(falling)
-    return share, np.append(falling[kept], falling[-1])
+    chosen = np.unique(np.linspace(0, len(falling) - 1, min(len(falling), _MOST_STEPS)).astype(int))
+    share = 100 * np.append(chosen, len(falling)) / len(falling)
+    return share, np.append(falling[chosen], falling[-1])
 
 
-def _data(frame: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
+def _data(frame: DataFrame) -> DataFrame:
     parts = []
-    for (topology, routing, kind), own in frame.groupby(
+    for (topology, routing, kind), rows in frame.groupby(
         ["topology", "routing", "kind"], sort=False
     ):
-        share, load = _steps(own["load"])
-        steps = pd.DataFrame({"share_of_channels_percent": share, "load": load})
+        share, load = _steps(rows["load"])
+        steps = to_frame({"share_of_channels_percent": share, "load": load})
         parts.append(
             steps.assign(
-                topology=str(topology), routing=str(routing), kind=str(kind), channels=len(own)
+                topology=str(topology), routing=str(routing), kind=str(kind), channels=len(rows)
             )
         )
-    whole = pd.concat(parts, ignore_index=True)
-    return whole[["topology", "routing", "kind", "channels", *whole.columns[:2]]]
+    total = stack(parts)
+    return total[["topology", "routing", "kind", "channels", *total.columns[:2]]]
 
 
-def _groups(frame: pd.DataFrame) -> list[tuple[str, float, float, str]]:
+def _groups(frame: DataFrame) -> list[tuple[str, float, float, str]]:
     """Name, largest load, it over the mean of the kind that has it, and that kind."""
-    found = []
-    for (topology, routing), own in frame.groupby(["topology", "routing"], sort=False):
-        busiest = own.iloc[int(own["load"].to_numpy().argmax())]
-        mean = float(own.loc[own["kind"] == busiest["kind"], "load"].mean())
+    largest_loads = []
+    for (topology, routing), rows in frame.groupby(["topology", "routing"], sort=False):
+        busiest = rows.iloc[int(rows["load"].to_numpy().argmax())]
+        mean = float(rows.loc[rows["kind"] == busiest["kind"], "load"].mean())
         largest = float(busiest["load"])
         name = f"{spoken(label(str(topology)))}, {routing} routing"
-        found.append((name, largest, largest / mean, label(str(busiest["kind"])).lower()))
-    return found
+        largest_loads.append((name, largest, largest / mean, label(str(busiest["kind"])).lower()))
+    return largest_loads
 
 
-def _caption(frame: pd.DataFrame) -> str:
+def _caption(frame: DataFrame) -> str:
     parts = [
         f"{name}: {quantity(largest)} on a link of kind {kind}, {quantity(over)} times the mean of"
         " its kind"
@@ -158,12 +155,12 @@ def _caption(frame: pd.DataFrame) -> str:
     )
 
 
-def _alternative(frame: pd.DataFrame) -> str:
+def _alternative(frame: DataFrame) -> str:
     parts = [f"{name} from {quantity(largest)}" for name, largest, _, _ in _groups(frame)]
     return f"Falling lines of channel loads, one per kind of channel: {'; '.join(parts)}."
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
+def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
     for i, (kind, mine) in enumerate(rows.groupby("kind")):
         share, load = _steps(mine["load"])
         # Lines that lie on one another stay visible: each is thinner than the last.
@@ -174,9 +171,13 @@ def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
 
 
 FIGURE = Figure(
-    settings=ChannelLoadsSettings,
-    title="Channel loads under uniform all-to-all traffic",
-    paper="railx",
-    inputs=(FigureInput("channels", "network.channels", columns=_COLUMNS),),
-    draw=draw,
+    ChannelLoadsSettings,
+    "Channel loads under uniform all-to-all traffic",
+    "railx",
+    (
+        FigureInput(
+            "channels", "network.channels", "topology routing src dst kind rail load fidelity"
+        ),
+    ),
+    draw,
 )

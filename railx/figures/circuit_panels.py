@@ -1,57 +1,42 @@
-"""Panels of step times over switching latency, and bars of cost and power.
+"""Step times of RailX and Opus over switching latency, and bars of cost and power.
 
-What the figures of RailX and Opus side by side have in common.
+Circuits set once for a job, switched between its phases, or both, at equal bandwidth
+and at equal cost, beside electrical rails: priced for jobs of ours
+(``switched_circuits``) and replayed for the jobs of Opus (``rail_steps``). No paper
+compares them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn
-from railx.figures.settings import CanvasSettings
-from railx.figures.theme import (
-    GREY,
-    LINE_POINTS,
-    PALETTE,
-    canvas,
-    quantity,
-    share_legend,
-)
-from railx.figures.words import sentence
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside, ticks
+from railx.figures.tables import Tables, records, refuse_unknown, to_frame
+from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity, sentence
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+__all__ = [
+    "RAIL_STEPS",
+    "SWITCHED_CIRCUITS",
+    "CircuitPanelsSettings",
+    "RailStepsSettings",
+    "SwitchedCircuitsSettings",
+    "SwitchedLine",
+]
 
-__all__ = ["COLUMNS", "CircuitPanelsSettings", "PanelWords", "SwitchedLine", "draw_panels"]
-
-#: What a table has to have; jobs by their names in the settings.
-COLUMNS = (
-    "network",
-    "job",
-    "gpus",
-    "basis",
-    "mode",
-    "rule",
-    "latency_ms",
-    "changes",
-    "step_ms",
-    "stall_ms",
-    "cost_per_gpu_usd",
-    "watts_per_gpu",
-    "reason",
-    "fidelity",
-)
-_BASES = {"equal_bandwidth": "equal bandwidth", "equal_cost": "equal cost"}
+_DRAWN = "latency_ms changes step_ms stall_ms"
+_BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
 _MARKS = "os^vDPX"
 #: Those of the palette that are far from each other and from grey.
 _COLOURS = (0, 5, 4, 7, 2, 1)
-#: Where latency 0 stands on an axis of logarithms, in decades left of the least.
+#: Where latency 0 stands on an axis of logarithms, as a share of the least.
 _ZERO = 10
 
 
@@ -75,9 +60,11 @@ class SwitchedLine:
     """Whether the line is dashed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CircuitPanelsSettings(CanvasSettings):
     """Step times over the latency of the switches."""
+
+    height_inches: Height = 9.6
 
     jobs: dict[str, str]
     """Jobs of the table with words for each, a column of panels each."""
@@ -87,8 +74,7 @@ class CircuitPanelsSettings(CanvasSettings):
 
     bars: dict[str, str]
     """Networks with words, for the bars of cost and power of the last job at equal
-    bandwidth.
-    """
+    bandwidth."""
 
     below: float
     """Lower edge of the panels, in times of the first line."""
@@ -97,74 +83,178 @@ class CircuitPanelsSettings(CanvasSettings):
     """Upper edge of the panels by job; lines go on beyond it."""
 
 
-@dataclass(frozen=True)
-class PanelWords:
-    """What a figure says in its own words."""
-
-    title: str
-    subtitle: str
-    #: Ends the line on fidelity.
-    note: str
-    #: Begins the caption.
-    caption: str
-    #: Of whom cost and power are.
-    bars: str
+_BARS = {
+    "railx": "RailX",
+    "photonic_rails": "Photonic rails",
+    "electrical_rails_alone": "Rails, no spine",
+    "electrical_rails": "Rails, spine",
+    "electrical_rails_artifact": "As artifact counts",
+}
 
 
-def draw_panels(
-    settings: CircuitPanelsSettings, table: pd.DataFrame, output: Path, words: PanelWords
-) -> Drawn:
+@dataclass(frozen=True, kw_only=True)
+class SwitchedCircuitsSettings(CircuitPanelsSettings):
+    """Step times over the latency of the switches."""
+
+    figure: Literal["switched_circuits"] = "switched_circuits"
+    jobs: dict[str, str] = field(
+        default_factory=lambda: {
+            "dense": "Dense",
+            "dense_long": "Long sequences",
+            "experts": "Experts",
+        }
+    )
+    lines: tuple[SwitchedLine, ...] = (
+        SwitchedLine("RailX set once", "railx", "set_once", "provisioned"),
+        SwitchedLine(
+            "Opus, every phase, asked for ahead", "photonic_rails", "every_phase", "provisioned"
+        ),
+        SwitchedLine(
+            "Opus, every phase, on demand", "photonic_rails", "every_phase", "on_demand", True
+        ),
+        SwitchedLine(
+            "Both: RailX switched where it pays", "railx", "where_it_pays", "provisioned", True
+        ),
+        SwitchedLine(
+            "Opus switched where it pays", "photonic_rails", "where_it_pays", "provisioned", True
+        ),
+        SwitchedLine("Electrical rails with a spine", "electrical_rails", "packets", "provisioned"),
+        SwitchedLine(
+            "Electrical rails without a spine",
+            "electrical_rails_alone",
+            "packets",
+            "provisioned",
+            True,
+        ),
+    )
+    bars: dict[str, str] = field(default_factory=_BARS.copy)
+    below: float = 0.5
+    above: dict[str, float] = field(
+        default_factory=lambda: {"dense": 1.5, "dense_long": 1.5, "experts": 1.5}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RailStepsSettings(CircuitPanelsSettings):
+    """Step times of generated steps over the latency of the switches."""
+
+    figure: Literal["rail_steps"] = "rail_steps"
+    jobs: dict[str, str] = field(
+        default_factory=lambda: {
+            "llama16": "Llama-3 8B, 16 GPUs",
+            "llama64": "Llama-3 8B, 64 GPUs",
+            "deepseek_236b": "DeepSeek-V2 236B",
+        }
+    )
+    lines: tuple[SwitchedLine, ...] = (
+        SwitchedLine("Electrical rails", "electrical_rails", "packets", "provisioned"),
+        SwitchedLine("RailX set once", "railx", "set_once", "provisioned"),
+        SwitchedLine("RailX set once with 8 rails", "railx_8_rails", "set_once", "provisioned"),
+        SwitchedLine(
+            "Both: RailX of 8 rails switched where it pays",
+            "railx_8_rails",
+            "where_it_pays",
+            "provisioned",
+            True,
+        ),
+        SwitchedLine("Opus, asked for ahead", "photonic_rails", "every_phase", "provisioned"),
+        SwitchedLine("Opus, on demand", "photonic_rails", "every_phase", "on_demand", True),
+        SwitchedLine(
+            "Opus with 4 ports, set once", "photonic_rails_4_ports", "set_once", "provisioned", True
+        ),
+    )
+    bars: dict[str, str] = field(
+        default_factory=lambda: {
+            "railx": _BARS["railx"],
+            "photonic_rails": _BARS["photonic_rails"],
+            "photonic_rails_4_ports": "Photonic rails, 4 ports",
+            **_BARS,
+        }
+    )
+    below: float = 0.95
+    above: dict[str, float] = field(
+        default_factory=lambda: {"llama16": 1.2, "llama64": 1.2, "deepseek_236b": 4.0}
+    )
+
+
+def _draw_switched(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per basis, and bars of cost and power.
 
     Raises ValueError for a job, a network or a mode that the table does not have.
     """
-    from matplotlib.lines import Line2D
+    table = tables.read("steps")
+    subtitle = (
+        f"Time of a training step on {int(table['gpus'].max()):,} GPUs over the latency of the"
+        " optical switches, in times of RailX set once. No paper compares these: nothing is"
+        " published here. Equal bandwidth: as many ports a GPU, of which RailX's mostly end in its"
+        " node. Equal cost: ports as fast as RailX's bill buys. Lines may leave the panels."
+    )
+    note = "Nothing overlaps but switching with its windows"
+    return _draw(settings, table, canvas, subtitle, note, "at equal bandwidth")
 
-    points = _points(settings, table)
-    with canvas(
-        settings,
-        output,
-        words.title,
-        words.subtitle,
-        fidelity_line(table["fidelity"], words.note),
-    ) as figure:
+
+def _draw_generated(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row of panels per basis, and bars of cost and power.
+
+    Raises ValueError for a step, a network or a mode that the table does not have.
+    """
+    # Jobs of the table are variants of the steps.
+    table = tables.read("generated").drop(columns="job", errors="ignore")
+    table = table.rename(columns={"step": "job", "reconfigurations": "changes"})
+    subtitle = (
+        "Time of a generated training step over the latency of the optical switches, in times of"
+        " electrical rails at the same rate. No paper compares these: nothing is published here."
+        " Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the"
+        " bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."
+    )
+    note = "Servers are the same everywhere, and what overlaps in the step overlaps here"
+    last = list(settings.jobs.values())[-1]
+    return _draw(settings, table, canvas, subtitle, note, f"of {last}")
+
+
+def _draw(
+    settings: CircuitPanelsSettings,
+    table: DataFrame,
+    canvas: Canvas,
+    subtitle: str,
+    note: str,
+    bars_of: str,
+) -> Drawn:
+    points, bars = _points(settings, table), _bars(settings, table)
+    with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
         wide = len(settings.jobs)
-        places = figure.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
-        for row, (basis, basis_words) in enumerate(_BASES.items()):
+        places = page.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
+        for row, (basis, basis_words) in enumerate(BASES.items()):
             for column, (job, name) in enumerate(settings.jobs.items()):
-                axes = figure.add_subplot(places[row, 2 * column : 2 * column + 2])
-                own = points[(points["basis"] == basis) & (points["job"] == job)]
-                _panel(axes, settings, own)
+                axes = page.add_subplot(places[row, 2 * column : 2 * column + 2])
+                _panel(axes, settings, points[(points["basis"] == basis) & (points["job"] == job)])
+                axes.set(title=name, xlabel="Switching latency (ms)")
                 axes.set_ylim(settings.below, settings.above[job])
-                axes.set_title(name)
-                axes.set_xlabel("Switching latency (ms)")
                 if column == 0:
                     base = settings.lines[0].words
                     axes.set_ylabel(f"{basis_words.capitalize()}\nstep time ({base}: 1)")
-        bars = _bars(settings, table)
-        for place, column_, what in (
-            (places[2, :wide], "cost_per_gpu_usd", "Cost"),
-            (places[2, wide:], "watts_per_gpu", "Power"),
+        for position, name, title in (
+            (places[2, :wide], "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)"),
+            (places[2, wide:], "watts_per_gpu", f"Power {bars_of} (W per GPU)"),
         ):
-            unit = "USD" if what == "Cost" else "W"
-            title = f"{what} {words.bars} ({unit} per GPU)"
-            _bar_panel(figure.add_subplot(place), bars, column_, title)
-        handles = [
-            Line2D([], [], **_style(settings, number)) for number in range(len(settings.lines))
-        ]
-        share_legend(figure, handles, [line.words for line in settings.lines], 2)
-    return Drawn(_caption(settings, points, bars, words), _alternative(settings, points), points)
+            _bar_panel(page.add_subplot(position), bars, name, title)
+        legend = {
+            line.words: _style(settings, number) for number, line in enumerate(settings.lines)
+        }
+        share_legend(page, legend, 2)
+    return Drawn(_caption(settings, points, bars, bars_of), _alternative(settings, points), points)
 
 
 def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
     line = settings.lines[number]
-    # A colour for each network and mode; rules of one mode differ in the dashes.
-    modes = list(dict.fromkeys((own.network, own.mode) for own in settings.lines))
-    modes = [own for own in modes if own[1] != "packets"]
     colour = GREY
     if line.mode != "packets":
-        place = modes.index((line.network, line.mode))
-        colour = PALETTE[_COLOURS[place % len(_COLOURS)]]
+        # A colour for each network and mode; rules of one mode differ in the dashes.
+        modes = dict.fromkeys(
+            (other.network, other.mode) for other in settings.lines if other.mode != "packets"
+        )
+        position = list(modes).index((line.network, line.mode))
+        colour = PALETTE[_COLOURS[position % len(_COLOURS)]]
     return {
         "color": colour,
         "linestyle": (0, (4, 2)) if line.dashed else "solid",
@@ -174,93 +264,64 @@ def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
     }
 
 
-def _points(settings: CircuitPanelsSettings, table: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    for key, wanted, column in (
-        ("jobs", list(settings.jobs), "job"),
-        ("bars", list(settings.bars), "network"),
-        ("lines", [line.network for line in settings.lines], "network"),
-    ):
-        known = list(dict.fromkeys(table[column]))
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise ValueError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
+    """A row for each job, basis, line and latency; times over the first line's."""
+    refuse_unknown("jobs", settings.jobs, table["job"])
+    refuse_unknown("bars", settings.bars, table["network"])
+    refuse_unknown("lines", [line.network for line in settings.lines], table["network"])
     if set(settings.above) != set(settings.jobs):
-        raise ValueError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
+        raise UserError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
+    steps = table[table["step_ms"].notna()]
     rows: list[dict[str, Any]] = []
     for job in settings.jobs:
-        for basis in _BASES:
-            own = table[
-                (table["job"] == job) & (table["basis"] == basis) & table["step_ms"].notna()
-            ]
+        for basis in BASES:
+            drawn = steps[(steps["job"] == job) & (steps["basis"] == basis)]
             for number, line in enumerate(settings.lines):
-                chosen = own[
-                    (own["network"] == line.network)
-                    & (own["mode"] == line.mode)
-                    & (own["rule"] == line.rule)
-                ].sort_values("latency_ms")
+                chosen = drawn.query(
+                    "network == @line.network and mode == @line.mode and rule == @line.rule"
+                ).sort_values("latency_ms")
                 if chosen.empty:
-                    raise ValueError(
+                    raise UserError(
                         f"lines[{number}]: no {line.mode} of {line.network} for {job}; allowed:"
-                        f" {', '.join(sorted(set(own['mode'])))}"
+                        f" {', '.join(sorted(set(drawn['mode'])))}"
                     )
-                rows += [
-                    {
-                        "job": job,
-                        "basis": basis,
-                        "line": number,
-                        "words": line.words,
-                        **{name: row[name] for name in COLUMNS[4:12]},
-                    }
-                    for row in chosen.to_dict("records")
-                ]
-    points = pd.DataFrame(rows)
+                head = {"job": job, "basis": basis, "line": number, "words": line.words}
+                columns = f"mode rule {_DRAWN} {_BILL}".split()[:-2]
+                rows += [head | dict(row) for row in records(chosen[columns])]
+    points = to_frame(rows)
     base = points[(points["line"] == 0) & (points["basis"] == "equal_bandwidth")]
-    least = base.groupby("job")["step_ms"].min()
-    points["relative"] = points["step_ms"] / points["job"].map(least)
-    return points
+    lowest = base.groupby("job")["step_ms"].min()
+    return points.assign(relative=points["step_ms"] / points["job"].map(lowest))
 
 
-def _bars(settings: CircuitPanelsSettings, table: pd.DataFrame) -> pd.DataFrame:
-    own = table[(table["basis"] == "equal_bandwidth") & (table["job"] == list(settings.jobs)[-1])]
-    own = own.drop_duplicates("network")
-    bars = own.set_index("network").loc[list(settings.bars)]
+def _bars(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
+    last = list(settings.jobs)[-1]
+    rows = table[(table["basis"] == "equal_bandwidth") & (table["job"] == last)]
+    bars = rows.drop_duplicates("network").set_index("network").loc[list(settings.bars)]
     return bars.assign(words=list(settings.bars.values())).reset_index()
 
 
-def _panel(axes: Axes, settings: CircuitPanelsSettings, points: pd.DataFrame) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    some = sorted({value for value in points["latency_ms"] if value > 0})
-    zero = some[0] / _ZERO
+def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> None:
+    latencies = sorted({value for value in points["latency_ms"] if value > 0})
+    zero = latencies[0] / _ZERO
     for number in range(len(settings.lines)):
-        own = points[points["line"] == number].sort_values("latency_ms")
-        x = own["latency_ms"].where(own["latency_ms"] > 0, zero)
-        axes.plot(x, own["relative"], **_style(settings, number))
+        rows = points[points["line"] == number].sort_values("latency_ms")
+        x = rows["latency_ms"].where(rows["latency_ms"] > 0, zero)
+        axes.plot(x, rows["relative"], **_style(settings, number))
     axes.set_xscale("log")
-    ticks = [
-        zero,
-        *(10.0**power for power in range(-1, 4, 2) if some[0] <= 10.0**power <= some[-1]),
-    ]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: "0" if abs(value / zero - 1) < 1e-6 else f"{value:,g}")
+    powers = (10.0**power for power in range(-1, 4, 2))
+    ticks(
+        axes.xaxis,
+        [zero, *(power for power in powers if latencies[0] <= power <= latencies[-1])],
+        lambda value: "0" if abs(value / zero - 1) < 1e-6 else f"{value:,g}",
     )
 
 
-def _bar_panel(axes: Axes, bars: pd.DataFrame, column: str, title: str) -> None:
+def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
     places = np.arange(len(bars))
     axes.barh(places, bars[column], color=GREY, height=0.62)
-    for place, words, value in zip(places, bars["words"], bars[column], strict=True):
-        axes.annotate(
-            f"{words}: {quantity(float(value))}",
-            (float(value), place),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-        )
+    for position, words, value in zip(places, bars["words"], bars[column], strict=True):
+        beside(axes, f"{words}: {quantity(float(value))}", float(value), position, 3)
     axes.set_yticks([])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.8 * float(bars[column].max()))
@@ -269,52 +330,67 @@ def _bar_panel(axes: Axes, bars: pd.DataFrame, column: str, title: str) -> None:
 
 
 def _caption(
-    settings: CircuitPanelsSettings,
-    points: pd.DataFrame,
-    bars: pd.DataFrame,
-    words: PanelWords,
+    settings: CircuitPanelsSettings, points: DataFrame, bars: DataFrame, bars_of: str
 ) -> str:
     parts = []
-    for basis, basis_words in _BASES.items():
+    for basis, basis_words in BASES.items():
         for job, name in settings.jobs.items():
-            own = points[(points["basis"] == basis) & (points["job"] == job)]
-            at = float(own.loc[own["latency_ms"] >= 10, "latency_ms"].min())
-            there = own[own["latency_ms"] == at].sort_values("step_ms")
-            best = there.iloc[0]
-            switched = there[there["mode"] != "packets"].iloc[0]
+            rows = points[(points["basis"] == basis) & (points["job"] == job)]
+            at = float(rows.loc[rows["latency_ms"] >= 10, "latency_ms"].min())
+            fastest = rows[rows["latency_ms"] == at].sort_values("step_ms")
+            best = fastest.iloc[0]
+            optical = fastest[fastest["mode"] != "packets"].iloc[0]
             text = (
-                f"{name} at {basis_words} and {at:g} ms: {switched['words']} is the fastest optical"
+                f"{name} at {basis_words} and {at:g} ms: {optical['words']} is the fastest optical"
+                f" network at {quantity(optical['relative'])}"
             )
-            text += f" network at {quantity(switched['relative'])}"
             if best["mode"] == "packets":
                 text += f", {best['words']} at {quantity(best['relative'])}"
             parts.append(text + ".")
     costs = "; ".join(
         f"{row['words']} {quantity(row['cost_per_gpu_usd'])} USD and"
         f" {quantity(row['watts_per_gpu'])} W per GPU"
-        for row in bars.to_dict("records")
+        for row in records(bars)
     )
-    return sentence(
-        words.caption,
-        *parts,
-        f"{words.bars.capitalize()}: {costs}.",
-    )
+    caption = "Ours alone, no paper has this comparison."
+    return sentence(caption, *parts, f"{bars_of.capitalize()}: {costs}.")
 
 
-def _alternative(settings: CircuitPanelsSettings, points: pd.DataFrame) -> str:
+def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
     texts = []
+    wide = points[points["basis"] == "equal_bandwidth"]
     for job, name in settings.jobs.items():
         for number, line in enumerate(settings.lines):
-            own = points[
-                (points["job"] == job)
-                & (points["line"] == number)
-                & (points["basis"] == "equal_bandwidth")
-            ].sort_values("latency_ms")
+            rows = wide[(wide["job"] == job) & (wide["line"] == number)].sort_values("latency_ms")
+            first, last = rows.iloc[0], rows.iloc[-1]
             texts.append(
-                f"{name}, {line.words}: {quantity(own['relative'].iloc[0])} without latency,"
-                f" {quantity(own['relative'].iloc[-1])} at {own['latency_ms'].iloc[-1]:g} ms"
+                f"{name}, {line.words}: {quantity(first['relative'])} without latency,"
+                f" {quantity(last['relative'])} at {last['latency_ms']:g} ms"
             )
     return (
         "Step times over switching latency at equal bandwidth and at equal cost, with bars of cost"
         f" and power of {len(settings.bars)} networks. {'; '.join(texts)}."
     )
+
+
+SWITCHED_CIRCUITS = Figure(
+    SwitchedCircuitsSettings,
+    "Circuits set once for a job, switched in it, or both",
+    "all",
+    (FigureInput("steps", "switched.steps", f"network job gpus basis mode rule {_DRAWN} {_BILL}"),),
+    _draw_switched,
+)
+RAIL_STEPS = Figure(
+    RailStepsSettings,
+    "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
+    "all",
+    (
+        FigureInput(
+            "generated",
+            "switched.generated",
+            "step reconfigurations network gpus basis mode rule latency_ms step_ms stall_ms"
+            f" {_BILL}",
+        ),
+    ),
+    _draw_generated,
+)

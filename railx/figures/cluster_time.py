@@ -7,25 +7,17 @@ time is replayed: each rank's own computation, communication at a topology's ban
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import PALETTE, canvas, label, panel_title, quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.figures.canvas import panel_title
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables, records, stack
+from railx.figures.theme import PALETTE, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "ClusterTimeSettings"]
 
-_COLUMNS = (
-    *("run", "plan", "parallelism", "device", "topology", "compute", "mode"),
-    *("wall_ms", "cluster_ms", "hidden_share", "fidelity"),
-)
 _RECORDED = "recorded"
 #: How the wall time of a run on a device was had.
 _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
@@ -35,16 +27,16 @@ _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 class ClusterTimeSettings(CanvasSettings):
     """Wall time and cluster time of training runs."""
 
-    figure: Literal["cluster_time"]
-    """Which figure it is."""
+    figure: Literal["cluster_time"] = "cluster_time"
+    height_inches: Height = 3.6
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Training runs to show, in that order; empty: all that there are."""
 
 
-def draw(settings: ClusterTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A bar of wall time, and one of cluster time for each topology, per run."""
-    frame = read_frames(inputs, "settings", _COLUMNS, "run", settings.only)
+    frame = tables.read("settings", "run", settings.only)
     rows = _bars(frame)
     runs = list(dict.fromkeys(rows["run"]))
     computed = _computed(rows)
@@ -53,25 +45,21 @@ def draw(settings: ClusterTimeSettings, inputs: FigureFiles, output: Path) -> Dr
         f" the machine. Others: {computed}, communication at that topology's bandwidth."
     )
     footnote = fidelity_line(rows["fidelity"], shows=_shows(rows))
-    with canvas(
-        settings, output, "Wall time and cluster time of training runs", subtitle, footnote
-    ) as figure:
-        panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    with canvas(subtitle, footnote) as page:
+        panels = page.subplots(1, len(runs), sharey=True, squeeze=False)[0]
         for axes, run in zip(panels, runs, strict=True):
-            own = rows[rows["run"] == run]
-            _panel(axes, own)
-            title = f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))}"
+            part = rows[rows["run"] == run]
+            _panel(axes, part)
+            title = f"{label(str(part['plan'].iloc[0]))}\n{label(str(part['parallelism'].iloc[0]))}"
             axes.set_title(panel_title(title, len(runs), settings))
     return Drawn(_caption(rows, runs, computed), _alternative(rows, runs), rows)
 
 
-def _bars(frame: pd.DataFrame) -> pd.DataFrame:
+def _bars(frame: DataFrame) -> DataFrame:
     """A row for each bar: the wall time of a run, then its cluster times.
 
     Wall time under electrical switching is the machine's own, and so measured.
     """
-    import pandas as pd
-
     electrical = frame[frame["mode"] == "electrical"]
     recorded = electrical[electrical["topology"] == _RECORDED]
     wall = recorded.assign(
@@ -81,36 +69,36 @@ def _bars(frame: pd.DataFrame) -> pd.DataFrame:
         fidelity=recorded["device"].map(_MEASURED),
     )
     cluster = electrical[electrical["topology"] != _RECORDED]
-    found = pd.concat([wall, cluster.assign(ms=cluster["cluster_ms"])], ignore_index=True)
-    return found[
+    bars = stack([wall, cluster.assign(ms=cluster["cluster_ms"])])
+    return bars[
         ["run", "plan", "parallelism", "topology", "compute", "ms", "hidden_share", "fidelity"]
     ]
 
 
-def _computed(rows: pd.DataFrame) -> str:
+def _computed(rows: DataFrame) -> str:
     """Where the computation of cluster time comes from."""
     if "profile" in set(rows["compute"]):
         return "computation by a profile of a layer"
     return "each rank's own processor time"
 
 
-def _shows(rows: pd.DataFrame) -> dict[str, str]:
+def _shows(rows: DataFrame) -> dict[str, str]:
     """What has which fidelity."""
     bars = rows.groupby("fidelity")["topology"]
     return {
-        str(fidelity): "wall time" if set(own) == {"wall"} else "cluster time"
-        for fidelity, own in bars
+        str(fidelity): "wall time" if set(part) == {"wall"} else "cluster time"
+        for fidelity, part in bars
     }
 
 
-def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+def _panel(axes: Axes, rows: DataFrame) -> None:
     names = [str(name) for name in rows["topology"]]
     times = [float(value) for value in rows["ms"]]
     shades = ["#c3c8cf" if name == "wall" else PALETTE[0] for name in names]
     axes.barh(range(len(names)), times, color=shades, height=0.7)
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-    for place, value in enumerate(times):
-        axes.annotate(quantity(value), (value, place), (3, 0), **style)
+    for position, value in enumerate(times):
+        axes.annotate(quantity(value), (value, position), (3, 0), **style)
     axes.set_xlim(0, 1.35 * max(times))
     axes.set_xlabel("Iteration (ms)")
     words = ["Wall" if name == "wall" else label(name) for name in names]
@@ -120,10 +108,10 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _words(rows: pd.DataFrame, run: str) -> str:
-    own = rows[rows["run"] == run]
+def _words(rows: DataFrame, run: str) -> str:
+    part = rows[rows["run"] == run]
     parts = []
-    for row in own.to_dict("records"):
+    for row in records(part):
         if row["topology"] == "wall":
             parts.append(f"{quantity(row['ms'])} ms on the wall")
             continue
@@ -133,7 +121,7 @@ def _words(rows: pd.DataFrame, run: str) -> str:
     return "; ".join(parts)
 
 
-def _caption(rows: pd.DataFrame, runs: list[str], computed: str) -> str:
+def _caption(rows: DataFrame, runs: list[str], computed: str) -> str:
     sentences = " ".join(f"{label(run)}: {_words(rows, run)}." for run in runs)
     return (
         f"Wall time and cluster time of an iteration. {sentences} Wall time is that of ranks on one"
@@ -143,7 +131,7 @@ def _caption(rows: pd.DataFrame, runs: list[str], computed: str) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame, runs: list[str]) -> str:
+def _alternative(rows: DataFrame, runs: list[str]) -> str:
     return (
         "Bars of the iteration time on the wall and on each topology, a panel per run:"
         f" {'. '.join(f'{label(run)}, {_words(rows, run)}' for run in runs)}."
@@ -151,9 +139,16 @@ def _alternative(rows: pd.DataFrame, runs: list[str]) -> str:
 
 
 FIGURE = Figure(
-    settings=ClusterTimeSettings,
-    title="Wall time and cluster time of training runs",
-    paper="opus",
-    inputs=(FigureInput("settings", "replay.settings", columns=_COLUMNS),),
-    draw=draw,
+    ClusterTimeSettings,
+    "Wall time and cluster time of training runs",
+    "opus",
+    (
+        FigureInput(
+            "settings",
+            "replay.settings",
+            "run plan parallelism device topology compute mode wall_ms cluster_ms "
+            "hidden_share fidelity",
+        ),
+    ),
+    draw,
 )

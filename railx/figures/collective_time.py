@@ -6,42 +6,20 @@ The closed form is a line, messages on the links are circles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
-import numpy as np
-
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    GREY,
-    PALETTE,
-    canvas,
-    label,
-    panel_title,
-    quantity,
-    share_legend,
-)
-from railx.figures.words import listed, sentence, spoken
+from railx.errors import UserError
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import ticks, tiles
+from railx.figures.tables import Tables, records
+from railx.figures.theme import GREY, PALETTE, dot, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, listed, quantity, sentence, span, spoken
 from railx.settings import Between, NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["FIGURE", "CollectiveTimeSettings"]
 
-
-_COLUMNS = (
-    "topology",
-    "collective",
-    "scope",
-    "participants",
-    "payload_bytes",
-    "algorithm_gb_s",
-    "fidelity",
-)
 #: A collective has the same colour whatever else is drawn.
 _ORDER = (
     "ring_all_reduce",
@@ -56,147 +34,106 @@ _ORDER = (
 class CollectiveTimeSettings(CanvasSettings):
     """Bandwidth of every collective over the payload, one panel per topology."""
 
-    figure: Literal["collective_time"]
-    """Which figure it is."""
+    figure: Literal["collective_time"] = "collective_time"
+    height_inches: Height = 6.6
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Topologies to show, in that order; empty: all that there are."""
 
-    scope: Annotated[str, NotEmpty()]
+    scope: Annotated[str, NotEmpty()] = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
 
-    columns: Annotated[int, Between(1, 64)]
+    columns: Annotated[int, Between(1, 64)] = 2
     """Panels side by side."""
 
 
-def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology.
 
     Raises ValueError when no row has ``settings.scope``.
     """
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import EngFormatter, NullLocator
+    from matplotlib.ticker import EngFormatter
 
-    frame = read_frames(inputs, "collectives", _COLUMNS, "topology", settings.only)
+    frame = tables.read("collectives", "topology", settings.only)
     rows = frame[frame["scope"] == settings.scope]
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"scope: no collective in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )
     names = [name for name in _ORDER if name in set(rows["collective"])]
-    names += sorted(set(rows["collective"]) - set(names))
-    colour = {
-        name: PALETTE[i % len(PALETTE)]
-        for i, name in enumerate((*_ORDER, *sorted(set(names) - set(_ORDER))))
-    }
+    others = sorted(set(rows["collective"]) - set(names))
+    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}
     topologies = list(dict.fromkeys(rows["topology"]))
     across = min(settings.columns, len(topologies))
-    down = -(-len(topologies) // across)
     subtitle = (
         "Payload of a participant over the time of the collective. Reduce-scatter and all-gather"
         " take the same time."
     )
-    with canvas(
-        settings, output, "Collectives by topology", subtitle, fidelity_line(rows["fidelity"])
-    ) as figure:
-        panels = np.atleast_1d(
-            figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-        ).ravel()
-        for axes, topology in zip(panels, topologies, strict=False):
-            mine = rows[rows["topology"] == topology]
-            for (name, fidelity), own in mine.groupby(["collective", "fidelity"], sort=False):
-                line = own.sort_values("payload_bytes")
-                # Reduce-scatter and all-gather lie on one another: the second is
-                # dashed.
-                style = "--" if name == "all_gather" else "-"
-                if fidelity == "analytic":
-                    axes.plot(
-                        line["payload_bytes"],
-                        line["algorithm_gb_s"],
-                        color=colour[str(name)],
-                        linestyle=style,
-                        linewidth=1.8,
-                    )
-                else:
-                    axes.plot(
-                        line["payload_bytes"],
-                        line["algorithm_gb_s"],
-                        color=colour[str(name)],
-                        linestyle="none",
-                        marker="o",
-                        markersize=8 if name == "all_gather" else 5,
-                        fillstyle="none",
-                    )
-            participants = int(mine["participants"].max())
-            axes.set_title(
-                panel_title(f"{label(topology)} ({participants:,} participants)", across, settings)
-            )
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = tiles(page, len(topologies), across, sharex=True, sharey=True)
+        for axes, topology in zip(panels, topologies, strict=True):
+            collectives = rows[rows["topology"] == topology]
+            _panel(axes, collectives, colour)
+            participants = int(collectives["participants"].max())
+            title = f"{label(topology)} ({participants:,} participants)"
+            axes.set_title(panel_title(title, across, settings))
             axes.set(xscale="log", yscale="log")
-            axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_locator(NullLocator())
-        for axes in panels[len(topologies) :]:
-            axes.set_visible(False)
-        for place, axes in enumerate(panels[: len(topologies)]):
-            if place % across == 0:
-                axes.set_ylabel("GB/s")
-            if place + across >= len(topologies):
-                axes.set_xlabel("Payload")
-                axes.tick_params(labelbottom=True)
-        handles = [
-            Line2D(
-                [],
-                [],
-                color=colour[name],
-                linewidth=1.8,
-                linestyle="--" if name == "all_gather" else "-",
-            )
-            for name in names
-        ]
-        texts = [label(name) for name in names]
+            ticks(axes.xaxis, text=EngFormatter(unit="B"))
+            ticks(axes.yaxis, text="{x:g}")
+        for axes in panels[::across]:
+            axes.set_ylabel("GB/s")
+        for axes in panels[-across:]:
+            axes.set_xlabel("Payload")
+            axes.tick_params(labelbottom=True)
+        legend: dict[str, Any] = {label(name): _line(name, colour) for name in (*names, *others)}
         if "flow" in set(rows["fidelity"]):
-            handles.append(
-                Line2D(
-                    [], [], color=GREY, linestyle="none", marker="o", markersize=5, fillstyle="none"
-                )
-            )
-            texts.append("Messages on the links")
-        share_legend(figure, handles, texts, 3)
-    return Drawn(_caption(rows), _alternative(rows), rows[list(_COLUMNS)])
+            legend["Messages on the links"] = dot(GREY, 5, fillstyle="none")
+        share_legend(page, legend, 3)
+    return Drawn(_caption(rows), _alternative(rows), rows[tables.columns("collectives")])
 
 
-def _ends(rows: pd.DataFrame) -> pd.DataFrame:
-    """What each collective reaches with its largest payload, in the closed form."""
+def _line(name: str, colour: dict[str, str]) -> dict[str, Any]:
+    # Reduce-scatter and all-gather lie on one another: the second is dashed.
+    style = "--" if name == "all_gather" else "-"
+    return {"color": colour[name], "linestyle": style, "linewidth": 1.8}
+
+
+def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
+    for (name, fidelity), points in rows.groupby(["collective", "fidelity"], sort=False):
+        line = points.sort_values("payload_bytes")
+        style = _line(str(name), colour)
+        if fidelity != "analytic":
+            size = 8 if name == "all_gather" else 5
+            style = dot(colour[str(name)], size, fillstyle="none")
+        axes.plot(line["payload_bytes"], line["algorithm_gb_s"], **style)
+
+
+def _ends(rows: DataFrame) -> DataFrame:
+    """The largest payload of each collective, in the closed form where there is one."""
     closed = rows[rows["fidelity"] == "analytic"] if "analytic" in set(rows["fidelity"]) else rows
-    return (
-        closed.sort_values("payload_bytes").groupby(["topology", "collective"], sort=False).tail(1)
-    )
+    falling = closed.sort_values("payload_bytes")
+    return falling.groupby(["topology", "collective"], sort=False).tail(1)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def _caption(rows: DataFrame) -> str:
     parts = []
-    for name, own in _ends(rows).groupby("collective", sort=False):
-        falling = own.sort_values("algorithm_gb_s", ascending=False)
-        best, worst = falling.iloc[0], falling.iloc[-1]
-        reached = (
-            f"{label(str(name))} {quantity(best['algorithm_gb_s'])} on"
-            f" {spoken(label(best['topology']))}"
-        )
-        if len(falling) > 1:
-            reached += (
-                f" and {quantity(worst['algorithm_gb_s'])} on {spoken(label(worst['topology']))}"
-            )
-        parts.append(reached)
+    for name, ends in _ends(rows).groupby("collective", sort=False):
+        falling = ends.sort_values("algorithm_gb_s", ascending=False)
+        reached = [
+            f"{quantity(row['algorithm_gb_s'])} on {spoken(label(row['topology']))}"
+            for row in records(falling.iloc[sorted({0, len(falling) - 1})])
+        ]
+        parts.append(f"{label(str(name))} {' and '.join(reached)}")
+    topologies = [spoken(label(str(name))) for name in dict.fromkeys(rows["topology"])]
     return sentence(
-        f"Payload over time of each collective on {listed(_names(rows))}.",
+        f"Payload over time of each collective on {listed(topologies)}.",
         f"With the largest payload, most and least in GB/s: {'; '.join(parts)}.",
         _against(rows),
     )
 
 
-def _against(rows: pd.DataFrame) -> str:
+def _against(rows: DataFrame) -> str:
     """How far messages on the links are from the closed form."""
     keys = ["topology", "collective", "payload_bytes"]
     both = rows.pivot_table(index=keys, columns="fidelity", values="algorithm_gb_s")
@@ -206,28 +143,29 @@ def _against(rows: pd.DataFrame) -> str:
     return (
         "Lines add up latency and serialisation in closed form; circles send the messages of"
         " every step over the links, which they share max-min fairly, and reach"
-        f" {quantity(100 * float(ratios.min()))} to {quantity(100 * float(ratios.max()))} % of the"
-        " lines."
+        f" {span(100 * ratios)} % of the lines."
     )
 
 
-def _names(rows: pd.DataFrame) -> list[str]:
-    return [spoken(label(str(name))) for name in dict.fromkeys(rows["topology"])]
-
-
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
         f"{spoken(label(row['topology']))}, {label(row['collective']).lower()}"
         f" {quantity(row['algorithm_gb_s'])}"
-        for row in _ends(rows).to_dict("records")
+        for row in records(_ends(rows))
     )
     return f"Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s: {parts}."
 
 
 FIGURE = Figure(
-    settings=CollectiveTimeSettings,
-    title="Collectives by topology",
-    paper="railx",
-    inputs=(FigureInput("collectives", "network.collectives", columns=_COLUMNS),),
-    draw=draw,
+    CollectiveTimeSettings,
+    "Collectives by topology",
+    "railx",
+    (
+        FigureInput(
+            "collectives",
+            "network.collectives",
+            "topology collective scope participants payload_bytes algorithm_gb_s fidelity",
+        ),
+    ),
+    draw,
 )

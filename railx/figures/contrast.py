@@ -28,9 +28,9 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(entry: str, other: str) -> float:
     """Contrast of two colours ``#rrggbb``, 1 to 21."""
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(entry), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -40,13 +40,13 @@ def dark_colour(colour: str) -> str:
     _, along, across = _to_oklab(_linear(colour))
     most = _MOST_WITH_HUE if math.hypot(along, across) > _HUED else _MOST
     stands_out = min(contrast(colour, "#ffffff") ** _POWER, most)
-    wanted = stands_out * (luminance(DARK_BACKGROUND) + 0.05) - 0.05
-    if wanted <= luminance(DARK_BACKGROUND) * 1.001:
+    requested = stands_out * (luminance(DARK_BACKGROUND) + 0.05) - 0.05
+    if requested <= luminance(DARK_BACKGROUND) * 1.001:
         return DARK_BACKGROUND
     low, high = 0.0, 1.0
     for _ in range(24):
         middle = (low + high) / 2
-        if luminance(_inside(middle, along, across)) < wanted:
+        if luminance(_inside(middle, along, across)) < requested:
             low = middle
         else:
             high = middle

@@ -9,32 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import named_files
-from railx.figures.theme import (
-    PUBLISHED,
-    canvas,
-    colours,
-    label,
-    published_handle,
-    published_marks,
-    quantity,
-    share_legend,
-)
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries, published_marks
+from railx.figures.tables import Tables, stack, to_frame
+from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import quantity
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "CorpusLengthsSettings"]
 
@@ -46,7 +35,6 @@ _KINDS = {
 }
 
 
-_PUBLISHED = ("kind", "key", "value")
 #: Tokens of a long sequence, in the caption.
 _LONG = 32_000
 _FOOTNOTE = (
@@ -59,16 +47,16 @@ _FOOTNOTE = (
 class CorpusLengthsSettings(CanvasSettings):
     """Survival function of sequence lengths."""
 
-    figure: Literal["corpus_lengths"]
-    """Which figure it is."""
+    figure: Literal["corpus_lengths"] = "corpus_lengths"
+    height_inches: Height = 5.4
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Corpora to show, in that order; empty: all that there are."""
 
-    points: Annotated[int, Between(20, 5000)]
+    points: Annotated[int, Between(20, 5000)] = 300
     """Most steps of a line."""
 
-    quantiles: tuple[Annotated[float, Between(0, 1)], ...]
+    quantiles: tuple[Annotated[float, Between(0, 1)], ...] = (0.5, 0.9, 0.99)
     """Shares of shorter sequences at which a line has a dot, ascending."""
 
     def __post_init__(self) -> None:
@@ -79,27 +67,27 @@ class CorpusLengthsSettings(CanvasSettings):
             )
 
 
-def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per corpus with dots at ``settings.quantiles``.
 
     Raises ValueError for a corpus without sequences.
     """
     corpora: dict[str, tuple[NDArray[np.int64], str]] = {}
-    for name, path in named_files(inputs, "sequences", settings.only):
+    for name, path in tables.files("sequences", settings.only):
         lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
         if not len(lengths):
-            raise ValueError(f"{path}: the corpus has no sequences; allowed: one or more")
+            raise UserError(f"{path}: the corpus has no sequences; allowed: one or more")
         corpora[name] = (lengths, str(read_metadata(path).get("kind", "unknown")))
     subtitle = (
         "Share of sequences with at least the given number of tokens. Dots: "
         + ", ".join(f"{100 * q:g} %" for q in settings.quantiles)
         + " of sequences are shorter. Hollow diamonds: published."
     )
-    table = published_frame(inputs, "published", _PUBLISHED)
+    table = tables.read("published")
     published = _published(table)
     count = int(float(table.loc[table["key"] == "count", "value"].iloc[0]))
-    with canvas(settings, output, "Sequence lengths", subtitle, _FOOTNOTE) as figure:
-        axes = figure.subplots()
+    with canvas(subtitle, _FOOTNOTE, title="Sequence lengths") as page:
+        axes = page.subplots()
         colour = colours(corpora)
         for name, (lengths, kind) in corpora.items():
             _line(
@@ -115,14 +103,15 @@ def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> 
             xlabel="Sequence length (tokens)",
             ylabel="Share of sequences",
         )
-        axes.set_ylim(0.5 * _least(corpora, published), 1.6)
+        axes.set_ylim(0.5 * _lowest_share(corpora, published), 1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
         published_marks(axes, published["length_tokens"], published["share"])
-        handles, names = axes.get_legend_handles_labels()
-        handles.append(published_handle())
-        names.append(f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)")
-        share_legend(figure, handles, names, 1)
+        legend = entries(axes)
+        legend[f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)"] = (
+            PUBLISHED_MARK
+        )
+        share_legend(page, legend, 1)
     return Drawn(
         _caption(corpora, published),
         _alternative(corpora),
@@ -166,60 +155,53 @@ def _tokens(value: float) -> str:
     return f"{value:g}"
 
 
-def _published(table: pd.DataFrame) -> pd.DataFrame:
+def _published(table: DataFrame) -> DataFrame:
     """Published shares of Wikipedia's sequences that are longer than a length."""
-    import pandas as pd
-
     rows = table[table["kind"] == "ccdf_frac_seqs_gt"]
-    return pd.DataFrame(
-        {
-            "length_tokens": pd.to_numeric(rows["key"]) + 1,
-            "share": pd.to_numeric(rows["value"]),
-        }
+    return to_frame(
+        {"length_tokens": rows["key"].astype(int) + 1, "share": rows["value"].astype(float)}
     )
 
 
-def _least(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: pd.DataFrame) -> float:
+def _lowest_share(
+    corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame
+) -> float:
     """The least share that is drawn."""
-    return min(float(published["share"].min()), *(1 / len(own) for own, _ in corpora.values()))
+    return min(float(published["share"].min()), *(1 / len(rows) for rows, _ in corpora.values()))
 
 
-def _share(lengths: NDArray[np.int64], least: float) -> float:
+def _share(lengths: NDArray[np.int64], lowest: float) -> float:
     """The share of sequences with at least so many tokens."""
-    return 1 - float(np.searchsorted(lengths, least, side="left")) / len(lengths)
+    return 1 - float(np.searchsorted(lengths, lowest, side="left")) / len(lengths)
 
 
 def _data(
-    corpora: Mapping[str, tuple[NDArray[np.int64], str]],
-    published: pd.DataFrame,
-    points: int,
-) -> pd.DataFrame:
-    import pandas as pd
-
+    corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame, points: int
+) -> DataFrame:
     parts = [published.assign(corpus="wikipedia", kind=PUBLISHED)]
     for name, (lengths, kind) in corpora.items():
         x = lengths[_places(len(lengths), points)]
         shares = [_share(lengths, length) for length in x]
-        part = pd.DataFrame({"length_tokens": x, "share": shares})
+        part = to_frame({"length_tokens": x, "share": shares})
         parts.append(part.assign(corpus=name, kind=kind))
-    return pd.concat(parts, ignore_index=True)[["corpus", "kind", "length_tokens", "share"]]
+    return stack(parts)[["corpus", "kind", "length_tokens", "share"]]
 
 
-def _caption(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: pd.DataFrame) -> str:
+def _caption(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame) -> str:
     parts = []
     for name, (lengths, kind) in corpora.items():
-        held = float(lengths[lengths >= _LONG].sum() / lengths.sum())
+        occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
         parts.append(
             f"{label(name)} ({_KINDS.get(kind, kind)}) median"
             f" {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},"
             f" {100 * _share(lengths, _LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or"
-            f" more hold {100 * held:.3g} % of the tokens"
+            f" more hold {100 * occupied:.3g} % of the tokens"
         )
     text = f"Sequence lengths in tokens: {'; '.join(parts)}."
     if "wikipedia" in corpora:
         lengths = corpora["wikipedia"][0]
         seen = published[published["share"] * len(lengths) >= 10]
-        ours = np.array([_share(lengths, least) for least in seen["length_tokens"]])
+        ours = np.array([_share(lengths, lowest) for lowest in seen["length_tokens"]])
         off = float(np.abs(ours / seen["share"].to_numpy() - 1).max())
         text += (
             f" Our Wikipedia lengths are within {100 * off:.2g} % of the published shares wherever"
@@ -241,12 +223,14 @@ def _alternative(corpora: Mapping[str, tuple[NDArray[np.int64], str]]) -> str:
 
 
 FIGURE = Figure(
-    settings=CorpusLengthsSettings,
-    title="Sequence lengths of the corpora",
-    paper="flexsp",
-    inputs=(
+    CorpusLengthsSettings,
+    "Sequence lengths of the corpora",
+    "flexsp",
+    (
         FigureInput("sequences", "corpus.sequences"),
-        FigureInput("published", published="wikipedia_length_quantiles.csv", columns=_PUBLISHED),
+        FigureInput(
+            "published", columns="kind key value", published="wikipedia_length_quantiles.csv"
+        ),
     ),
-    draw=draw,
+    draw,
 )

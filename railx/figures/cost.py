@@ -1,95 +1,73 @@
 """Cost by topology: bill of materials per chip, and cost per bandwidth.
 
 The latter is relative to a reference, also under several price lists. The abstract of
-RailX puts its cost per injection bandwidth below 10 % and per all-to-all bandwidth
-below 50 % of a fat tree. Component prices are a catalogue's, not the paper's.
+RailX (arXiv 2507.18889) puts its cost per injection bandwidth below 10 % and per
+all-to-all bandwidth below 50 % of a fat tree. Component prices are a catalogue's, not
+the paper's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside, entries, name_rows, published_line, published_marks, ticks
+from railx.figures.tables import Tables, records, stack, to_frame
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,
-    canvas,
+    PUBLISHED_LINE,
+    PUBLISHED_MARK,
     colours,
+    dot,
     label,
-    published_handle,
-    published_line,
-    published_marks,
-    quantity,
-    share_legend,
 )
-from railx.figures.words import counted, listed, sentence, spoken
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, span, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 __all__ = ["FIGURE", "CostSettings"]
 
-_BILL = ("topology", "chips", "component", "total_usd", "fidelity")
-_SUMMARY = (
-    "topology",
-    "chips",
-    "cost_usd",
-    "usd_per_injection_gb_s",
-    "usd_per_all_to_all_gb_s",
-    "power_watts",
-    "fidelity",
-)
 #: Published tables by the word that the settings have for them.
 _PUBLISHED = {"railx": "railx.csv", "opus_cost_power": "opus_cost_power.csv"}
-_SENSITIVITY = (
-    "view",
-    "prices",
-    "topology",
-    "reference",
-    "all_to_all",
-    "injection_cost_ratio",
-    "all_to_all_cost_ratio",
-    "fidelity",
-)
-#: What may be compared: its name on the axis and how it follows from a row of the
-#: summary.
+#: What may be compared: its name on the axis and its column of the summary.
 _COMPARED = {
     "injection": ("Cost per injection bandwidth", "usd_per_injection_gb_s"),
     "all_to_all": ("Cost per all-to-all bandwidth", "usd_per_all_to_all_gb_s"),
     "power": ("Power per chip", "power_per_chip_watts"),
 }
+#: Ratios under price lists: colour and place beside the middle of the row.
+_LISTS = {"injection": (PALETTE[0], -0.13), "all_to_all": (PALETTE[5], 0.13)}
 
 
 @dataclass(frozen=True)
 class CostSettings(CanvasSettings):
     """Bill of materials and cost relative to a reference."""
 
-    figure: Literal["cost"]
-    """Which figure it is."""
+    figure: Literal["cost"] = "cost"
+    height_inches: Height = 6.8
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ("railx_hyperx_full", "fat_tree_full")
     """Topologies of the economics tables to show, in that order; empty: all."""
 
-    reference: Annotated[str, NotEmpty()]
-    """Topology that the others are held against."""
+    reference: Annotated[str, NotEmpty()] = "fat_tree_full"
+    """Topology that the others are compared with."""
 
-    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()]
+    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()] = field(
+        default_factory=lambda: {"injection": 0.10, "all_to_all": 0.50}
+    )
     """What is compared: ``injection`` and ``all_to_all`` are costs per bandwidth,
     ``power`` is power per chip. Each has the share of the reference that the paper
     stays below; null where it states none."""
 
-    published_usd: dict[str, str]
-    """Published cost of whole networks by topology: table (railx, opus_cost_power), id
-    of its row and column."""
+    published_usd: dict[str, str] = field(
+        default_factory=lambda: {"railx_hyperx_full": "railx absolute_cost value"}
+    )
+    """Published cost of networks by topology: table (railx, opus_cost_power), id of its
+    row and column."""
 
     def __post_init__(self) -> None:
         for key in self.compare:
@@ -99,400 +77,299 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw ``settings.only`` (empty: all topologies of the economics tables).
 
     Price lists are drawn where a sensitivity table has the reference. Raises ValueError
     when ``settings.reference`` or one of ``settings.only`` is not in the summary, or
     has no value to compare.
     """
-    bill, summary = read_frames(inputs, "bill", _BILL), _summary(settings, inputs)
+    bill, summary = tables.read("bill"), _summary(settings, tables)
     bill = bill[bill["topology"].isin(summary.index)]
-    prices = _price_lists(settings, inputs, summary)
-    totals, paper = _published_totals(settings, inputs)
+    prices = _price_lists(settings, tables, summary)
+    totals, paper = _published_totals(settings, tables)
     ratios = _ratios(summary, settings)
-    reference = spoken(label(settings.reference))
-    others = [spoken(label(name)) for name in summary.index if name != settings.reference]
-    title = f"Cost of {listed(others)} against {reference}"
+    reference = _name(settings.reference)
+    others = listed([_name(name) for name in summary.index if name != settings.reference])
     subtitle = (
         f"Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's, each"
         " with its source."
     )
-    footnote = fidelity_line([*bill["fidelity"], *summary["fidelity"]])
-    with canvas(settings, output, title, subtitle, footnote) as figure:
-        layout: list[Any] = (
-            [["bill", "bill"], ["relative", "prices"]]
-            if prices is not None
-            else [["bill"], ["relative"]]
-        )
+    title = f"Cost of {others} against {reference}"
+    line = fidelity_line([*bill["fidelity"], *summary["fidelity"]])
+    with canvas(subtitle, line, title=title) as page:
+        layout: list[Any] = [["bill"], ["relative"]]
         heights = [0.8 + 0.45 * len(summary), 0.8 + 0.5 * len(ratios)]
         if prices is not None:
+            layout = [["bill", "bill"], ["relative", "prices"]]
             heights[1] = max(heights[1], 2.4)
-        panels = figure.subplot_mosaic(
-            layout, height_ratios=heights, width_ratios=[1.7, 1] if prices is not None else [1]
+        panels = page.subplot_mosaic(
+            layout, height_ratios=heights, width_ratios=[1.7, 1][: len(layout[0])]
         )
         _bill_of_materials(panels["bill"], bill, summary, totals)
         _relative(panels["relative"], ratios)
+        legend = entries(panels["bill"])
+        if totals:
+            legend[PUBLISHED] = PUBLISHED_MARK
+        legend[f"limit, {PUBLISHED}"] = PUBLISHED_LINE
         if prices is not None:
             _under_price_lists(panels["prices"], prices, settings)
-        _legend(figure, panels["bill"], bool(totals), prices is not None)
-    data = _data(bill, ratios, totals, prices)
-    words = _words(bill, summary, ratios, totals, prices, settings)
-    return Drawn(words, _alternative(bill, summary, ratios, totals), data, title, paper)
+            colour = _LISTS["all_to_all"][0]
+            legend["per injection"] = dot(_LISTS["injection"][0], 7)
+            legend["per all-to-all"] = dot(colour, 7)
+            hollow = dot(colour, 7, markerfacecolor="white")
+            legend["per all-to-all, published routing"] = hollow
+        share_legend(page, legend, 4)
+    return Drawn(
+        _caption(summary, ratios, totals, prices, settings),
+        _alternative(bill, ratios, totals),
+        _data(bill, ratios, totals, prices),
+        title,
+        paper,
+    )
 
 
-def _published_totals(settings: CostSettings, inputs: FigureFiles) -> tuple[dict[str, float], str]:
-    """Published cost of whole networks by topology, and whose they are.
+def _name(topology: Any) -> str:
+    return spoken(label(str(topology)))
 
-    Raises ValueError for a place that the published tables do not have.
+
+def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str, float], str]:
+    """Published cost of networks by topology, and the paper that states them.
+
+    Raises ValueError for a cell that the published tables do not have.
     """
     totals, papers = {}, []
-    for topology, place in settings.published_usd.items():
-        table, row, column = (*place.split(), "", "")[:3]
+    for topology, cell in settings.published_usd.items():
+        table, row, column = (*cell.split(), "", "")[:3]
         if table not in _PUBLISHED:
-            raise ValueError(
+            raise UserError(
                 f"published_usd.{topology}: got table {table}; allowed: {', '.join(_PUBLISHED)}"
             )
-        frame = published_frame(inputs, table, ("id", "paper")).set_index("id")
-        if row not in frame.index or column not in frame.columns:
-            raise ValueError(
+        rows = tables.read(table).set_index("id")
+        if row not in rows.index or column not in rows.columns:
+            raise UserError(
                 f"published_usd.{topology}: {table} has no {row} {column}; allowed: a table, the id"
                 " of a row and a column"
             )
-        totals[topology] = float(str(frame.loc[row, column]))
-        papers.append(str(frame.loc[row, "paper"]).split(",")[0].lower())
+        totals[topology] = float(str(rows.loc[row, column]))
+        papers.append(str(rows.loc[row, "paper"]).split(",")[0].lower())
     return totals, papers[0] if papers else ""
 
 
-def _ratios(summary: Any, settings: CostSettings) -> pd.DataFrame:
-    """A row for each thing compared and network other than the reference."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            {
-                "what": what,
-                "topology": name,
-                "share_of_reference": float(summary.loc[name, _COMPARED[what][1]])
-                / float(summary.loc[settings.reference, _COMPARED[what][1]]),
-                "published_below": limit,
-            }
-            for what, limit in settings.compare.items()
-            for name in summary.index
-            if name != settings.reference
-        ],
-        columns=["what", "topology", "share_of_reference", "published_below"],
-    )
-
-
-def _summary(settings: CostSettings, inputs: FigureFiles) -> pd.DataFrame:
-    summary = read_frames(inputs, "summary", _SUMMARY).set_index("topology", drop=False)
-    summary = summary.assign(
-        power_per_chip_watts=summary["power_watts"].astype(float) / summary["chips"]
-    )
-    wanted = list(settings.only) or list(summary.index)
-    for key, names in (("only", wanted), ("reference", [settings.reference])):
-        unknown = [name for name in names if name not in wanted or name not in summary.index]
+def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
+    summary = tables.read("summary").set_index("topology", drop=False)
+    power = summary["power_watts"].astype(float) / summary["chips"]
+    summary = summary.assign(power_per_chip_watts=power)
+    shown = list(settings.only) or list(summary.index)
+    for key, names in (("only", shown), ("reference", [settings.reference])):
+        unknown = [name for name in names if name not in shown or name not in summary.index]
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {', '.join(unknown)}; allowed:"
-                f" {', '.join(summary.index if key == 'only' else wanted)}"
+                f" {', '.join(summary.index if key == 'only' else shown)}"
             )
     for what in settings.compare:
         column = _COMPARED[what][1]
-        given = summary[column].notna()
-        empty = [name for name in wanted if not given[name]]
+        empty = [name for name in shown if not summary[column].notna()[name]]
         if empty:
-            raise ValueError(
+            raise UserError(
                 f"compare.{what}: {', '.join(empty)} has no {column}; allowed: what all topologies"
                 " of the figure have"
             )
-    return summary.loc[wanted]
+    return summary.loc[shown]
 
 
-def _price_lists(
-    settings: CostSettings, inputs: FigureFiles, summary: pd.DataFrame
-) -> pd.DataFrame | None:
-    if not inputs.get("sensitivity") or not {"injection", "all_to_all"} <= set(settings.compare):
+def _ratios(summary: DataFrame, settings: CostSettings) -> DataFrame:
+    """A row for each thing compared and network other than the reference."""
+    parts = []
+    for what, limit in settings.compare.items():
+        values = summary[_COMPARED[what][1]].astype(float)
+        shares = (values / values[settings.reference]).drop(settings.reference)
+        rows = to_frame({"what": what, "topology": shares.index, "share_of_reference": shares})
+        parts.append(rows.assign(published_below=limit))
+    return stack(parts)
+
+
+def _price_lists(settings: CostSettings, tables: Tables, summary: DataFrame) -> DataFrame | None:
+    if "sensitivity" not in tables or not set(_LISTS) <= set(settings.compare):
         return None
-    table = read_frames(inputs, "sensitivity", _SENSITIVITY)
-    rows = table[
-        (table["view"] == "price_set")
-        & (table["reference"] == settings.reference)
-        & table["topology"].isin(summary.index)
-    ]
+    rows = tables.read("sensitivity").query("view == 'price_set'")
+    rows = rows[(rows["reference"] == settings.reference) & rows["topology"].isin(summary.index)]
     return None if rows.empty else rows
 
 
 def _bill_of_materials(
-    axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame, published: dict[str, float]
+    axes: Axes, bill: DataFrame, summary: DataFrame, published: dict[str, float]
 ) -> None:
-    """Stacked bars of whole networks.
+    """Stacked bars of networks.
 
-    The shares of a bar too short to read stand beside it.
+    The shares of a bar too short to read are written beside it.
     """
-    import pandas as pd
-
     table = bill.pivot_table(
         index="topology", columns="component", values="total_usd", aggfunc="sum", fill_value=0.0
     )
     table = table.loc[list(summary.index), table.sum().sort_values(ascending=False).index]
     totals = table.sum(axis=1)
     divisor, unit = (1e9, "B USD") if totals.max() >= 1e9 else (1e6, "M USD")
-    left = pd.Series(0.0, index=table.index)
+    left = totals * 0.0
     for i, component in enumerate(table.columns):
         values = table[component] / divisor
-        axes.barh(
-            range(len(table)),
-            values,
-            left=left,
-            height=0.6,
-            color=PALETTE[i % len(PALETTE)],
-            label=label(str(component)),
-        )
+        style: dict[str, Any] = {"height": 0.6, "color": PALETTE[i % len(PALETTE)]}
+        axes.barh(range(len(table)), values, left=left, label=label(str(component)), **style)
         left = left + values
-    for place, (name, total) in enumerate(totals.items()):
+    for position, (name, total) in enumerate(totals.items()):
         stated = published.get(str(name))
+        words = f"{quantity(total / divisor)} {unit}"
         if stated is not None:
-            published_marks(axes, [stated / divisor], [place])
-        end = max(total, stated or 0.0) / divisor
-        axes.annotate(
-            _bar_words(table.loc[str(name)].squeeze(), total, divisor, unit, stated, totals.max()),
-            (end, place),
-            (7, 0),
-            textcoords="offset points",
-            va="center",
-        )
-    names = [
-        f"{label(name)}\n{int(chips):,} chips, ${quantity(float(cost) / chips)} a chip"
-        for name, chips, cost in zip(
-            summary.index, summary["chips"], summary["cost_usd"], strict=True
-        )
-    ]
-    axes.set_yticks(range(len(table)), names)
-    axes.set(
-        title="Bill of materials",
-        xlabel=f"Cost of the network ({unit})",
-        xlim=(0, totals.max() / divisor * 1.36),
-        ylim=(len(table) - 0.5, -0.5),
+            published_marks(axes, [stated / divisor], [position])
+            words += f" ({PUBLISHED}: {quantity(stated / divisor)})"
+        if total < 0.3 * totals.max():
+            words += f": {_shares(table.loc[str(name)].squeeze() / total)}"
+        beside(axes, words, max(total, stated or 0.0) / divisor, position)
+    name_rows(
+        axes,
+        [
+            f"{label(row['topology'])}\n{int(row['chips']):,} chips,"
+            f" ${quantity(float(row['cost_usd']) / row['chips'])} a chip"
+            for row in records(summary)
+        ],
     )
+    axes.set(title="Bill of materials", xlabel=f"Cost of the network ({unit})")
+    axes.set_xlim(0, totals.max() / divisor * 1.36)
     axes.xaxis.set_major_formatter("{x:,g}")
-    axes.grid(axis="y", visible=False)
 
 
-def _bar_words(
-    parts: Any,
-    total: float,
-    divisor: float,
-    unit: str,
-    stated: float | None,
-    largest: float,
-) -> str:
-    words = f"{quantity(total / divisor)} {unit}"
-    if stated is not None:
-        words += f" ({PUBLISHED}: {quantity(stated / divisor)})"
-    if total < 0.3 * largest:
-        shares = [
-            f"{label(str(component)).lower()} {100 * usd / total:.0f} %"
-            if not label(str(component)).isupper() and component != "ocs_port"
-            else f"{label(str(component))} {100 * usd / total:.0f} %"
-            for component, usd in parts.items()
-            if usd > 0
-        ]
-        words += f": {', '.join(shares)}"
-    return words
+def _shares(parts: Any) -> str:
+    texts = []
+    for component, share in parts.items():
+        name = label(str(component))
+        name = name if name.isupper() or component == "ocs_port" else name.lower()
+        texts += [f"{name} {100 * share:.0f} %"] if share > 0 else []
+    return ", ".join(texts)
 
 
-def _relative(axes: Axes, ratios: pd.DataFrame) -> None:
+def _relative(axes: Axes, ratios: DataFrame) -> None:
     """A bar for each thing compared and network, in percent of the reference."""
     several = ratios["topology"].nunique() > 1
     colour = colours(ratios["topology"])
     names, right = [], 100.0
-    for place, row in enumerate(ratios.to_dict("records")):
+    for position, row in enumerate(records(ratios)):
         share, limit = 100 * row["share_of_reference"], row["published_below"]
-        axes.barh(place, share, 0.6, color=colour[str(row["topology"])])
+        axes.barh(position, share, 0.6, color=colour[str(row["topology"])])
         words = f"{quantity(share)} %"
         if limit == limit and limit is not None:
-            published_line(axes, 100 * limit, "x", (place - 0.42, place + 0.42))
+            published_line(axes, 100 * limit, "x", (position - 0.42, position + 0.42))
             words += f" ({PUBLISHED}: below {quantity(100 * limit)} %)"
             share = max(share, 100 * limit)
-        axes.annotate(
-            words, (share, place), (6, 0), textcoords="offset points", va="center", zorder=4
-        )
+        beside(axes, words, share, position, 6, zorder=4)
         right = max(right, share)
         name = _COMPARED[str(row["what"])][0].replace(" per ", "\nper ")
         names.append(f"{label(str(row['topology']))}\n{name}" if several else name)
-    axes.set_yticks(range(len(names)), names)
-    axes.set(
-        title="Relative",
-        xlabel="Share of the reference (%)",
-        xlim=(0, right * 1.2),
-        ylim=(len(names) - 0.4, -0.6),
-    )
-    axes.grid(axis="y", visible=False)
+    name_rows(axes, names, above=0.6, below=0.6)
+    axes.set(title="Relative", xlabel="Share of the reference (%)", xlim=(0, right * 1.2))
 
 
-def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -> None:
+def _under_price_lists(axes: Axes, rows: DataFrame, settings: CostSettings) -> None:
     """Dots of both ratios under each price list.
 
     Filled for the ideal all-to-all bandwidth, hollow for another.
     """
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
     lists = list(dict.fromkeys(rows["prices"]))
-    for column, what, colour, offset in (
-        ("injection_cost_ratio", "injection", PALETTE[0], -0.13),
-        ("all_to_all_cost_ratio", "all_to_all", PALETTE[5], 0.13),
-    ):
+    for what, (colour, aside) in _LISTS.items():
         # The injection bandwidth is the same under every routing: one dot.
-        kept = (
-            rows if what == "all_to_all" else rows[rows["all_to_all"] == rows["all_to_all"].iloc[0]]
-        )
-        for row in kept.to_dict("records"):
+        first = rows["all_to_all"] == rows["all_to_all"].iloc[0]
+        for row in records(rows if what == "all_to_all" else rows[first]):
             ideal = what == "injection" or row["all_to_all"] == "ideal"
-            face = colour if ideal else "white"
             axes.plot(
-                100 * row[column],
-                lists.index(row["prices"]) + offset,
-                "o",
-                markersize=7,
-                color=colour,
-                markerfacecolor=face,
+                100 * row[f"{what}_cost_ratio"],
+                lists.index(row["prices"]) + aside,
+                **dot(colour, 7, markerfacecolor=colour if ideal else "white"),
             )
         limit = settings.compare[what]
         if limit is not None:
             published_line(axes, 100 * limit, "x", color=colour)
-    axes.set_yticks(range(len(lists)), [label(name) for name in lists])
-    axes.set(
-        title="Under other price lists",
-        xscale="log",
-        xlabel="Share (%)",
-        ylim=(len(lists) - 0.4, -0.6),
-    )
+    name_rows(axes, [label(name) for name in lists], above=0.6, below=0.6)
+    axes.set(title="Under other price lists", xscale="log", xlabel="Share (%)")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(axis="y", visible=False)
-
-
-def _legend(figure: Canvas, bill: Axes, published: bool, lists: bool) -> None:
-    from matplotlib.lines import Line2D
-
-    handles, names = bill.get_legend_handles_labels()
-    if published:
-        handles.append(published_handle())
-        names.append(PUBLISHED)
-    handles.append(published_handle(line=True))
-    names.append(f"limit, {PUBLISHED}")
-    if lists:
-        dot: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 7}
-        handles += [
-            Line2D([], [], color=PALETTE[0], **dot),
-            Line2D([], [], color=PALETTE[5], **dot),
-            Line2D([], [], color=PALETTE[5], markerfacecolor="white", **dot),
-        ]
-        names += ["per injection", "per all-to-all", "per all-to-all, published routing"]
-    share_legend(figure, handles, names, 4)
+    ticks(axes.xaxis, text="{x:g}")
 
 
 def _data(
-    bill: pd.DataFrame,
-    ratios: pd.DataFrame,
-    totals: dict[str, float],
-    prices: pd.DataFrame | None,
-) -> pd.DataFrame:
-    import pandas as pd
-
+    bill: DataFrame, ratios: DataFrame, totals: dict[str, float], prices: DataFrame | None
+) -> DataFrame:
+    published = to_frame({"topology": list(totals), "total_usd": list(totals.values())})
     parts = [
         bill[["topology", "component", "total_usd"]].assign(panel="bill"),
-        pd.DataFrame(
-            [
-                {"topology": name, "component": PUBLISHED, "total_usd": usd, "panel": "bill"}
-                for name, usd in totals.items()
-            ]
-        ),
+        published.assign(component=PUBLISHED, panel="bill"),
         ratios.assign(panel="relative"),
     ]
     if prices is not None:
-        parts.append(
-            prices[
-                [
-                    "topology",
-                    "prices",
-                    "all_to_all",
-                    "injection_cost_ratio",
-                    "all_to_all_cost_ratio",
-                ]
-            ].assign(panel="prices")
-        )
-    data = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    return data[["panel", *(column for column in data.columns if column != "panel")]]
+        columns = "topology prices all_to_all injection_cost_ratio all_to_all_cost_ratio"
+        parts.append(prices[columns.split()].assign(panel="prices"))
+    data = stack(parts)
+    return data[["panel", *data.columns.drop("panel")]]
 
 
-def _words(
-    bill: pd.DataFrame,
-    summary: Any,
-    ratios: pd.DataFrame,
+def _caption(
+    summary: DataFrame,
+    ratios: DataFrame,
     totals: dict[str, float],
-    prices: pd.DataFrame | None,
+    prices: DataFrame | None,
     settings: CostSettings,
 ) -> str:
-    """The caption: totals, shares of the reference against the limits, other lists."""
+    """Totals, shares of the reference against the limits, other price lists."""
+    costs = summary["cost_usd"].astype(float)
     stated = [
-        f"{spoken(label(name))} at {_usd(usd)}, ours {_usd(float(summary.loc[name, 'cost_usd']))}"
+        f"{_name(name)} at {_usd(usd)}, ours {_usd(costs[name])}"
         for name, usd in totals.items()
-        if name in summary.index
+        if name in costs.index
     ]
-    compared = [
-        f"{_COMPARED[str(row['what'])][0].lower()}: {quantity(100 * row['share_of_reference'])} %"
-        + (
-            f", {PUBLISHED} as below {quantity(100 * row['published_below'])} %"
-            if row["published_below"] == row["published_below"]
-            else ""
+    compared = []
+    for row in records(ratios):
+        limit = row["published_below"]
+        text = f"{_COMPARED[row['what']][0].lower()}: {quantity(100 * row['share_of_reference'])} %"
+        below = limit == limit and limit is not None
+        compared.append(
+            text + (f", {PUBLISHED} as below {quantity(100 * limit)} %" if below else "")
         )
-        for row in ratios.to_dict("records")
-    ]
     lists = ""
     if prices is not None:
-        ends = [100 * float(f(prices["all_to_all_cost_ratio"])) for f in (min, max)]
-        sides = [100 * float(f(prices["injection_cost_ratio"])) for f in (min, max)]
         lists = (
             f"Under {counted(prices['prices'].nunique(), 'price list')} the share per injection"
-            f" bandwidth goes from {quantity(sides[0])} to {quantity(sides[1])} % and per"
-            f" all-to-all bandwidth from {quantity(ends[0])} to {quantity(ends[1])} %;"
+            f" bandwidth goes from {span(100 * prices['injection_cost_ratio'])} % and per"
+            f" all-to-all bandwidth from {span(100 * prices['all_to_all_cost_ratio'])} %;"
             " hollow dots take the bandwidth under the published routing instead of the ideal."
         )
     networks = [
-        f"{spoken(label(name))} {_usd(float(summary.loc[name, 'cost_usd']))} for"
-        f" {int(summary.loc[name, 'chips']):,} chips"
+        f"{_name(name)} {_usd(costs[name])} for {int(summary.loc[name, 'chips']):,} chips"
         for name in summary.index
     ]
     return sentence(
         f"Cost of whole networks: {listed(networks)}.",
         f"The paper puts {listed(stated)}." if stated else "",
-        f"Of {spoken(label(settings.reference))}, {'; '.join(compared)}." if compared else "",
+        f"Of {_name(settings.reference)}, {'; '.join(compared)}." if compared else "",
         lists,
         "Component prices come from a catalogue with a source for each.",
     )
 
 
-def _alternative(
-    bill: pd.DataFrame, summary: pd.DataFrame, ratios: pd.DataFrame, totals: dict[str, float]
-) -> str:
-    bars = "; ".join(
-        f"{spoken(label(str(name)))}: "
-        + ", ".join(
-            f"{label(str(part))} {_usd(usd)}"
-            for part, usd in own.groupby("component", sort=False)["total_usd"].sum().items()
-        )
-        for name, own in bill.groupby("topology", sort=False)
-    )
+def _alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, float]) -> str:
+    bars = []
+    for name, rows in bill.groupby("topology", sort=False):
+        parts = rows.groupby("component", sort=False)["total_usd"].sum()
+        texts = [f"{label(str(part))} {_usd(usd)}" for part, usd in parts.items()]
+        bars.append(f"{_name(name)}: {', '.join(texts)}")
     shares = "; ".join(
-        f"{_COMPARED[str(row['what'])][0]} {quantity(100 * row['share_of_reference'])} %"
-        for row in ratios.to_dict("records")
+        f"{_COMPARED[row['what']][0]} {quantity(100 * row['share_of_reference'])} %"
+        for row in records(ratios)
     )
-    published = f" Diamonds: {', '.join(_usd(usd) for usd in totals.values())}." if totals else ""
-    return f"Stacked bars of cost. {bars}.{published} Bars relative to the reference. {shares}."
+    published = f" Diamonds: {', '.join(map(_usd, totals.values()))}." if totals else ""
+    return (
+        f"Stacked bars of cost. {'; '.join(bars)}.{published} Bars relative to the reference."
+        f" {shares}."
+    )
 
 
 def _usd(value: float) -> str:
@@ -503,17 +380,25 @@ def _usd(value: float) -> str:
 
 
 FIGURE = Figure(
-    settings=CostSettings,
-    title="Cost by topology",
-    paper="railx",
-    inputs=(
-        FigureInput("bill", "economics.bill", columns=_BILL),
-        FigureInput("summary", "economics.summary", columns=_SUMMARY),
-        FigureInput("sensitivity", "economics.sensitivity", columns=_SENSITIVITY, required=False),
-        *(
-            FigureInput(key, published=file, columns=("id", "paper"))
-            for key, file in _PUBLISHED.items()
+    CostSettings,
+    "Cost by topology",
+    "railx",
+    (
+        FigureInput("bill", "economics.bill", "topology chips component total_usd fidelity"),
+        FigureInput(
+            "summary",
+            "economics.summary",
+            "topology chips cost_usd usd_per_injection_gb_s usd_per_all_to_all_gb_s power_watts"
+            " fidelity",
         ),
+        FigureInput(
+            "sensitivity",
+            "economics.sensitivity",
+            "view prices topology reference all_to_all injection_cost_ratio all_to_all_cost_ratio"
+            " fidelity",
+            required=False,
+        ),
+        *(FigureInput(key, columns="id paper", published=file) for key, file in _PUBLISHED.items()),
     ),
-    draw=draw,
+    draw,
 )

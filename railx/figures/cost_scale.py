@@ -7,23 +7,19 @@ tiers of switches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import PALETTE, canvas, colours, label, quantity, share_legend
-from railx.figures.words import sentence
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries
+from railx.figures.tables import Tables, records
+from railx.figures.theme import PALETTE, colours, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity, sentence
 from railx.settings import NotEmpty
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
 __all__ = ["FIGURE", "CostScaleSettings"]
-
 
 _PANELS = (
     ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s"),
@@ -46,22 +42,37 @@ _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 class CostScaleSettings(CanvasSettings):
     """Cost per bandwidth and power over the number of chips, one line per topology."""
 
-    figure: Literal["cost_scale"]
-    """Which figure it is."""
+    figure: Literal["cost_scale"] = "cost_scale"
+    height_inches: Height = 6.2
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = (
+        "railx_hyperx_full",
+        "railx_hyperx_m4",
+        "railx_torus_full",
+        "hammingmesh_full",
+        "hammingmesh_m4_full",
+        "torus_2d_full",
+        "torus_3d_full",
+        "tpu_v4",
+        "opus_rails_equal",
+        "rail_only_full",
+        "dragonfly_full",
+        "hyperx_full",
+        "fat_tree_full",
+        "fat_tree_full_half_taper",
+    )
     """Topologies of the scale table to show, in that order; empty: all."""
 
-    price_set: Annotated[str, NotEmpty()]
+    price_set: Annotated[str, NotEmpty()] = "opus_400g"
     """Price set of the rows to show."""
 
 
-def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Three panels; a topology is left out of a panel where it has no value.
 
     Raises ValueError for an unknown name or price set.
     """
-    table = read_frames(inputs, "scale", _COLUMNS)
+    table = tables.read("scale")
     rows = _chosen(settings, table)
     names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
@@ -70,36 +81,29 @@ def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> Draw
         f" {label(settings.price_set)}; electrical and optical switches by the port; links inside a"
         " node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."
     )
-    with canvas(
-        settings,
-        output,
-        "Cost and power over the number of chips",
-        subtitle,
-        fidelity_line(rows["fidelity"]),
-    ) as figure:
-        panels = figure.subplots(1, 3)
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = page.subplots(1, 3)
         for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
             _panel(axes, rows, names, column)
             axes.set(title=title, xlabel="Chips", ylabel=unit)
-        handles, labels = panels[0].get_legend_handles_labels()
-        share_legend(figure, handles, labels, columns=5)
+        share_legend(page, entries(panels[0]), 5)
     return Drawn(_caption(rows, settings), _alternative(rows), rows[list(_COLUMNS)])
 
 
-def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
+def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
     rows = table[table["price_set"] == settings.price_set]
     if rows.empty:
-        known = ", ".join(dict.fromkeys(table["price_set"]))
-        raise ValueError(f"price_set: got {settings.price_set}; allowed: {known}")
+        allowed = ", ".join(dict.fromkeys(table["price_set"]))
+        raise UserError(f"price_set: got {settings.price_set}; allowed: {allowed}")
     unknown = [name for name in settings.only if name not in set(rows["topology"])]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"only: got {', '.join(unknown)}; allowed: {', '.join(dict.fromkeys(rows['topology']))}"
         )
     return rows[rows["topology"].isin(settings.only)] if settings.only else rows
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> None:
+def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     # A dash style is a round through the palette, so that no two lines look alike.
@@ -126,26 +130,23 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> Non
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _largest(rows: pd.DataFrame, column: str) -> list[tuple[str, int, float]]:
+def _largest(rows: DataFrame, column: str) -> list[tuple[str, int, float]]:
     """Name, chips and value of each topology at its largest, the lowest value first."""
     ends = rows[rows[column].notna()].sort_values("chips").groupby("topology").tail(1)
     return sorted(
-        (
-            (_name(row["topology"]), int(row["chips"]), float(row[column]))
-            for row in ends.to_dict("records")
-        ),
+        ((_name(row["topology"]), int(row["chips"]), float(row[column])) for row in records(ends)),
         key=lambda end: end[2],
     )
 
 
-def _caption(rows: pd.DataFrame, settings: CostScaleSettings) -> str:
+def _caption(rows: DataFrame, settings: CostScaleSettings) -> str:
     parts = []
     for column, title, unit in _PANELS:
         ends = _largest(rows, column)
         if ends:
-            (low, chips, least), (high, more, most) = ends[0], ends[-1]
+            (low, chips, lowest), (high, more, most) = ends[0], ends[-1]
             parts.append(
-                f"{title}: at their largest, lowest on {low} with {quantity(least)} {unit} at"
+                f"{title}: at their largest, lowest on {low} with {quantity(lowest)} {unit} at"
                 f" {chips:,} chips, highest on {high} with {quantity(most)} at {more:,}."
             )
     injection = float(rows["injection_gb_s_per_chip"].iloc[0])
@@ -159,7 +160,7 @@ def _caption(rows: pd.DataFrame, settings: CostScaleSettings) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     parts = ". ".join(
         f"{title} at the largest size: "
         + ", ".join(f"{name} {quantity(value)}" for name, _, value in _largest(rows, column))
@@ -174,9 +175,16 @@ def _name(topology: str) -> str:
 
 
 FIGURE = Figure(
-    settings=CostScaleSettings,
-    title="Cost and power over the number of chips",
-    paper="railx",
-    inputs=(FigureInput("scale", "economics.scale", columns=_COLUMNS),),
-    draw=draw,
+    CostScaleSettings,
+    "Cost and power over the number of chips",
+    "railx",
+    (
+        FigureInput(
+            "scale",
+            "economics.scale",
+            "topology price_set chips injection_gb_s_per_chip usd_per_injection_gb_s "
+            "usd_per_all_to_all_gb_s watts_per_chip fidelity",
+        ),
+    ),
+    draw,
 )

@@ -8,26 +8,17 @@ alive.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import INK, PALETTE, canvas, label, quantity, share_legend
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables
+from railx.figures.theme import INK, PALETTE, dot, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "HeldMemorySettings"]
 
-_COLUMNS = (
-    *("run", "plan", "device", "iteration", "rank", "replica", "stage", "place", "position"),
-    *("kind", "chunk", "live_chunks", "predicted_live_chunks"),
-    *("held_bytes", "peak_bytes", "predicted_held_bytes", "fidelity"),
-)
 _MIB = 2**20
 
 
@@ -35,18 +26,17 @@ _MIB = 2**20
 class HeldMemorySettings(CanvasSettings):
     """Memory of pipeline stages over time, measured beside predicted."""
 
-    figure: Literal["held_memory"]
-    """Which figure it is."""
+    figure: Literal["held_memory"] = "held_memory"
+    height_inches: Height = 6.4
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Training runs to show, in that order; empty: all with pipelines."""
 
 
-def draw(settings: HeldMemorySettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each run: the first rank of each stage of replica 0."""
-    from matplotlib.lines import Line2D
 
-    frame = read_frames(inputs, "passes", _COLUMNS, "run", settings.only)
+    frame = tables.read("passes", "run", settings.only)
     rows = frame[(frame["replica"] == 0) & (frame["place"] == 0)]
     runs = list(dict.fromkeys(rows["run"]))
     stages = int(rows["stage"].max()) + 1
@@ -55,36 +45,29 @@ def draw(settings: HeldMemorySettings, inputs: FigureFiles, output: Path) -> Dra
         " alive, gradients, receives. Steps: chunks alive."
     )
     note = "Messages that have not left yet are measured, not expected"
-    with canvas(
-        settings,
-        output,
-        "Memory of pipeline stages over time",
-        subtitle,
-        fidelity_line(rows["fidelity"], note),
-    ) as figure:
-        panels = figure.subplots(stages, len(runs), squeeze=False, sharex="col")
+    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+        panels = page.subplots(stages, len(runs), squeeze=False, sharex="col")
         for column, run in enumerate(runs):
-            own = rows[rows["run"] == run]
+            part = rows[rows["run"] == run]
             for stage in range(stages):
                 axes = panels[stage, column]
-                some = own[own["stage"] == stage].sort_values("position")
+                some = part[part["stage"] == stage].sort_values("position")
                 if some.empty:
                     axes.set_axis_off()
                     continue
                 _panel(axes, some)
                 axes.set_title(f"{label(str(run))}, stage {stage}")
             axes.set_xlabel("Passes done")
-        handles = [
-            Line2D([], [], color=PALETTE[0]),
-            Line2D([], [], color=INK, marker="o", linestyle="none", markersize=3.5),
-            Line2D([], [], color=PALETTE[5], drawstyle="steps-post"),
-        ]
-        names = ["Held, measured", "Held, expected", "Chunks alive, counted"]
-        share_legend(figure, handles, names, 3)
+        legend = {
+            "Held, measured": {"color": PALETTE[0]},
+            "Held, expected": dot(INK, 3.5),
+            "Chunks alive, counted": {"color": PALETTE[5], "drawstyle": "steps-post"},
+        }
+        share_legend(page, legend, 3)
     return Drawn(_caption(rows), _alternative(rows), rows)
 
 
-def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+def _panel(axes: Axes, rows: DataFrame) -> None:
     from matplotlib.ticker import MaxNLocator
 
     done = rows["position"] + 1
@@ -102,19 +85,19 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     other.grid(visible=False)
 
 
-def _facts(rows: pd.DataFrame) -> str:
+def _facts(rows: DataFrame) -> str:
     parts = []
-    for (run, stage), own in rows.groupby(["run", "stage"], sort=False):
-        most, expected = own["held_bytes"].max(), own["predicted_held_bytes"].max()
+    for (run, stage), part in rows.groupby(["run", "stage"], sort=False):
+        most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
         parts.append(
-            f"{label(str(run))}, stage {stage}: {int(own['live_chunks'].max())} chunks and"
+            f"{label(str(run))}, stage {stage}: {int(part['live_chunks'].max())} chunks and"
             f" {quantity(float(most) / _MIB)} MiB at most, expected"
-            f" {int(own['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
+            f" {int(part['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
         )
     return "; ".join(parts)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def _caption(rows: DataFrame) -> str:
     return (
         f"What a stage holds after each pass of a batch. {_facts(rows)}. Measured: the storages of"
         " all tensors that the step made and that are still there (on a GPU, what the allocator"
@@ -122,7 +105,7 @@ def _caption(rows: pd.DataFrame) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     return (
         "Lines of the memory that a stage holds after each pass with dots where it is expected, a"
         f" panel for each stage: {_facts(rows)}."
@@ -130,9 +113,17 @@ def _alternative(rows: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=HeldMemorySettings,
-    title="Memory of pipeline stages over time",
-    paper="infinipipe",
-    inputs=(FigureInput("passes", "training.passes", columns=_COLUMNS),),
-    draw=draw,
+    HeldMemorySettings,
+    "Memory of pipeline stages over time",
+    "infinipipe",
+    (
+        FigureInput(
+            "passes",
+            "training.passes",
+            "run plan device iteration rank replica stage place position kind chunk "
+            "live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes "
+            "fidelity",
+        ),
+    ),
+    draw,
 )

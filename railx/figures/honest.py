@@ -50,14 +50,14 @@ def cut_bars(
     end. The texts of the cut bars are returned, for the caption.
     """
     cut = []
-    for value, place, text in zip(values, places, texts, strict=True):
+    for value, position, text in zip(values, places, texts, strict=True):
         if value <= limit:
             continue
         cut.append(text)
         for back in (0.03, 0.055):
             axes.plot(
                 [limit * (1 - back - 0.012), limit * (1 - back + 0.012)],
-                [place + 0.5, place - 0.5],
+                [position + 0.5, position - 0.5],
                 color="white",
                 linewidth=2.2,
                 solid_capstyle="butt",
@@ -65,7 +65,7 @@ def cut_bars(
             )
         axes.annotate(
             text,
-            (limit, place),
+            (limit, position),
             (4, 0),
             textcoords="offset points",
             va="center",
@@ -144,7 +144,7 @@ def _shared_labels(figure: Figure, axes: Axes, way: str) -> Iterable[Any]:
             yield (other.xaxis if way == "x" else other.yaxis).label
     holder: Any = axes.figure
     while holder is not None:
-        whole = getattr(holder, f"_sup{way}label", None)
-        if whole is not None:
-            yield whole
+        total = getattr(holder, f"_sup{way}label", None)
+        if total is not None:
+            yield total
         holder = getattr(holder, "_parent", None)

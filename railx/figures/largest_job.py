@@ -6,32 +6,20 @@ Systems differ in what they let one job take.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, INK, PALETTE, canvas, label, share_legend
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries
+from railx.figures.tables import Tables, stack
+from railx.figures.theme import GREY, INK, PALETTE, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line
 from railx.settings import Between
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "LargestJobSettings"]
 
-_COLUMNS = (
-    "system",
-    "placement",
-    "failed_nodes",
-    "usable_share",
-    "healthy_share",
-    "formula_share",
-    "nodes",
-    "fidelity",
-)
 _COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
 _NAMES = {
     "railx": "RailX, any rows x any columns",
@@ -44,27 +32,27 @@ _NAMES = {
 class LargestJobSettings(CanvasSettings):
     """Largest usable job against failed nodes."""
 
-    figure: Literal["largest_job"]
-    """Which figure it is."""
+    figure: Literal["largest_job"] = "largest_job"
+    height_inches: Height = 5
 
-    lower_quantile: Annotated[float, Between(0, 0.5)]
+    lower_quantile: Annotated[float, Between(0, 0.5)] = 0.05
     """Lower end of the band over the random draws."""
 
-    upper_quantile: Annotated[float, Between(0.5, 1)]
+    upper_quantile: Annotated[float, Between(0.5, 1)] = 0.95
     """Upper end of the band over the random draws."""
 
 
-def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Means over the random draws with a band between two quantiles.
 
     Beside them is the formula for failures in distinct lines.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    frame = read_frames(inputs, "faults", _COLUMNS)
+    frame = tables.read("faults")
     drawn = frame[frame["placement"] == "random"]
     if drawn.empty:
-        raise ValueError(
+        raise UserError(
             "placement: no rows with randomly drawn failures; allowed: a table with placement"
             " random"
         )
@@ -74,14 +62,8 @@ def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Dra
         f" from the {100 * settings.lower_quantile:g} % to the {100 * settings.upper_quantile:g} %"
         f" quantile of {_draws(drawn)} draws."
     )
-    with canvas(
-        settings,
-        output,
-        "Largest job against failed nodes",
-        subtitle,
-        fidelity_line(drawn["fidelity"]),
-    ) as figure:
-        axes = figure.subplots()
+    with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
+        axes = page.subplots()
         healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
         axes.plot(
             healthy.index,
@@ -92,9 +74,9 @@ def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Dra
             label="All healthy nodes",
         )
         for system in _NAMES:
-            own = drawn[drawn["system"] == system]
-            if not own.empty:
-                _line(axes, own, system, settings)
+            rows = drawn[drawn["system"] == system]
+            if not rows.empty:
+                _line(axes, rows, system, settings)
         formula = frame[
             (frame["placement"] == "distinct_lines") & (frame["system"] == "railx")
         ].sort_values("failed_nodes")
@@ -112,12 +94,12 @@ def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Dra
         axes.set_xlim(0, max(float(drawn["failed_nodes"].max()), 1))
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        share_legend(figure, *axes.get_legend_handles_labels(), 2)
+        share_legend(page, entries(axes), 2)
     return Drawn(_caption(drawn, formula), _alternative(drawn), _data(frame, drawn, settings))
 
 
-def _line(axes: Axes, own: pd.DataFrame, system: str, settings: LargestJobSettings) -> None:
-    shares = own.groupby("failed_nodes")["usable_share"]
+def _line(axes: Axes, rows: DataFrame, system: str, settings: LargestJobSettings) -> None:
+    shares = rows.groupby("failed_nodes")["usable_share"]
     mean = shares.mean()
     # HammingMesh lies on RailX; a dashed line on top leaves both visible.
     style: dict[str, Any] = (
@@ -132,14 +114,12 @@ def _line(axes: Axes, own: pd.DataFrame, system: str, settings: LargestJobSettin
         axes.fill_between(mean.index, low, high, color=_COLOURS[system], alpha=0.18, linewidth=0)
 
 
-def _draws(drawn: pd.DataFrame) -> int:
+def _draws(drawn: DataFrame) -> int:
     """Random draws of each number of failed nodes, at most."""
     return int(drawn.groupby(["system", "failed_nodes"]).size().max())
 
 
-def _data(frame: pd.DataFrame, drawn: pd.DataFrame, settings: LargestJobSettings) -> pd.DataFrame:
-    import pandas as pd
-
+def _data(frame: DataFrame, drawn: DataFrame, settings: LargestJobSettings) -> DataFrame:
     shares = drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
     lines = shares.agg(
         mean="mean",
@@ -149,19 +129,17 @@ def _data(frame: pd.DataFrame, drawn: pd.DataFrame, settings: LargestJobSettings
     ).reset_index()
     formula = frame[(frame["placement"] == "distinct_lines") & (frame["system"] == "railx")]
     closed = formula[["system", "failed_nodes", "formula_share"]]
-    return pd.concat(
-        [lines.assign(shows="draws"), closed.assign(shows="closed form")], ignore_index=True
-    )
+    return stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
 
 
-def _ends(drawn: pd.DataFrame) -> dict[str, float]:
+def _ends(drawn: DataFrame) -> dict[str, float]:
     """The mean share of each system where most nodes have failed."""
     last = drawn[drawn["failed_nodes"] == drawn["failed_nodes"].max()]
     means = last.groupby("system")["usable_share"].mean()
     return {system: float(means[system]) for system in _NAMES if system in means.index}
 
 
-def _caption(drawn: pd.DataFrame, formula: pd.DataFrame) -> str:
+def _caption(drawn: DataFrame, formula: DataFrame) -> str:
     failed, nodes = int(drawn["failed_nodes"].max()), int(drawn["nodes"].iloc[0])
     shares = ", ".join(
         f"{_NAMES[system]} {100 * share:.3g} %" for system, share in _ends(drawn).items()
@@ -183,7 +161,7 @@ def _caption(drawn: pd.DataFrame, formula: pd.DataFrame) -> str:
     )
 
 
-def _alternative(drawn: pd.DataFrame) -> str:
+def _alternative(drawn: DataFrame) -> str:
     shares = ", ".join(
         f"{label(system)} {100 * share:.3g} %" for system, share in _ends(drawn).items()
     )
@@ -195,9 +173,15 @@ def _alternative(drawn: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=LargestJobSettings,
-    title="Largest job against failed nodes",
-    paper="railx",
-    inputs=(FigureInput("faults", "tenancy.faults", columns=_COLUMNS),),
-    draw=draw,
+    LargestJobSettings,
+    "Largest job against failed nodes",
+    "railx",
+    (
+        FigureInput(
+            "faults",
+            "tenancy.faults",
+            "system placement failed_nodes usable_share healthy_share formula_share nodes fidelity",
+        ),
+    ),
+    draw,
 )

@@ -8,52 +8,33 @@ all waiting for light by the controller's account against the same rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import INK, canvas, colours, label, quantity, share_legend
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables
+from railx.figures.theme import INK, MODES, colours, dot, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "LiveSwitchingSettings"]
-
-_COLUMNS = (
-    "program",
-    "mode",
-    "reconfiguration_latency_ms",
-    "controller_restarted",
-    "ranks",
-    "iteration_ms",
-    "predicted_iteration_ms",
-    "all_stalls_ms",
-    "all_predicted_stalls_ms",
-    "fidelity",
-)
-_MODES = ("on_demand", "provisioned")
 
 
 @dataclass(frozen=True)
 class LiveSwitchingSettings(CanvasSettings):
     """Iteration time and stalls of programs in plain torch."""
 
-    figure: Literal["live_switching"]
-    """Which figure it is."""
+    figure: Literal["live_switching"] = "live_switching"
+    height_inches: Height = 6.4
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Programs to show, in that order; empty: all that there are."""
 
 
-def draw(settings: LiveSwitchingSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of two panels for each program."""
-    from matplotlib.lines import Line2D
 
-    frame = read_frames(inputs, "settings", _COLUMNS, "program", settings.only)
+    frame = tables.read("settings", "program", settings.only)
     programs = list(dict.fromkeys(frame["program"]))
     subtitle = (
         "Lines: the time at the least latency and, for each change of circuits, the latency less"
@@ -61,49 +42,46 @@ def draw(settings: LiveSwitchingSettings, inputs: FigureFiles, output: Path) -> 
         " the controller was killed and started again in the middle."
     )
     with canvas(
-        settings,
-        output,
-        "FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
         subtitle,
         fidelity_line(frame["fidelity"], "Ranks share the cores of one machine"),
-    ) as figure:
-        grid = figure.subplots(len(programs), 2, squeeze=False)
+        title="FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
+    ) as page:
+        grid = page.subplots(len(programs), 2, squeeze=False)
         for row, program in zip(grid, programs, strict=True):
-            own = frame[frame["program"] == program]
-            _times(row[0], own)
-            _stalls(row[1], own)
-            row[0].set_title(f"{label(program)}, {own['ranks'].iloc[0]} ranks")
+            rows = frame[frame["program"] == program]
+            _times(row[0], rows)
+            _stalls(row[1], rows)
+            row[0].set_title(f"{label(program)}, {rows['ranks'].iloc[0]} ranks")
             row[1].set_title("Waiting for light, all groups")
         for axes in grid[-1]:
             axes.set_xlabel("Switching latency (ms)")
-        colour = colours(("electrical", *_MODES))
-        handles = [Line2D([], [], color=colour[mode], marker="o", linestyle="") for mode in _MODES]
-        handles.append(Line2D([], [], color=INK))
-        handles.append(Line2D([], [], color=colour["electrical"], linewidth=0.8))
-        names = [*(label(mode) for mode in _MODES), "By the windows", label("electrical")]
-        share_legend(figure, handles, names, 4)
+        colour = colours(("electrical", *MODES))
+        legend = {label(mode): dot(colour[mode]) for mode in MODES}
+        legend["By the windows"] = {"color": INK}
+        legend[label("electrical")] = {"color": colour["electrical"], "linewidth": 0.8}
+        share_legend(page, legend, 4)
     return Drawn(_caption(frame), _alternative(frame), frame)
 
 
-def _times(axes: Axes, own: pd.DataFrame) -> None:
-    colour = colours(("electrical", *_MODES))
-    electrical = own[own["mode"] == "electrical"]
+def _times(axes: Axes, rows: DataFrame) -> None:
+    colour = colours(("electrical", *MODES))
+    electrical = rows[rows["mode"] == "electrical"]
     if len(electrical):
         axes.axhline(electrical["iteration_ms"].iloc[0], color=colour["electrical"], linewidth=0.8)
-    _pairs(axes, own, "iteration_ms", "predicted_iteration_ms")
+    _pairs(axes, rows, "iteration_ms", "predicted_iteration_ms")
     axes.set_ylabel("Iteration (ms)")
 
 
-def _stalls(axes: Axes, own: pd.DataFrame) -> None:
-    _pairs(axes, own, "all_stalls_ms", "all_predicted_stalls_ms")
+def _stalls(axes: Axes, rows: DataFrame) -> None:
+    _pairs(axes, rows, "all_stalls_ms", "all_predicted_stalls_ms")
     axes.set_ylabel("Stall (ms per iteration)")
 
 
-def _pairs(axes: Axes, own: pd.DataFrame, measured: str, predicted: str) -> None:
+def _pairs(axes: Axes, rows: DataFrame, measured: str, predicted: str) -> None:
     """Marks for what was measured, a line for the rule."""
-    colour = colours(("electrical", *_MODES))
-    for mode in _MODES:
-        mine = own[own["mode"] == mode].sort_values("reconfiguration_latency_ms")
+    colour = colours(("electrical", *MODES))
+    for mode in MODES:
+        mine = rows[rows["mode"] == mode].sort_values("reconfiguration_latency_ms")
         plain = mine[~mine["controller_restarted"]]
         again = mine[mine["controller_restarted"]]
         axes.plot(plain["reconfiguration_latency_ms"], plain[predicted], color=colour[mode])
@@ -119,13 +97,13 @@ def _pairs(axes: Axes, own: pd.DataFrame, measured: str, predicted: str) -> None
     axes.set_xlim(left=0)
 
 
-def _ratios(frame: pd.DataFrame) -> pd.DataFrame:
+def _ratios(frame: DataFrame) -> DataFrame:
     switched = frame[(frame["mode"] == "provisioned") & (frame["all_predicted_stalls_ms"] > 0)]
     switched = switched[~switched["controller_restarted"]]
     return switched.assign(ratio=switched["all_stalls_ms"] / switched["all_predicted_stalls_ms"])
 
 
-def _caption(frame: pd.DataFrame) -> str:
+def _caption(frame: DataFrame) -> str:
     ratios = _ratios(frame)["ratio"]
     words = "Iteration time and waiting for light of programs in plain torch on emulated rails."
     if len(ratios):
@@ -136,12 +114,12 @@ def _caption(frame: pd.DataFrame) -> str:
     return words
 
 
-def _alternative(frame: pd.DataFrame) -> str:
+def _alternative(frame: DataFrame) -> str:
     parts = []
-    for (program, mode), own in frame[frame["mode"] != "electrical"].groupby(
+    for (program, mode), rows in frame[frame["mode"] != "electrical"].groupby(
         ["program", "mode"], sort=False
     ):
-        last = own.sort_values("reconfiguration_latency_ms").iloc[-1]
+        last = rows.sort_values("reconfiguration_latency_ms").iloc[-1]
         time_ms, latency_ms = last["iteration_ms"], last["reconfiguration_latency_ms"]
         name = f"{label(str(program))}, {label(str(mode)).lower()}"
         parts.append(f"{name}: {quantity(time_ms)} ms per iteration at {quantity(latency_ms)} ms")
@@ -149,9 +127,17 @@ def _alternative(frame: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=LiveSwitchingSettings,
-    title="Plain torch on switched rails",
-    paper="opus",
-    inputs=(FigureInput("settings", "live.settings", columns=_COLUMNS),),
-    draw=draw,
+    LiveSwitchingSettings,
+    "Plain torch on switched rails",
+    "opus",
+    (
+        FigureInput(
+            "settings",
+            "live.settings",
+            "program mode reconfiguration_latency_ms controller_restarted ranks "
+            "iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms "
+            "fidelity",
+        ),
+    ),
+    draw,
 )

@@ -9,49 +9,52 @@ their median.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import LINE_POINTS, canvas, colours, quantity, share_legend
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries
+from railx.figures.tables import Tables
+from railx.figures.theme import LINE_POINTS, colours
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "LossCurvesSettings"]
 
-_COLUMNS = ("run", "mode", "iteration", "repeat", "rank", "loss", "fidelity")
 # Curves that coincide would hide each other: each is narrower than the one below it.
 _WIDTHS = (3.2, 2.0, 1.0)
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2)))
 #: At the start and at the end, the mean of so many steps is told.
-_TOLD = 5
+_MEAN_STEPS = 5
 
 
 @dataclass(frozen=True)
 class LossCurvesSettings(CanvasSettings):
     """Loss against step for several runs on the same batches."""
 
-    figure: Literal["loss_curves"]
-    """Which figure it is."""
+    figure: Literal["loss_curves"] = "loss_curves"
+    height_inches: Height = 5.8
 
-    runs: Annotated[dict[str, str], NotEmpty()]
+    runs: Annotated[dict[str, str], NotEmpty()] = field(
+        default_factory=lambda: {
+            "static_stdlib": "One degree for all",
+            "flexsp_stdlib": "Groups that adapt",
+            "pipeline_stdlib": "Elastic pipelines",
+        }
+    )
     """Training runs to show, in that order, and the words for each; the others are held
     against the first."""
 
 
-def draw(settings: LossCurvesSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The losses above, below their distance from those of the first run.
 
     Raises ValueError where a run is not there or has no step in common with the first.
     """
-    frame = read_frames(inputs, "iterations", _COLUMNS, "run", tuple(settings.runs))
+    frame = tables.read("iterations", "run", tuple(settings.runs))
     frame = frame[frame["mode"] == "electrical"]
     points = _points(frame, list(settings.runs))
     repeats = int(frame.groupby("run")["repeat"].nunique().min())
@@ -62,42 +65,35 @@ def draw(settings: LossCurvesSettings, inputs: FigureFiles, output: Path) -> Dra
         " to the last digit have no mark."
     )
     colour = dict(zip(settings.runs, colours(settings.runs).values(), strict=True))
-    with canvas(
-        settings,
-        output,
-        "One loss curve for every plan",
-        subtitle,
-        fidelity_line(frame["fidelity"]),
-    ) as figure:
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
+    with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
+        above, below = page.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
         for number, (run, words) in enumerate(settings.runs.items()):
-            own = points[points["run"] == run]
+            rows = points[points["run"] == run]
             look = number % len(_WIDTHS)
             above.plot(
-                own["step"],
-                own["loss"],
+                rows["step"],
+                rows["loss"],
                 color=colour[run],
                 linewidth=_WIDTHS[look] * LINE_POINTS,
                 linestyle=_DASHES[look],
                 label=words,
             )
             if number:
-                _distance(below, own, colour[run])
+                _distance(below, rows, colour[run])
         above.set_ylabel("Loss (nats)")
         below.set_ylabel("Difference / loss")
         below.set_xlabel("Step")
-        handles, words_shown = above.get_legend_handles_labels()
-        share_legend(figure, handles, words_shown, len(settings.runs))
+        share_legend(page, entries(above), len(settings.runs))
     return Drawn(_caption(points, settings), _alternative(points, settings), points)
 
 
-def _points(frame: pd.DataFrame, runs: list[str]) -> pd.DataFrame:
+def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     """A row per run and step: the median loss over repeats, and how far it is from that
     of the first run, relative to it.
     """
     missing = [run for run in runs if not (frame["run"] == run).any()]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"runs: {', '.join(missing)} has no iterations under electrical switching; allowed:"
             " runs that have some"
         )
@@ -109,7 +105,7 @@ def _points(frame: pd.DataFrame, runs: list[str]) -> pd.DataFrame:
     points["difference"] = (points["loss"] / points["iteration"].map(first) - 1).abs()
     apart = [run for run in runs if points[points["run"] == run]["difference"].isna().all()]
     if apart:
-        raise ValueError(
+        raise UserError(
             f"runs: {', '.join(apart)} has no step in common with {runs[0]}; allowed: runs of the"
             " same steps"
         )
@@ -118,11 +114,11 @@ def _points(frame: pd.DataFrame, runs: list[str]) -> pd.DataFrame:
     return points.reset_index(drop=True)
 
 
-def _distance(axes: Axes, own: pd.DataFrame, colour: str) -> None:
+def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
     """A mark at each step, on a logarithmic axis as soon as one differs."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    shown = own[own["difference"] > 0]
+    shown = rows[rows["difference"] > 0]
     axes.plot(shown["step"], shown["difference"], "o", color=colour, markersize=4)
     if len(shown):
         axes.set_yscale("log")
@@ -130,17 +126,17 @@ def _distance(axes: Axes, own: pd.DataFrame, colour: str) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _ends(points: pd.DataFrame) -> tuple[float, float]:
+def _ends(points: DataFrame) -> tuple[float, float]:
     """The mean loss of all runs over the first steps and over the last."""
     steps = sorted(set(points["step"]))
     first, last = (
         points[points["step"].isin(chosen)]["loss"].mean()
-        for chosen in (steps[:_TOLD], steps[-_TOLD:])
+        for chosen in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:])
     )
     return float(first), float(last)
 
 
-def _largest(points: pd.DataFrame, settings: LossCurvesSettings) -> str:
+def _largest(points: DataFrame, settings: LossCurvesSettings) -> str:
     others = list(settings.runs.items())[1:]
     return ", ".join(
         f"{words.lower()} {quantity(float(points[points['run'] == run]['difference'].max()))}"
@@ -148,14 +144,14 @@ def _largest(points: pd.DataFrame, settings: LossCurvesSettings) -> str:
     )
 
 
-def _caption(points: pd.DataFrame, settings: LossCurvesSettings) -> str:
+def _caption(points: DataFrame, settings: LossCurvesSettings) -> str:
     first, last = _ends(points)
     reference = next(iter(settings.runs.values()))
-    told = min(_TOLD, points["step"].nunique())
+    shown = min(_MEAN_STEPS, points["step"].nunique())
     text = (
         f"Loss of {len(settings.runs)} runs on the same batches over"
-        f" {points['step'].nunique()} steps: from {quantity(first)} (mean of the first {told}) to"
-        f" {quantity(last)} (mean of the last {told})."
+        f" {points['step'].nunique()} steps: from {quantity(first)} (mean of the first {shown}) to"
+        f" {quantity(last)} (mean of the last {shown})."
     )
     if len(settings.runs) > 1:
         text += (
@@ -165,7 +161,7 @@ def _caption(points: pd.DataFrame, settings: LossCurvesSettings) -> str:
     return text
 
 
-def _alternative(points: pd.DataFrame, settings: LossCurvesSettings) -> str:
+def _alternative(points: DataFrame, settings: LossCurvesSettings) -> str:
     first, last = _ends(points)
     return (
         f"Lines of the loss over the step for {', '.join(settings.runs.values())}, from"
@@ -176,9 +172,13 @@ def _alternative(points: pd.DataFrame, settings: LossCurvesSettings) -> str:
 
 
 FIGURE = Figure(
-    settings=LossCurvesSettings,
-    title="One loss curve for every plan",
-    paper="infinipipe",
-    inputs=(FigureInput("iterations", "training.iterations", columns=_COLUMNS),),
-    draw=draw,
+    LossCurvesSettings,
+    "One loss curve for every plan",
+    "infinipipe",
+    (
+        FigureInput(
+            "iterations", "training.iterations", "run mode iteration repeat rank loss fidelity"
+        ),
+    ),
+    draw,
 )

@@ -10,45 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import INK, PALETTE, canvas, label, lighter, quantity, share_legend
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import name_rows, patch, time_unit
+from railx.figures.tables import Tables, pick, records, stack
+from railx.figures.theme import INK, PALETTE, label, lighter
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import counted, fidelity_line, quantity
 from railx.settings import NonNegative
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "PipelineScheduleSettings"]
 
-_COLUMNS = (
-    "plan",
-    "iteration",
-    "pipeline",
-    "replica",
-    "schedule",
-    "stage",
-    "chunk",
-    "kind",
-    "start_ms",
-    "end_ms",
-    "fidelity",
-)
-_HUES = {"batched": PALETTE[0], "split": PALETTE[5], "hybrid": PALETTE[2], "unknown": PALETTE[0]}
+#: Kinds of chunks: words and hue.
 _KINDS = {
-    "batched": "whole sequences",
-    "split": "slice of a sequence",
-    "hybrid": "tail and whole sequences",
-    "unknown": "chunk",
+    "batched": ("whole sequences", PALETTE[0]),
+    "split": ("slice of a sequence", PALETTE[5]),
+    "hybrid": ("tail and whole sequences", PALETTE[2]),
+    "unknown": ("chunk", PALETTE[0]),
 }
-#: Passes and how much white each is mixed with.
-_PASSES = {"forward": 0.55, "backward": 0.0, "weight": 0.78}
-_PASS_WORDS = {"forward": "Forward", "backward": "Backward", "weight": "Weights"}
+#: Passes: words, and how much white their colour is mixed with.
+_PASSES = {"forward": ("Forward", 0.55), "backward": ("Backward", 0.0), "weight": ("Weights", 0.78)}
 _SCHEDULES = {
     "1f1b": "one forward, one backward (1F1B)",
     "gpipe": "all forward, then all backward (GPipe)",
@@ -56,7 +39,7 @@ _SCHEDULES = {
     "zero_bubble": "1F1B with weights' gradients put off (zero-bubble)",
     "explicit": "an order of the plan's own",
 }
-#: Widths of a digit of a number in a block, in points per point of its size.
+#: Width of a digit of a number in a block, in points per point of its size.
 _DIGIT = 0.64
 
 
@@ -64,223 +47,166 @@ _DIGIT = 0.64
 class PipelineScheduleSettings(CanvasSettings):
     """Gantt chart of one iteration of pipeline plans."""
 
-    figure: Literal["pipeline_schedule"]
-    """Which figure it is."""
+    figure: Literal["pipeline_schedule"] = "pipeline_schedule"
+    height_inches: Height = 5.4
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Plans to show, in that order; empty: all of this kind."""
 
-    iteration: Annotated[int, NonNegative()]
+    iteration: Annotated[int, NonNegative()] = 0
     """Iteration to show."""
 
-    label_blocks: bool
+    label_blocks: bool = True
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
 
     A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
     one lacks the iteration.
     """
-    import pandas as pd
-    from matplotlib.patches import Patch
-
-    frame = _with_kinds(read_frames(inputs, "schedule", _COLUMNS, "plan", settings.only), inputs)
+    frame = _with_kinds(tables.read("schedule", "plan", settings.only), tables)
     schedules = {
-        str(plan): _one_after_another(_iteration(own, settings.iteration, str(plan)))
-        for plan, own in frame.groupby("plan", sort=False)
+        str(plan): _in_sequence(pick(rows, "iteration", settings.iteration, str(plan), "schedule"))
+        for plan, rows in frame.groupby("plan", sort=False)
     }
+    drawn = stack(schedules.values())
     # Passes that take no time have an axis too.
-    spans = {name: float(frame["end_ms"].max()) or 1.0 for name, frame in schedules.items()}
+    spans = {name: float(rows["end_ms"].max()) or 1.0 for name, rows in schedules.items()}
     # Plans of unlike length have an axis of time each.
     alike = max(spans.values()) < 3 * min(spans.values())
-    footnote = fidelity_line(
-        (fidelity for frame in schedules.values() for fidelity in frame["fidelity"]),
-        "Numbers are chunks in forward order",
-    )
+    footnote = fidelity_line(drawn["fidelity"], "Numbers are chunks in forward order")
     named = list(dict.fromkeys(map(_schedule, schedules.values())))
-    ways = [
-        way for way in _PASSES if any((frame["kind"] == way).any() for frame in schedules.values())
-    ]
+    ways = [way for way in _PASSES if way in set(drawn["kind"])]
     subtitle = (
         f"Iteration {settings.iteration}{f', {named[0]}' if len(named) == 1 else ''}. Light:"
         f" forward. Dark: backward.{' Pale: weights.' if 'weight' in ways else ''} White: bubble."
         + ("" if alike else " Each plan has its own axis of time.")
     )
-    rows = [frame[["replica", "stage"]].drop_duplicates().shape[0] for frame in schedules.values()]
-    with canvas(settings, output, "Pipeline schedule", subtitle, footnote) as figure:
-        panels = figure.subplots(
-            len(schedules), 1, sharex=alike, squeeze=False, height_ratios=rows
-        )[:, 0]
-        for axes, (name, frame) in zip(panels, schedules.items(), strict=True):
+    heights = [len(_lanes(rows)) for rows in schedules.values()]
+    with canvas(subtitle, footnote) as page:
+        shape: dict[str, Any] = {"sharex": alike, "squeeze": False, "height_ratios": heights}
+        panels = page.subplots(len(schedules), 1, **shape)[:, 0]
+        for axes, (name, rows) in zip(panels, schedules.items(), strict=True):
             span = max(spans.values()) if alike else spans[name]
-            unit, divisor = ("s", 1000.0) if span >= 10_000 else ("ms", 1.0)
-            _gantt(axes, name, frame, unit, divisor, settings.width_inches * 72 / span)
+            unit, divisor = time_unit(span)
+            points = settings.width_inches * 72
+            _gantt(axes, rows, divisor, points / span)
+            _title(axes, name, rows, unit, divisor)
             if settings.label_blocks:
-                _number_blocks(axes, frame, span, divisor, settings)
+                digit = _DIGIT * settings.text_points / points * span
+                _number_blocks(axes, rows, digit, divisor)
             axes.set_xlim(0, span / divisor * 1.005)
             if not alike or axes is panels[-1]:
                 axes.set_xlabel(f"Predicted time ({unit})")
-        kinds = [
-            kind
-            for kind in _HUES
-            if any((frame["chunk_kind"] == kind).any() for frame in schedules.values())
-        ]
-        handles = [Patch(facecolor=_colour(str(kind), str(way))) for kind in kinds for way in ways]
-        names = [f"{_PASS_WORDS[way]}, {_KINDS[kind]}" for kind in kinds for way in ways]
-        share_legend(figure, handles, names, len(kinds))
-    return Drawn(
-        _caption(schedules),
-        _alternative(schedules),
-        pd.concat(schedules.values(), ignore_index=True),
-    )
+        kinds = [kind for kind in _KINDS if kind in set(drawn["chunk_kind"])]
+        legend = {
+            f"{_PASSES[way][0]}, {_KINDS[kind][0]}": patch(_colour(kind, way))
+            for kind in kinds
+            for way in ways
+        }
+        share_legend(page, legend, len(kinds))
+    return Drawn(_caption(schedules), _alternative(schedules), drawn)
 
 
-def _iteration(frame: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
-    rows = frame[frame["iteration"] == iteration]
-    if rows.empty:
-        known = ", ".join(map(str, sorted(set(frame["iteration"]))))
-        raise ValueError(
-            f"plan {plan}: iteration {iteration} is not in the schedule; allowed: {known}"
-        )
-    return rows
-
-
-def _with_kinds(rows: pd.DataFrame, inputs: FigureFiles) -> pd.DataFrame:
-    """The rows with the kind of their chunk.
-
-    Unchanged where no tables of the plans are given.
-    """
-    if not inputs.get("groups"):
+def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
+    """The rows with the kind of their chunk; ``unknown`` without the plans' tables."""
+    if "groups" not in tables:
         return rows.assign(chunk_kind="unknown")
     keys = ["plan", "iteration", "pipeline", "chunk"]
-    groups = read_frames(
-        inputs, "groups", ("plan", "iteration", "micro_batch", "group", "chunk_kind")
-    ).rename(columns={"micro_batch": "pipeline", "group": "chunk"})
+    groups = tables.read("groups").rename(columns={"micro_batch": "pipeline", "group": "chunk"})
     kinds = groups[[*keys, "chunk_kind"]].drop_duplicates(keys)
     joined = rows.merge(kinds, on=keys, how="left")
     return joined.assign(chunk_kind=joined["chunk_kind"].fillna("unknown"))
 
 
-def _one_after_another(rows: pd.DataFrame) -> pd.DataFrame:
+def _in_sequence(rows: DataFrame) -> DataFrame:
     """The pipelines of a replica one after another.
 
     Also where the table counts the time of each from its own start.
     """
-    import pandas as pd
-
     parts = []
     for _, replica in rows.groupby("replica"):
         end = 0.0
         for _, pipeline in replica.groupby("pipeline", sort=True):
-            shift = (
-                end - pipeline["start_ms"].min() if pipeline["start_ms"].min() < end - 1e-6 else 0.0
-            )
-            moved = pipeline.assign(
-                start_ms=pipeline["start_ms"] + shift, end_ms=pipeline["end_ms"] + shift
-            )
-            end = moved["end_ms"].max()
-            parts.append(moved)
-    return pd.concat(parts, ignore_index=True)
+            start = pipeline["start_ms"].min()
+            shift = end - start if start < end - 1e-6 else 0.0
+            times = {name: pipeline[name] + shift for name in ("start_ms", "end_ms")}
+            parts.append(pipeline.assign(**times))
+            end = parts[-1]["end_ms"].max()
+    return stack(parts)
 
 
-def _gantt(
-    axes: Axes, name: str, frame: pd.DataFrame, unit: str, divisor: float, points_per_ms: float
-) -> None:
-    place = _lanes(frame)
-    lanes = list(place)
+def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -> None:
+    lanes = _lanes(frame)
     # A white edge takes nothing that would be seen from the narrowest blocks.
     narrow = float((frame["end_ms"] - frame["start_ms"]).quantile(0.1))
     edge = min(0.7, 0.1 * narrow * points_per_ms)
     for (kind, way), rows in frame.groupby(["chunk_kind", "kind"]):
-        y = [place[lane] for lane in zip(rows["replica"], rows["stage"], strict=True)]
+        y = [lanes[lane] for lane in zip(rows["replica"], rows["stage"], strict=True)]
         width = (rows["end_ms"] - rows["start_ms"]) / divisor
-        axes.barh(
-            y,
-            width,
-            left=rows["start_ms"] / divisor,
-            height=0.78,
-            color=_colour(str(kind), str(way)),
-            edgecolor="white",
-            linewidth=edge,
-        )
+        style: dict[str, Any] = {"color": _colour(str(kind), str(way)), "edgecolor": "white"}
+        axes.barh(y, width, left=rows["start_ms"] / divisor, height=0.78, linewidth=edge, **style)
     several = len({replica for replica, _ in lanes}) > 1
-    axes.set_yticks(
-        range(len(lanes)),
-        [f"Replica {r}, stage {s}" if several else f"Stage {s}" for r, s in lanes],
-    )
-    axes.set_ylim(len(lanes) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-    total = frame["end_ms"].max()
-    bubble = 100 * _bubble(frame)
-    chunks = frame[["pipeline", "chunk"]].drop_duplicates().shape[0]
-    axes.set_title(
-        f"{label(name)}: {quantity(total / divisor)} {unit}, {chunks} chunks, bubble"
-        f" {quantity(bubble)} %"
-    )
+    name_rows(axes, [f"Replica {r}, stage {s}" if several else f"Stage {s}" for r, s in lanes])
 
 
-def _lanes(frame: pd.DataFrame) -> dict[tuple[int, int], int]:
+def _title(axes: Axes, name: str, frame: DataFrame, unit: str, divisor: float) -> None:
+    total = quantity(frame["end_ms"].max() / divisor)
+    chunks = len(frame[["pipeline", "chunk"]].drop_duplicates())
+    bubble = quantity(100 * _bubble(frame))
+    axes.set_title(f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %")
+
+
+def _lanes(frame: DataFrame) -> dict[tuple[int, int], int]:
     """The row of every stage of every replica."""
     lanes = sorted(set(zip(frame["replica"], frame["stage"], strict=True)))
     return {lane: i for i, lane in enumerate(lanes)}
 
 
-def _number_blocks(
-    axes: Axes,
-    frame: pd.DataFrame,
-    span: float,
-    divisor: float,
-    settings: PipelineScheduleSettings,
-) -> None:
+def _number_blocks(axes: Axes, frame: DataFrame, digit_ms: float, divisor: float) -> None:
     """The number of its chunk in every block that is wide enough for it."""
-    place = _lanes(frame)
-    digit = _DIGIT * settings.text_points / (72 * settings.width_inches) * span
-    for row in frame.to_dict("records"):
-        if row["end_ms"] - row["start_ms"] < (len(str(row["chunk"])) + 0.6) * digit:
-            continue
-        axes.text(
-            (row["start_ms"] + row["end_ms"]) / 2 / divisor,
-            place[row["replica"], row["stage"]],
-            str(row["chunk"]),
-            ha="center",
-            va="center",
-            color="white" if row["kind"] == "backward" else INK,
-            clip_on=True,
-        )
+    lanes = _lanes(frame)
+    for row in records(frame):
+        text = str(row["chunk"])
+        if row["end_ms"] - row["start_ms"] >= (len(text) + 0.6) * digit_ms:
+            middle = (row["start_ms"] + row["end_ms"]) / 2 / divisor
+            colour = "white" if row["kind"] == "backward" else INK
+            style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
+            axes.text(middle, lanes[row["replica"], row["stage"]], text, color=colour, **style)
 
 
 def _colour(kind: str, way: str) -> tuple[float, float, float]:
-    return lighter(_HUES[kind], _PASSES[way])
+    return lighter(_KINDS[kind][1], _PASSES[way][1])
 
 
-def _schedule(frame: pd.DataFrame) -> str:
+def _schedule(frame: DataFrame) -> str:
     """The schedules of a plan in words; InfiniPipe's where the table names none."""
     names = list(dict.fromkeys(frame["schedule"].fillna("1f1b")))
     return " and ".join(_SCHEDULES[str(name)] for name in names)
 
 
-def _bubble(frame: pd.DataFrame) -> float:
+def _bubble(frame: DataFrame) -> float:
     """The share of the stages' time in which they have nothing to run."""
-    lanes = frame[["replica", "stage"]].drop_duplicates().shape[0]
     busy = float((frame["end_ms"] - frame["start_ms"]).sum())
-    whole = float(frame["end_ms"].max()) * lanes
-    return 1 - busy / whole if whole else 0.0
+    total = float(frame["end_ms"].max()) * len(_lanes(frame))
+    return 1 - busy / total if total else 0.0
 
 
-def _facts(name: str, frame: pd.DataFrame) -> str:
+def _facts(name: str, frame: DataFrame) -> str:
     chunks = frame.drop_duplicates(["replica", "pipeline", "chunk"])["chunk_kind"].value_counts()
-    kinds = ", ".join(f"{int(chunks[kind])} {_KINDS[kind]}" for kind in _HUES if kind in chunks)
-    pipelines = frame["pipeline"].nunique()
+    kinds = ", ".join(
+        f"{int(chunks[kind])} {words}" for kind, (words, _) in _KINDS.items() if kind in chunks
+    )
     return (
         f"{label(name)} {quantity(float(frame['end_ms'].max()) / 1e3)} s on"
-        f" {frame['stage'].nunique()} stages, {pipelines} pipeline{'s' if pipelines > 1 else ''} of"
+        f" {frame['stage'].nunique()} stages, {counted(frame['pipeline'].nunique(), 'pipeline')} of"
         f" chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"
     )
 
 
-def _caption(schedules: Mapping[str, pd.DataFrame]) -> str:
+def _caption(schedules: Mapping[str, DataFrame]) -> str:
     facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
     put_off = any((frame["kind"] == "weight").any() for frame in schedules.values())
     pale = ", a pale one the gradients of its weights, which were put off" if put_off else ""
@@ -293,18 +219,29 @@ def _caption(schedules: Mapping[str, pd.DataFrame]) -> str:
     )
 
 
-def _alternative(schedules: Mapping[str, pd.DataFrame]) -> str:
+def _alternative(schedules: Mapping[str, DataFrame]) -> str:
     facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
     return f"Gantt charts, a row per pipeline stage and a block per pass of a chunk: {facts}."
 
 
 FIGURE = Figure(
-    settings=PipelineScheduleSettings,
-    title="Pipeline schedule",
-    paper="infinipipe",
-    inputs=(
-        FigureInput("schedule", "plan.schedule", columns=_COLUMNS, plan_kind="pipeline"),
-        FigureInput("groups", "plan.groups", required=False, plan_kind="pipeline"),
+    PipelineScheduleSettings,
+    "Pipeline schedule",
+    "infinipipe",
+    (
+        FigureInput(
+            "schedule",
+            "plan.schedule",
+            "plan iteration pipeline replica schedule stage chunk kind start_ms end_ms fidelity",
+            plan_kind="pipeline",
+        ),
+        FigureInput(
+            "groups",
+            "plan.groups",
+            "plan iteration micro_batch group chunk_kind",
+            required=False,
+            plan_kind="pipeline",
+        ),
     ),
-    draw=draw,
+    draw,
 )

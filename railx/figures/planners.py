@@ -1,71 +1,75 @@
 """Predicted time of an iteration under each planner, a panel for each corpus.
 
 A bar is the mean over the batches of a plan, beside it what it is of the reference's.
-Where FlexSP publishes a bar of the same system, it is a hollow diamond. That the other
-planners stand beside one another is ours: no paper compares them.
+Where FlexSP publishes a bar of the same system, it is a hollow diamond. No paper
+compares the other planners; the comparison is ours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    GREY,
-    PALETTE,
-    PUBLISHED,
-    canvas,
-    label,
-    lighter,
-    published_handle,
-    published_marks,
-    quantity,
-    share_legend,
-)
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.comparisons import iteration_seconds
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import at_edge, name_rows, patch, published_marks
+from railx.figures.tables import Tables, records, to_frame
+from railx.figures.theme import GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import NotEmpty, SettingsError
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "PlannersSettings"]
 
-_GROUPS = ("plan", "corpus", "iteration", "micro_batch", "predicted_ms", "fidelity")
-_SECONDS = ("model", "context", "corpus", "system", "seconds_per_iteration")
-_SYNTHETIC = "_like"
-_BAR = 0.66
 #: The planner of this project.
 _OURS = "flexsp"
+_NOTE = "No paper compares these planners; the comparison is ours"
 
 
 @dataclass(frozen=True)
 class PlannersSettings(CanvasSettings):
     """Predicted time of an iteration by planner and corpus."""
 
-    figure: Literal["planners"]
-    """Which figure it is."""
+    figure: Literal["planners"] = "planners"
+    height_inches: Height = 6
 
-    planners: Annotated[dict[str, str], NotEmpty()]
+    planners: Annotated[dict[str, str], NotEmpty()] = field(
+        default_factory=lambda: {
+            "static": "One degree",
+            "static_per_batch": "Best degree of each batch",
+            "megatron": "Megatron-LM, best TP and CP",
+            "wlb": "WLB-LLM packing",
+            "dynamic_cp": "Megatron dynamic CP",
+            "byte_scale": "ByteScale, balanced",
+            "any_degree": "Any degree, greedy",
+            "flexsp_milp": "FlexSP's, as published",
+            "flexsp": "Groups that adapt",
+        }
+    )
     """Beginnings of plan names, and the words for each: a bar is the plan that is
     called by one of them, _ and the corpus; those that the experiment lacks are left
     out."""
 
-    reference: Annotated[str, NotEmpty()]
+    reference: Annotated[str, NotEmpty()] = "static_per_batch"
     """Planner that the others are compared with, one of ``planners``."""
 
-    published: dict[str, str]
+    published: dict[str, str] = field(
+        default_factory=lambda: {
+            "static": "deepspeed",
+            "static_per_batch": "flexsp_batch_ada",
+            "megatron": "megatron",
+            "flexsp_milp": "flexsp",
+            "flexsp": "flexsp",
+        }
+    )
     """Published system of a planner, as the published table names it."""
 
-    model: Annotated[str, NotEmpty()]
+    model: Annotated[str, NotEmpty()] = "7b"
     """Model of the plans, as the published table names it."""
 
-    context: Annotated[str, NotEmpty()]
+    context: Annotated[str, NotEmpty()] = "192k"
     """Longest context of the plans, as the published table names it."""
 
     def __post_init__(self) -> None:
@@ -77,11 +81,9 @@ class PlannersSettings(CanvasSettings):
                 )
 
 
-def draw(settings: PlannersSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel per corpus, a bar per planner."""
-    from matplotlib.patches import Patch
-
-    bars = _bars(settings, inputs)
+    bars = _bars(settings, tables)
     corpora = list(dict.fromkeys(bars["corpus"]))
     planners = [name for name in settings.planners if name in set(bars["planner"])]
     reference = settings.planners[settings.reference]
@@ -90,72 +92,55 @@ def draw(settings: PlannersSettings, inputs: FigureFiles, output: Path) -> Drawn
         " the same batches for all; Megatron-LM's own communication is derived from it. Hollow"
         " diamonds: read off FlexSP's bars, whose lengths are other ones where ours are synthetic."
     )
-    with canvas(
-        settings,
-        output,
-        "Planners for sequences of varying length",
-        subtitle,
-        fidelity_line(bars["fidelity"], _NOTE),
-    ) as figure:
-        panels = figure.subplots(1, len(corpora), sharey=True, squeeze=False)[0]
+    with canvas(subtitle, fidelity_line(bars["fidelity"], _NOTE)) as page:
+        panels = page.subplots(1, len(corpora), sharey=True, squeeze=False)[0]
         for axes, corpus in zip(panels, corpora, strict=True):
             _panel(axes, bars[bars["corpus"] == corpus], planners, settings)
             axes.set_title(label(corpus))
-        handles: list[Any] = [Patch(**_fill("", settings))]
-        texts = ["Ours: plans of baselines"]
+        legend: dict[str, Any] = {"Ours: plans of baselines": patch(**_fill("", settings))}
         if _OURS in planners:
-            handles.append(Patch(**_fill(_OURS, settings)))
-            texts.append(f"Ours: {settings.planners[_OURS].lower()}")
+            legend[f"Ours: {settings.planners[_OURS].lower()}"] = patch(**_fill(_OURS, settings))
         if settings.reference in planners:
-            handles.append(Patch(**_fill(settings.reference, settings)))
-            texts.append("Ours: the reference")
+            legend["Ours: the reference"] = patch(**_fill(settings.reference, settings))
         if bars["published_seconds"].notna().any():
-            handles.append(published_handle())
-            texts.append(f"{PUBLISHED.capitalize()} (FlexSP)")
-        share_legend(figure, handles, texts, 4)
+            legend[f"{PUBLISHED.capitalize()} (FlexSP)"] = PUBLISHED_MARK
+        share_legend(page, legend, 4)
     return Drawn(_caption(settings, bars), _alternative(settings, bars), bars)
 
 
-_NOTE = "No paper compares these planners; the comparison is ours"
-
-
-def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
+def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
     """A row per planner and corpus: seconds, share of the reference, published."""
-    import pandas as pd
-
-    groups = read_frames(inputs, "groups", _GROUPS)
-    published = published_frame(inputs, "seconds", _SECONDS)
-    own = published[
-        (published["model"] == settings.model) & (published["context"] == settings.context)
-    ]
-    seconds = {
-        (str(row["corpus"]), str(row["system"])): float(row["seconds_per_iteration"])
-        for row in own.to_dict("records")
-    }
+    published = tables.read("seconds").query(
+        "model == @settings.model and context == @settings.context"
+    )
+    seconds = published.set_index(["corpus", "system"])["seconds_per_iteration"].to_dict()
     rows = []
-    for corpus, plans in groups.groupby("corpus", sort=False):
+    for corpus, plans in tables.read("groups").groupby("corpus", sort=False):
+        by_plan = dict(iter(plans.groupby("plan")))
         for planner in settings.planners:
-            chosen = plans[plans["plan"] == f"{planner}_{corpus}"]
-            if chosen.empty:
+            # Lengths that are made for this project have the published ones' name.
+            lengths = str(corpus).removesuffix("_like")
+            plan = f"{planner}_{settings.model}_{settings.context}_{lengths}"
+            groups = by_plan.get(plan)
+            if groups is None:
                 continue
-            slowest = chosen.groupby(["iteration", "micro_batch"])["predicted_ms"].max()
-            key = (str(corpus).removesuffix(_SYNTHETIC), settings.published.get(planner, ""))
+            key = (lengths, settings.published.get(planner, ""))
             rows.append(
                 {
                     "corpus": str(corpus),
                     "planner": planner,
-                    "plan": str(chosen["plan"].iloc[0]),
-                    "seconds": float(slowest.groupby("iteration").sum().mean()) / 1e3,
+                    "plan": plan,
+                    "seconds": iteration_seconds(groups),
                     "published_seconds": seconds.get(key),
-                    "fidelity": str(chosen["fidelity"].iloc[0]),
+                    "fidelity": str(groups["fidelity"].iloc[0]),
                 }
             )
     if not rows:
-        raise ValueError(
+        raise UserError(
             f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
-            " this experiment, each with its corpus"
+            " this experiment, each with its model, context and corpus"
         )
-    bars = pd.DataFrame(rows).astype({"published_seconds": float})
+    bars = to_frame(rows).astype({"published_seconds": float})
     base = bars[bars["planner"] == settings.reference].set_index("corpus")["seconds"]
     if len(base):
         # Without the reference a corpus is planned for something else.
@@ -171,53 +156,42 @@ def _fill(planner: str, settings: PlannersSettings) -> dict[str, Any]:
     return {"facecolor": lighter(colour, 0.2), "linewidth": 0}
 
 
-def _panel(axes: Axes, bars: pd.DataFrame, planners: list[str], settings: PlannersSettings) -> None:
+def _panel(axes: Axes, bars: DataFrame, planners: list[str], settings: PlannersSettings) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    most = float(bars[["seconds", "published_seconds"]].max().max())
-    for row in bars.to_dict("records"):
-        place = planners.index(row["planner"])
-        axes.barh(place, row["seconds"], _BAR, **_fill(row["planner"], settings))
+    places = [planners.index(name) for name in bars["planner"]]
+    for position, row in zip(places, records(bars), strict=True):
+        axes.barh(position, row["seconds"], 0.66, **_fill(row["planner"], settings))
         share = row["of_reference"]
-        axes.annotate(
-            quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else ""),
-            (1, place),
-            (-6, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-        )
-    marked = bars.dropna(subset=["published_seconds"])
-    places = [planners.index(name) for name in marked["planner"]]
-    published_marks(axes, marked["published_seconds"], places)
-    axes.set_yticks(range(len(planners)), [settings.planners[name] for name in planners])
-    axes.set_ylim(len(planners) - 0.5, -0.5)
-    axes.set_xlim(0, 2.1 * most)
+        text = quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else "")
+        at_edge(axes, text, position)
+    marked = bars["published_seconds"].notna().to_numpy()
+    at = [position for position, mark in zip(places, marked, strict=True) if mark]
+    published_marks(axes, bars["published_seconds"][marked], at)
+    name_rows(axes, [settings.planners[name] for name in planners])
+    axes.set_xlim(0, 2.1 * float(bars[["seconds", "published_seconds"]].max().max()))
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.set_xlabel("Seconds an iteration")
-    axes.grid(visible=False, axis="y")
 
 
-def _caption(settings: PlannersSettings, bars: pd.DataFrame) -> str:
+def _caption(settings: PlannersSettings, bars: DataFrame) -> str:
     parts = []
-    for corpus, own in bars.groupby("corpus", sort=False):
-        rows = own.sort_values("seconds").to_dict("records")
-        best, worst = rows[0], rows[-1]
+    words = settings.planners
+    for corpus, rows in bars.groupby("corpus", sort=False):
+        ends = rows.sort_values("seconds")
+        best, worst = ends.iloc[0], ends.iloc[-1]
         parts.append(
-            f"{label(str(corpus))}: from {quantity(best['seconds'])} s"
-            f" ({settings.planners[best['planner']]}) to {quantity(worst['seconds'])} s"
-            f" ({settings.planners[worst['planner']]})"
+            f"{label(str(corpus))}: from {quantity(best['seconds'])} s ({words[best['planner']]})"
+            f" to {quantity(worst['seconds'])} s ({words[worst['planner']]})"
         )
     sentences = [f"Predicted seconds of an iteration. {'; '.join(parts)}."]
-    both = bars.dropna(subset=["published_seconds"])
-    if len(both):
-        words = [
-            f"{settings.planners[row['planner']]} on {label(row['corpus'])}"
-            f" {quantity(row['seconds'])} for {quantity(row['published_seconds'])}"
-            for row in both.to_dict("records")
-        ]
-        sentences.append(f"Beside FlexSP's bars: {'; '.join(words)}.")
+    both = [
+        f"{words[row['planner']]} on {label(row['corpus'])} {quantity(row['seconds'])} for"
+        f" {quantity(row['published_seconds'])}"
+        for row in records(bars.dropna(subset=["published_seconds"]))
+    ]
+    if both:
+        sentences.append(f"Beside FlexSP's bars: {'; '.join(both)}.")
     sentences.append(
         "All come from the cost model with FlexSP's constants, not from a machine. Baselines are"
         " our implementations of published rules; runtimes that do not wait between micro-batches"
@@ -226,25 +200,33 @@ def _caption(settings: PlannersSettings, bars: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def _alternative(settings: PlannersSettings, bars: pd.DataFrame) -> str:
-    parts = [
-        f"{label(str(corpus))}: "
-        + ", ".join(
+def _alternative(settings: PlannersSettings, bars: DataFrame) -> str:
+    parts = []
+    for corpus, rows in bars.groupby("corpus", sort=False):
+        texts = [
             f"{settings.planners[row['planner']]} {quantity(row['seconds'])}"
-            for row in own.to_dict("records")
-        )
-        for corpus, own in bars.groupby("corpus", sort=False)
-    ]
+            for row in records(rows)
+        ]
+        parts.append(f"{label(str(corpus))}: {', '.join(texts)}")
     return f"Bars of predicted seconds of an iteration by planner. {'; '.join(parts)}."
 
 
 FIGURE = Figure(
-    settings=PlannersSettings,
-    title="Planners for sequences of varying length",
-    paper="flexsp",
-    inputs=(
-        FigureInput("groups", "plan.groups", columns=_GROUPS, plan_kind="sequence_parallel"),
-        FigureInput("seconds", published="flexsp_iteration_seconds.csv", columns=_SECONDS),
+    PlannersSettings,
+    "Planners for sequences of varying length",
+    "flexsp",
+    (
+        FigureInput(
+            "groups",
+            "plan.groups",
+            "plan corpus iteration micro_batch predicted_ms fidelity",
+            plan_kind="sequence_parallel",
+        ),
+        FigureInput(
+            "seconds",
+            columns="model context corpus system seconds_per_iteration",
+            published="flexsp_iteration_seconds.csv",
+        ),
     ),
-    draw=draw,
+    draw,
 )

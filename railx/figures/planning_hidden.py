@@ -8,25 +8,18 @@ waited, a dot for each repeat.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import INK, PALETTE, canvas, label, quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.errors import UserError
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside
+from railx.figures.tables import Tables
+from railx.figures.theme import INK, PALETTE, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "PlanningHiddenSettings"]
 
-_COLUMNS = (
-    *("run", "plan", "mode", "reconfiguration_latency_ms", "iteration", "repeat", "rank"),
-    *("iteration_ms", "planning_ms", "planning_wait_ms", "disturbed", "fidelity"),
-)
 _TIMES = {
     "iteration_ms": ("Training step", PALETTE[0]),
     "planning_ms": ("Planning of its batch", PALETTE[2]),
@@ -38,19 +31,19 @@ _TIMES = {
 class PlanningHiddenSettings(CanvasSettings):
     """Planning that training hides."""
 
-    figure: Literal["planning_hidden"]
-    """Which figure it is."""
+    figure: Literal["planning_hidden"] = "planning_hidden"
+    height_inches: Height = 3.4
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Training runs to show, in that order; empty: all that plan while training."""
 
 
-def draw(settings: PlanningHiddenSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of bars and one of shares, a place for each run.
 
     ValueError where no run plans while it trains.
     """
-    frame = read_frames(inputs, "iterations", _COLUMNS, "run", settings.only)
+    frame = tables.read("iterations", "run", settings.only)
     rows = _per_repeat(frame)
     fidelity = fidelity_line(
         rows["fidelity"], "Means over the steps of a repeat; the slowest rank counts"
@@ -59,26 +52,26 @@ def draw(settings: PlanningHiddenSettings, inputs: FigureFiles, output: Path) ->
         "A process beside the ranks plans the next batch while this one is trained. Hidden is"
         " planning for which no rank waits. Bars: means of the repeats."
     )
-    with canvas(settings, output, "Planning hidden by training", subtitle, fidelity) as figure:
-        upper, lower = figure.subplots(1, 2, width_ratios=(3, 2))
+    with canvas(subtitle, fidelity) as page:
+        upper, lower = page.subplots(1, 2, width_ratios=(3, 2))
         _times(upper, rows)
         _shares(lower, rows)
     return Drawn(_caption(rows), _alternative(rows), rows)
 
 
-def _per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
+def _per_repeat(frame: DataFrame) -> DataFrame:
     """A row for each run and repeat, with electrical switching.
 
     Repeats that were disturbed count where all were.
     """
-    own = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
-    if own.empty:
-        raise ValueError(
+    part = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
+    if part.empty:
+        raise UserError(
             "iterations: no run plans while it trains; allowed: a run with training.planning:"
             " while_training"
         )
-    calm = own.groupby("run")["disturbed"].transform("all") | ~own["disturbed"].astype(bool)
-    steps = own[calm].groupby(["run", "plan", "repeat", "iteration", "fidelity"], sort=False)
+    calm = part.groupby("run")["disturbed"].transform("all") | ~part["disturbed"].astype(bool)
+    steps = part[calm].groupby(["run", "plan", "repeat", "iteration", "fidelity"], sort=False)
     slowest = steps[list(_TIMES)].max().reset_index()
     repeats = slowest.groupby(["run", "plan", "repeat", "fidelity"], sort=False)
     rows = repeats[list(_TIMES)].mean().reset_index()
@@ -86,21 +79,21 @@ def _per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(hidden_share=shares.clip(lower=0))
 
 
-def _runs(rows: pd.DataFrame) -> list[str]:
+def _runs(rows: DataFrame) -> list[str]:
     return list(dict.fromkeys(rows["run"]))
 
 
-def _times(axes: Axes, rows: pd.DataFrame) -> None:
+def _times(axes: Axes, rows: DataFrame) -> None:
     runs = _runs(rows)
     means = rows.groupby("run")[list(_TIMES)].mean()
     height = 0.8 / len(_TIMES)
-    for place, (column, (name, colour)) in enumerate(_TIMES.items()):
-        at = [index + (place - 1) * height for index in range(len(runs))]
+    for position, (column, (name, colour)) in enumerate(_TIMES.items()):
+        at = [index + (position - 1) * height for index in range(len(runs))]
         values = [float(means[column][run]) for run in runs]
         axes.barh(at, values, 0.92 * height, color=colour)
         for y, value in zip(at, values, strict=True):
             text = f"{name}: {quantity(value)}"
-            axes.annotate(text, (value, y), (4, 0), textcoords="offset points", va="center")
+            beside(axes, text, value, y, 4)
     axes.set_xlim(0, 1.6 * float(means.to_numpy().max()))
     axes.set_xlabel("Time of a step (ms)")
     axes.set_yticks(range(len(runs)), [label(run) for run in runs])
@@ -108,19 +101,13 @@ def _times(axes: Axes, rows: pd.DataFrame) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _shares(axes: Axes, rows: pd.DataFrame) -> None:
+def _shares(axes: Axes, rows: DataFrame) -> None:
     runs = _runs(rows)
-    for place, run in enumerate(runs):
+    for position, run in enumerate(runs):
         shares = 100 * rows.loc[rows["run"] == run, "hidden_share"]
-        axes.barh(place, shares.mean(), 0.5, color=PALETTE[2])
-        axes.plot(shares, [place] * len(shares), "o", color=INK, markersize=3.5)
-        axes.annotate(
-            f"{quantity(float(shares.mean()))} %",
-            (float(shares.max()), place),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        axes.barh(position, shares.mean(), 0.5, color=PALETTE[2])
+        axes.plot(shares, [position] * len(shares), "o", color=INK, markersize=3.5)
+        beside(axes, f"{quantity(float(shares.mean()))} %", float(shares.max()), position, 6)
     axes.set_xlim(0, 125)
     axes.set_xticks(range(0, 101, 25))
     axes.set_xlabel("Planning that is hidden (%)")
@@ -129,19 +116,19 @@ def _shares(axes: Axes, rows: pd.DataFrame) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _facts(rows: pd.DataFrame) -> str:
+def _facts(rows: DataFrame) -> str:
     parts = []
     for run in _runs(rows):
-        own = rows[rows["run"] == run].mean(numeric_only=True)
+        part = rows[rows["run"] == run].mean(numeric_only=True)
         parts.append(
-            f"{label(run)}, {quantity(100 * own['hidden_share'])} % of"
-            f" {quantity(own['planning_ms'])} ms hidden behind steps of"
-            f" {quantity(own['iteration_ms'])} ms"
+            f"{label(run)}, {quantity(100 * part['hidden_share'])} % of"
+            f" {quantity(part['planning_ms'])} ms hidden behind steps of"
+            f" {quantity(part['iteration_ms'])} ms"
         )
     return "; ".join(parts)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def _caption(rows: DataFrame) -> str:
     repeats = int(rows.groupby("run").size().min())
     return (
         f"Planning of a batch beside the training of the one before: {_facts(rows)}. Means of"
@@ -151,7 +138,7 @@ def _caption(rows: pd.DataFrame) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     return (
         "Bars of the time of a training step, of planning its batch and of the wait for the plan,"
         f" beside the share of planning that is hidden: {_facts(rows)}."
@@ -159,9 +146,16 @@ def _alternative(rows: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=PlanningHiddenSettings,
-    title="Planning hidden by training",
-    paper="flexsp",
-    inputs=(FigureInput("iterations", "training.iterations", columns=_COLUMNS),),
-    draw=draw,
+    PlanningHiddenSettings,
+    "Planning hidden by training",
+    "flexsp",
+    (
+        FigureInput(
+            "iterations",
+            "training.iterations",
+            "run plan mode reconfiguration_latency_ms iteration repeat rank iteration_ms "
+            "planning_ms planning_wait_ms disturbed fidelity",
+        ),
+    ),
+    draw,
 )

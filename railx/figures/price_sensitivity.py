@@ -8,80 +8,54 @@ Cells in which the ratio is below the abstract's limit are outlined.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    INK,
-    PALETTE,
-    PUBLISHED,
-    canvas,
-    label,
-    lighter,
-    quantity,
-    text_colour,
-)
-from railx.figures.words import sentence, spoken
+from railx.errors import UserError
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables
+from railx.figures.theme import INK, PALETTE, PUBLISHED, label, lighter, text_colour
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity, sentence, spoken
 from railx.settings import Fraction, NotEmpty
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
 __all__ = ["FIGURE", "PriceSensitivitySettings"]
-
-
-_PRICES = ("transceiver_usd", "ocs_port_usd", "electrical_switch_port_usd")
-_COLUMNS = (
-    "view",
-    "reference",
-    "all_to_all",
-    *_PRICES,
-    "injection_cost_ratio",
-    "all_to_all_cost_ratio",
-    "fidelity",
-)
 
 
 @dataclass(frozen=True)
 class PriceSensitivitySettings(CanvasSettings):
     """Cost per bandwidth relative to a reference over a grid of price ratios."""
 
-    figure: Literal["price_sensitivity"]
-    """Which figure it is."""
+    figure: Literal["price_sensitivity"] = "price_sensitivity"
+    height_inches: Height = 4.4
 
-    reference: Annotated[str, NotEmpty()]
+    reference: Annotated[str, NotEmpty()] = "fat_tree_full"
     """Topology that the cost is relative to."""
 
-    all_to_all: Annotated[str, NotEmpty()]
+    all_to_all: Annotated[str, NotEmpty()] = "ideal"
     """All-to-all bandwidth of the rows: ``ideal`` or ``published_routing``."""
 
-    published_per_injection: Annotated[float, Fraction()]
+    published_per_injection: Annotated[float, Fraction()] = 0.1
     """Published limit of the cost per injection bandwidth, as a share of the
     reference's."""
 
-    published_per_all_to_all: Annotated[float, Fraction()]
+    published_per_all_to_all: Annotated[float, Fraction()] = 0.5
     """Published limit of the cost per all-to-all bandwidth, as a share of the
     reference's."""
 
 
-def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Two heat maps from the rows of view ``ratio``.
 
     Raises ValueError when none has the reference and all-to-all bandwidth.
     """
-    table = read_frames(inputs, "sensitivity", _COLUMNS)
+    table = tables.read("sensitivity")
     rows = table[
         (table["view"] == "ratio")
         & (table["reference"] == settings.reference)
         & (table["all_to_all"] == settings.all_to_all)
     ]
     if rows.empty:
-        known = ", ".join(
+        allowed = ", ".join(
             sorted(
                 {
                     f"{r} with {a}"
@@ -89,22 +63,16 @@ def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) 
                 }
             )
         )
-        raise ValueError(
+        raise UserError(
             f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
-            f" allowed: {known}"
+            f" allowed: {allowed}"
         )
     subtitle = (
         f"Share of {label(settings.reference).lower()} (%), all-to-all bandwidth:"
         f" {label(settings.all_to_all).lower()}. Outlined: below the limit in the paper's abstract."
     )
-    with canvas(
-        settings,
-        output,
-        "For which prices the cost claims hold",
-        subtitle,
-        fidelity_line(rows["fidelity"]),
-    ) as figure:
-        left, right = figure.subplots(1, 2, sharey=True)
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        left, right = page.subplots(1, 2, sharey=True)
         _grid(left, rows, "injection_cost_ratio", settings.published_per_injection)
         _grid(right, rows, "all_to_all_cost_ratio", settings.published_per_all_to_all)
         left.set_title(
@@ -118,7 +86,7 @@ def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) 
     return Drawn(_caption(rows, settings), _alternative(rows), _data(rows))
 
 
-def _data(rows: pd.DataFrame) -> pd.DataFrame:
+def _data(rows: DataFrame) -> DataFrame:
     return rows.assign(
         ocs_port_over_transceiver=(rows["ocs_port_usd"] / rows["transceiver_usd"]).round(6),
         switch_port_over_transceiver=(
@@ -127,7 +95,7 @@ def _data(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _cells(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+def _cells(rows: DataFrame, column: str) -> DataFrame:
     """Shares in percent: a row for each price of a switch port, the dearest on top."""
     table = _data(rows).pivot_table(
         index="switch_port_over_transceiver", columns="ocs_port_over_transceiver", values=column
@@ -135,7 +103,7 @@ def _cells(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     return 100 * table.sort_index(ascending=False)
 
 
-def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
+def _grid(axes: Axes, rows: DataFrame, column: str, limit: float) -> None:
     from matplotlib.colors import to_hex
     from matplotlib.patches import Rectangle
 
@@ -162,7 +130,7 @@ def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
     axes.grid(visible=False)
 
 
-def _caption(rows: pd.DataFrame, settings: PriceSensitivitySettings) -> str:
+def _caption(rows: DataFrame, settings: PriceSensitivitySettings) -> str:
     parts = []
     for column, limit, what in (
         ("injection_cost_ratio", settings.published_per_injection, "injection bandwidth"),
@@ -185,7 +153,7 @@ def _caption(rows: pd.DataFrame, settings: PriceSensitivitySettings) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     grids = (
         (what, _cells(rows, column))
         for what, column in (
@@ -205,9 +173,16 @@ def _alternative(rows: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=PriceSensitivitySettings,
-    title="For which prices the cost claims hold",
-    paper="railx",
-    inputs=(FigureInput("sensitivity", "economics.sensitivity", columns=_COLUMNS),),
-    draw=draw,
+    PriceSensitivitySettings,
+    "For which prices the cost claims hold",
+    "railx",
+    (
+        FigureInput(
+            "sensitivity",
+            "economics.sensitivity",
+            "view reference all_to_all transceiver_usd ocs_port_usd "
+            "electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
+        ),
+    ),
+    draw,
 )

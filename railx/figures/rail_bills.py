@@ -1,108 +1,70 @@
 """What rails cost and draw per GPU, by size, way to count and way beyond the switch.
 
-Published are the artifact's bills. Ours are the same, and the same networks counted by
-used ports; photonic rails whose rank outgrows a switch need more of them.
+Published are the artifact's bills (Opus, fig. 15). Ours are the same, and the same
+networks counted by used ports; photonic rails whose rank outgrows a switch need more of
+them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    GREY,
-    LINE_POINTS,
-    PALETTE,
-    PUBLISHED,
-    canvas,
-    lighter,
-    published_handle,
-    published_marks,
-    quantity,
-    share_legend,
-)
-from railx.figures.words import listed
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import patch, published_marks, ticks
+from railx.figures.tables import Tables, refuse_unknown, stack
+from railx.figures.theme import GREY, LINE_POINTS, PALETTE, PUBLISHED, PUBLISHED_MARK, lighter
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, listed, quantity
 from railx.settings import AtLeast
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "RailBillsSettings", "RailPlatformWords"]
 
-_COLUMNS = (
-    "platform",
-    "gpus",
-    "network",
-    "counting",
-    "transceivers_per_gpu",
-    "switch",
-    "arrangement",
-    "ocs_port_price_factor",
-    "cost_per_gpu_usd",
-    "watts_per_gpu",
-    "fidelity",
-)
-_PUBLISHED = (
-    "config",
-    "gpus",
-    "cost_fat_tree_usd",
-    "cost_rail_opt_usd",
-    "cost_opus_usd",
-    "power_fat_tree_w",
-    "power_rail_opt_w",
-    "power_opus_w",
-)
-_PANELS = {"cost": ("cost_per_gpu_usd", "usd"), "power": ("watts_per_gpu", "w")}
-_LABELS = {"cost": "Cost (USD per GPU)", "power": "Power (W per GPU)"}
-#: Series: words, colour, dashes, marker and how its rows are found.
-_SERIES: dict[str, tuple[str, str, Any, str, dict[str, str]]] = {
+#: Quantities: column of ours, unit in the published columns, label and unit in words.
+_PANELS = {
+    "cost": ("cost_per_gpu_usd", "usd", "Cost (USD per GPU)", "USD"),
+    "power": ("watts_per_gpu", "w", "Power (W per GPU)", "W"),
+}
+#: Series: words, style, and the network and counting of its rows.
+_SERIES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "fat_tree": (
         "Fat tree, counted as the artifact does",
-        PALETTE[6],
-        (0, (4, 2)),
-        "s",
-        {"network": "fat_tree", "counting": "artifact"},
+        {"color": PALETTE[6], "linestyle": (0, (4, 2)), "marker": "s"},
+        "fat_tree",
+        "artifact",
     ),
     "rail_opt": (
         "Electrical rails, counted as the artifact does",
-        GREY,
-        "solid",
-        "o",
-        {"network": "electrical_rails", "counting": "artifact"},
+        {"color": GREY, "linestyle": "solid", "marker": "o"},
+        "electrical_rails",
+        "artifact",
     ),
     "spine": (
         "Electrical rails with a spine, used ports",
-        PALETTE[0],
-        "solid",
-        "o",
-        {"network": "electrical_rails", "counting": "used_ports"},
+        {"color": PALETTE[0], "linestyle": "solid", "marker": "o"},
+        "electrical_rails",
+        "used_ports",
     ),
     "alone": (
         "Electrical rails without a spine, used ports",
-        PALETTE[2],
-        "solid",
-        "o",
-        {"network": "electrical_rails_alone", "counting": "used_ports"},
+        {"color": PALETTE[2], "linestyle": "solid", "marker": "o"},
+        "electrical_rails_alone",
+        "used_ports",
     ),
     "opus": (
         "Photonic rails, counted as the artifact does",
-        PALETTE[5],
-        "solid",
-        "o",
-        {"network": "photonic_rails", "counting": "artifact"},
+        {"color": PALETTE[5], "linestyle": "solid", "marker": "o"},
+        "photonic_rails",
+        "artifact",
     ),
 }
+#: Arrangements of switches beyond one: words, colour and mark.
 _BEYOND = {
     "clos": ("Photonic rails on leaves and spines, circuits may move", PALETTE[3], "^"),
     "clos_strict": ("The same, no circuit ever moves", PALETTE[7], "v"),
 }
+_DRAWN = ["platform", "quantity", "series", "source", "ocs_port_price_factor", "gpus", "value"]
 
 
 @dataclass(frozen=True)
@@ -120,222 +82,142 @@ class RailPlatformWords:
 class RailBillsSettings(CanvasSettings):
     """Cost and power of rails per GPU, by size."""
 
-    figure: Literal["rail_bills"]
-    """Which figure it is."""
+    figure: Literal["rail_bills"] = "rail_bills"
+    height_inches: Height = 8.6
 
-    platforms: dict[str, RailPlatformWords]
+    platforms: dict[str, RailPlatformWords] = field(
+        default_factory=lambda: {
+            "h200_400g": RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
+            "gb200_800g": RailPlatformWords(
+                "GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"
+            ),
+        }
+    )
     """Platforms of the bills, a column of panels each."""
 
-    switch: str
+    switch: str = "polatis_6000n"
     """Optical switch that rails beyond one of it are made of."""
 
-    least_gpus: Annotated[int, AtLeast(1)]
+    least_gpus: Annotated[int, AtLeast(1)] = 128
     """The smallest size that is drawn."""
 
-    transceivers_per_gpu: Annotated[int, AtLeast(1)]
+    transceivers_per_gpu: Annotated[int, AtLeast(1)] = 1
     """Transceivers of a GPU on photonic rails."""
 
 
-def draw(settings: RailBillsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each platform: cost above power.
 
     Raises ValueError for a platform or a switch that the tables do not have.
     """
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import FixedLocator, NullLocator
-
-    bills = read_frames(inputs, "rails", _COLUMNS)
-    published = published_frame(inputs, "published", _PUBLISHED)
-    points = _points(settings, bills, published)
+    bills = tables.read("rails")
+    points = _points(settings, bills, tables.read("published"))
     subtitle = (
         "Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds: the"
         " published bills. A rail of more GPUs than half of the switch's ports needs leaves and"
         " spines of such switches; shaded: circuits may move, at half to twice the sourced"
         " price per port."
     )
-    with canvas(
-        settings,
-        output,
-        "What rails cost and draw, by size and by what is counted",
-        subtitle,
-        fidelity_line(
-            bills["fidelity"],
-            f"Port prices beyond one switch are assumed, the price of {_switch(settings)}'s",
-        ),
-    ) as figure:
-        panels = figure.subplots(2, len(settings.platforms), sharex=False, squeeze=False)
-        for row, key in enumerate(_PANELS):
-            for column, (platform, words) in enumerate(settings.platforms.items()):
-                axes = panels[row, column]
-                own = points[(points["platform"] == platform) & (points["quantity"] == key)]
-                _panel(axes, own)
-                axes.set_title(words.words if row == 0 else "")
-                axes.set_xlabel("GPUs")
-                axes.set_ylabel(_LABELS[key])
+    switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
+    note = f"Port prices beyond one switch are assumed, the price of {switch}'s"
+    with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
+        panels = page.subplots(2, len(settings.platforms), sharex=False, squeeze=False)
+        for row, (key, (_, _, ylabel, _)) in zip(panels, _PANELS.items(), strict=True):
+            for axes, (platform, words) in zip(row, settings.platforms.items(), strict=True):
+                _panel(axes, points[(points["platform"] == platform) & (points["quantity"] == key)])
+                axes.set(title=words.words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
                 if key == "power":
                     axes.set_yscale("log")
-                    axes.yaxis.set_major_locator(FixedLocator([10, 20, 50, 100, 200, 500]))
-                    axes.yaxis.set_minor_locator(NullLocator())
-                    axes.yaxis.set_major_formatter("{x:,.0f}")
+                    ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}")
                     axes.set_ylim(8, 500)
                 else:
                     axes.set_ylim(0, None)
-        handles: list[Any] = [
-            Line2D([], [], color=colour, linestyle=dashes, marker=mark, markersize=4.5)
-            for _, colour, dashes, mark, _ in _SERIES.values()
-        ]
-        texts = [words for words, *_ in _SERIES.values()]
-        handles += [
-            Line2D([], [], color=colour, marker=mark, markersize=5)
-            for _, colour, mark in _BEYOND.values()
-        ]
-        texts += [words for words, *_ in _BEYOND.values()]
-        handles += [Patch(facecolor=lighter(PALETTE[3], 0.7)), published_handle()]
-        texts += ["Half to twice the price of an optical port", PUBLISHED.capitalize()]
-        share_legend(figure, handles, texts, 2)
+        legend: dict[str, Any] = {
+            words: {**style, "markersize": 4.5} for words, style, *_ in _SERIES.values()
+        }
+        legend |= {
+            words: {"color": colour, "marker": mark, "markersize": 5}
+            for words, colour, mark in _BEYOND.values()
+        }
+        legend["Half to twice the price of an optical port"] = patch(lighter(PALETTE[3], 0.7))
+        share_legend(page, legend | {PUBLISHED.capitalize(): PUBLISHED_MARK}, 2)
     return Drawn(_caption(settings, points), _alternative(settings, points), points)
 
 
-def _switch(settings: RailBillsSettings) -> str:
-    return settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
-
-
-def _points(
-    settings: RailBillsSettings, bills: pd.DataFrame, published: pd.DataFrame
-) -> pd.DataFrame:
-    """What is drawn, a row for each mark."""
-    import pandas as pd
-
-    for key, wanted, known in (
-        ("platforms", list(settings.platforms), list(dict.fromkeys(bills["platform"]))),
-        ("switch", [settings.switch], list(bills["switch"].dropna().unique())),
-    ):
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise ValueError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(known)}")
+def _points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame) -> DataFrame:
+    """A row for each mark."""
+    refuse_unknown("platforms", settings.platforms, bills["platform"])
+    refuse_unknown("switch", [settings.switch], bills["switch"].dropna())
     bills = bills[bills["gpus"] >= settings.least_gpus]
     published = published[published["gpus"] >= settings.least_gpus]
     electrical = bills["network"] != "photonic_rails"
     bills = bills[electrical | (bills["transceivers_per_gpu"] == settings.transceivers_per_gpu)]
-    rows: list[dict[str, Any]] = []
+    parts = []
     for platform, words in settings.platforms.items():
-        own = bills[bills["platform"] == platform]
+        ours = bills[bills["platform"] == platform]
         theirs = published[published["config"] == words.published]
-        for quantity_, (column, unit) in _PANELS.items():
-            for series, (*_, found) in _SERIES.items():
-                chosen = own
-                for key, value in found.items():
-                    chosen = chosen[chosen[key] == value]
-                rows += _rows(chosen, platform, quantity_, series, column)
-                cell = f"{quantity_}_{series}_{unit}"
+        switched = ours[ours["switch"] == settings.switch]
+        for key, (column, unit, *_) in _PANELS.items():
+            head = {"platform": platform, "quantity": key}
+            for series, (*_, network, counting) in _SERIES.items():
+                rows = ours[(ours["network"] == network) & (ours["counting"] == counting)]
+                rows = rows.assign(ocs_port_price_factor=1.0)
+                parts.append(rows.assign(**head, series=series, source="ours", value=rows[column]))
+                cell = f"{key}_{series}_{unit}"
                 if cell in theirs:
-                    rows += [
-                        {
-                            "platform": platform,
-                            "quantity": quantity_,
-                            "series": series,
-                            "source": "published",
-                            "gpus": int(gpus),
-                            "value": float(value) / int(gpus),
-                        }
-                        for gpus, value in zip(theirs["gpus"], theirs[cell], strict=True)
-                    ]
-            for arrangement in _BEYOND:
-                chosen = own[
-                    (own["arrangement"] == arrangement) & (own["switch"] == settings.switch)
-                ]
-                for factor in (0.5, 1.0, 2.0):
-                    priced = chosen[chosen["ocs_port_price_factor"] == factor]
-                    rows += _rows(priced, platform, quantity_, arrangement, column, factor)
-    return pd.DataFrame(rows)
+                    value = theirs[cell] / theirs["gpus"]
+                    parts.append(
+                        theirs.assign(**head, series=series, source="published", value=value)
+                    )
+            for series in _BEYOND:
+                rows = switched[switched["arrangement"] == series].sort_values(
+                    "ocs_port_price_factor", kind="stable"
+                )
+                rows = rows[rows["ocs_port_price_factor"].isin((0.5, 1.0, 2.0))]
+                parts.append(rows.assign(**head, series=series, source="ours", value=rows[column]))
+    return stack(parts).reindex(columns=_DRAWN)
 
 
-def _rows(
-    chosen: pd.DataFrame,
-    platform: str,
-    quantity_: str,
-    series: str,
-    column: str,
-    factor: float = 1.0,
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "platform": platform,
-            "quantity": quantity_,
-            "series": series,
-            "source": "ours",
-            "ocs_port_price_factor": factor,
-            "gpus": int(gpus),
-            "value": float(value),
-        }
-        for gpus, value in zip(chosen["gpus"], chosen[column], strict=True)
-    ]
-
-
-def _panel(axes: Axes, points: pd.DataFrame) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
+def _panel(axes: Axes, points: DataFrame) -> None:
     ours = points[points["source"] == "ours"]
-    for series, (_, colour, dashes, mark, _) in _SERIES.items():
-        own = ours[ours["series"] == series].sort_values("gpus")
-        axes.plot(
-            own["gpus"],
-            own["value"],
-            color=colour,
-            linestyle=dashes,
-            linewidth=LINE_POINTS,
-            marker=mark,
-            markersize=4.5,
-        )
+    for series, (_, style, *_) in _SERIES.items():
+        rows = ours[ours["series"] == series].sort_values("gpus")
+        axes.plot(rows["gpus"], rows["value"], **style, linewidth=LINE_POINTS, markersize=4.5)
     for series, (_, colour, mark) in _BEYOND.items():
-        own = ours[ours["series"] == series]
-        bands = own.pivot_table(index="gpus", columns="ocs_port_price_factor", values="value")
+        rows = ours[ours["series"] == series]
+        bands = rows.pivot_table(index="gpus", columns="ocs_port_price_factor", values="value")
         if bands.empty:
             continue
         if series == "clos":
-            axes.fill_between(
-                bands.index, bands[0.5], bands[2.0], color=lighter(colour, 0.75), linewidth=0
-            )
-        axes.plot(
-            bands.index,
-            bands[1.0],
-            color=colour,
-            marker=mark,
-            markersize=5,
-            linewidth=LINE_POINTS,
-        )
+            shade = lighter(colour, 0.75)
+            axes.fill_between(bands.index, bands[0.5], bands[2.0], color=shade, linewidth=0)
+        style = {"color": colour, "marker": mark, "markersize": 5, "linewidth": LINE_POINTS}
+        axes.plot(bands.index, bands[1.0], **style)
     theirs = points[points["source"] == "published"]
     published_marks(axes, theirs["gpus"], theirs["value"])
     sizes = sorted(set(points["gpus"]))
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator([size for size in sizes if not size & (size - 1)]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_minor_locator(NullLocator())
+    ticks(axes.xaxis, [size for size in sizes if not size & (size - 1)], "{x:,.0f}")
+    ticks(axes.yaxis, text="{x:,.0f}")
     axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
 
 
-def _caption(settings: RailBillsSettings, points: pd.DataFrame) -> str:
+def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
     sentences = []
+    ours = points[points["source"] == "ours"]
+    plain = ours[ours["ocs_port_price_factor"] == 1]
+    costs = plain.set_index(["platform", "quantity", "series", "gpus"])["value"].sort_index()
     for platform, words in settings.platforms.items():
         parts = []
-        for quantity_, unit in (("cost", "USD"), ("power", "W")):
-            own = points[
-                (points["platform"] == platform)
-                & (points["quantity"] == quantity_)
-                & (points["source"] == "ours")
-                & (points["ocs_port_price_factor"] == 1)
-            ]
-            photonic = own[own["series"] == "opus"].set_index("gpus")["value"]
+        for key, (*_, unit) in _PANELS.items():
+            photonic = costs[platform, key, "opus"]
             ratios = []
             for series, text in (
                 ("rail_opt", "as the artifact counts"),
                 ("spine", "by used ports"),
                 ("alone", "without a spine"),
             ):
-                other = own[own["series"] == series].set_index("gpus")["value"]
+                other = costs[platform, key, series]
                 gpus = 512 if 512 in other.index else int(other.index[0])
                 ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
             parts.append(
@@ -343,7 +225,7 @@ def _caption(settings: RailBillsSettings, points: pd.DataFrame) -> str:
                 f" {listed(ratios)}"
             )
         sentences.append(f"{words.words}: {'; '.join(parts)}.")
-    beyond = points[(points["series"] == "clos") & (points["source"] == "ours")]
+    beyond = ours[ours["series"] == "clos"]
     if not beyond.empty:
         sentences.append(
             f"The published bills charge two optical ports a GPU at any size; from"
@@ -353,7 +235,7 @@ def _caption(settings: RailBillsSettings, points: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def _alternative(settings: RailBillsSettings, points: pd.DataFrame) -> str:
+def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
     sizes = sorted(set(points["gpus"]))
     return (
         "Cost and power per GPU of electrical and photonic rails from"
@@ -365,12 +247,22 @@ def _alternative(settings: RailBillsSettings, points: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=RailBillsSettings,
-    title="What rails cost and draw, by size and by what is counted",
-    paper="opus",
-    inputs=(
-        FigureInput("rails", "economics.rails", columns=_COLUMNS),
-        FigureInput("published", published="opus_cost_power.csv", columns=_PUBLISHED),
+    RailBillsSettings,
+    "What rails cost and draw, by size and by what is counted",
+    "opus",
+    (
+        FigureInput(
+            "rails",
+            "economics.rails",
+            "platform gpus network counting transceivers_per_gpu switch arrangement"
+            " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
+        ),
+        FigureInput(
+            "published",
+            columns="config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
+            " power_fat_tree_w power_rail_opt_w power_opus_w",
+            published="opus_cost_power.csv",
+        ),
     ),
-    draw=draw,
+    draw,
 )

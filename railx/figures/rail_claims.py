@@ -6,48 +6,25 @@ price or the power of a transceiver.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    GREY,
-    INK,
-    PALETTE,
-    canvas,
-    lighter,
-    quantity,
-    share_legend,
-)
-from railx.figures.words import sentence
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import patch
+from railx.figures.tables import Tables, records, to_frame
+from railx.figures.theme import GREY, INK, PALETTE, dot, lighter
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity, sentence
 
 __all__ = ["FIGURE", "RailBoundary", "RailClaimsSettings", "RailPoint"]
 
-_COLUMNS = (
-    "platform",
-    "transceivers_per_gpu",
-    "claim",
-    "transceiver",
-    "switch_ports_per_gpu",
-    "ratio",
-    "limit",
-    "holds",
-    "ports_at_boundary",
-    "fidelity",
-)
 _HOLDS = (PALETTE[2], 0.78)
-_TITLES = {"cost": "Cost", "power": "Power"}
-_UNITS = {"cost": "Transceiver (USD)", "power": "Transceiver (W)"}
+#: Claims: title, axis and unit of a transceiver.
+_CLAIMS = {"cost": ("Cost", "Transceiver (USD)", "USD"), "power": ("Power", "Transceiver (W)", "W")}
 _DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 _MARKS = "osv^DP"
 
@@ -85,30 +62,42 @@ class RailPoint:
 
 @dataclass(frozen=True)
 class RailClaimsSettings(CanvasSettings):
-    """Where the claims on cost and power of photonic rails hold."""
+    """Where the claims on cost and power of photonic rails hold.
 
-    figure: Literal["rail_claims"]
-    """Which figure it is."""
+    4 times lower cost and 23 times lower power: Opus (arXiv 2602.12521), abstract.
+    """
 
-    boundaries: tuple[RailBoundary, ...]
+    figure: Literal["rail_claims"] = "rail_claims"
+    height_inches: Height = 6.2
+
+    boundaries: tuple[RailBoundary, ...] = (
+        RailBoundary("400G, one transceiver a GPU", "h200_400g", 1),
+        RailBoundary("400G, two transceivers a GPU", "h200_400g", 2),
+        RailBoundary("800G, optics at GPUs alone", "gb200_800g", 1),
+        RailBoundary("800G, optics at switches too", "gb200_800g_both_ends", 1),
+    )
     """Boundaries; the region of the first is shaded and has contours."""
 
-    points: tuple[RailPoint, ...]
+    points: tuple[RailPoint, ...] = (
+        RailPoint("5 ports, 879 USD: the script", 879, 10, 5),
+        RailPoint("5 ports, 219 USD: its older notebook", 219, 10, 5),
+        RailPoint("3 ports, 879 USD: leaf and spine, used ports", 879, 10, 3),
+        RailPoint("1 port, 879 USD: rails without a spine", 879, 10, 1),
+    )
     """Points that are marked, filled where the claim holds at the first boundary."""
 
-    contours: dict[str, tuple[float, ...]]
+    contours: dict[str, tuple[float, ...]] = field(
+        default_factory=lambda: {"cost": (1, 2, 3, 5), "power": (5, 10, 15, 20, 30)}
+    )
     """Ratios with a contour line, by claim (cost, power)."""
 
 
-def draw(settings: RailClaimsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for cost and one for power.
 
     Raises ValueError for a boundary that the table does not have.
     """
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    table = read_frames(inputs, "map", _COLUMNS)
+    table = tables.read("map")
     points = _points(settings, table)
     limits = {str(claim): float(rows["limit"].iloc[0]) for claim, rows in table.groupby("claim")}
     subtitle = (
@@ -116,30 +105,21 @@ def draw(settings: RailClaimsSettings, inputs: FigureFiles, output: Path) -> Dra
         f" ({settings.boundaries[0].words}). Lines: where it just holds; grey contours: times lower"
         " with photonic rails. Marks: filled where the claim holds."
     )
-    with canvas(
-        settings,
-        output,
-        "What the saving of photonic rails rests on",
-        subtitle,
-        fidelity_line(table["fidelity"], "Port prices and power: the artifact's"),
-    ) as figure:
-        panels = figure.subplots(1, 2)
-        for axes, (claim, title) in zip(panels, _TITLES.items(), strict=True):
+    line = fidelity_line(table["fidelity"], "Port prices and power: the artifact's")
+    with canvas(subtitle, line) as page:
+        panels = page.subplots(1, 2)
+        for axes, (claim, (title, unit, _)) in zip(panels, _CLAIMS.items(), strict=True):
             _panel(axes, settings, table[table["claim"] == claim], claim, points)
             axes.set(
                 title=f"{title}: {quantity(limits[claim])} times lower",
-                xlabel=_UNITS[claim],
+                xlabel=unit,
                 ylabel="Electrical switch ports per GPU",
             )
-        handles: list[Any] = [Patch(facecolor=lighter(*_HOLDS))]
-        texts = ["Claim holds"]
-        for number, one in enumerate(settings.boundaries):
-            handles.append(Line2D([], [], **_line(number)))
-            texts.append(one.words)
+        legend: dict[str, Any] = {"Claim holds": patch(lighter(*_HOLDS))}
+        legend |= {line.words: _line(position) for position, line in enumerate(settings.boundaries)}
         for mark, point in zip(_MARKS, settings.points, strict=False):
-            handles.append(Line2D([], [], linestyle="none", marker=mark, color=INK, markersize=7))
-            texts.append(point.words)
-        share_legend(figure, handles, texts, 2)
+            legend[point.words] = dot(INK, 7, marker=mark)
+        share_legend(page, legend, 2)
     return Drawn(_caption(settings, points, limits), _alternative(settings, points), points)
 
 
@@ -148,94 +128,65 @@ def _line(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": _DASHES[number % 4], "linewidth": 1.8}
 
 
-def _of(table: pd.DataFrame, boundary: RailBoundary) -> pd.DataFrame:
-    own = table[
+def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
+    rows = table[
         (table["platform"] == boundary.platform)
         & (table["transceivers_per_gpu"] == boundary.transceivers_per_gpu)
     ]
-    if own.empty:
-        known = table.drop_duplicates(["platform", "transceivers_per_gpu"])
-        raise ValueError(
+    if rows.empty:
+        pairs = table[["platform", "transceivers_per_gpu"]].drop_duplicates()
+        raise UserError(
             f"boundaries: got {boundary.platform} with {boundary.transceivers_per_gpu}; allowed: "
-            + ", ".join(
-                f"{name} with {count}"
-                for name, count in zip(
-                    known["platform"], known["transceivers_per_gpu"], strict=True
-                )
-            )
+            + ", ".join(f"{name} with {count}" for name, count in pairs.itertuples(index=False))
         )
-    return own
+    return rows
 
 
-def _points(settings: RailClaimsSettings, table: pd.DataFrame) -> pd.DataFrame:
-    """The marked points and the boundaries: what the words are made of."""
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = []
+def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
+    """The marked points and the boundaries."""
+    rows: list[tuple[Any, ...]] = []
     base = _of(table, settings.boundaries[0])
     for point in settings.points:
         for claim, level in (("cost", point.usd), ("power", point.watts)):
-            found = base[
+            cells = base[
                 (base["claim"] == claim)
                 & np.isclose(base["transceiver"], level)
                 & np.isclose(base["switch_ports_per_gpu"], point.ports)
             ]
-            if found.empty:
-                raise ValueError(
+            if cells.empty:
+                raise UserError(
                     f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
                     " the map"
                 )
+            cell = cells.iloc[0]
             rows.append(
-                {
-                    "kind": "point",
-                    "words": point.words,
-                    "claim": claim,
-                    "transceiver": level,
-                    "switch_ports_per_gpu": point.ports,
-                    "ratio": float(found["ratio"].iloc[0]),
-                    "holds": bool(found["holds"].iloc[0]),
-                }
+                ("point", point.words, claim, level, point.ports, cell["ratio"], cell["holds"])
             )
     for boundary in settings.boundaries:
-        own = _of(table, boundary).drop_duplicates(["claim", "transceiver"])
+        edge = _of(table, boundary).drop_duplicates(["claim", "transceiver"])
+        columns = ["claim", "transceiver", "ports_at_boundary", "limit"]
         rows += [
-            {
-                "kind": "boundary",
-                "words": boundary.words,
-                "claim": row["claim"],
-                "transceiver": row["transceiver"],
-                "switch_ports_per_gpu": row["ports_at_boundary"],
-                "ratio": row["limit"],
-                "holds": True,
-            }
-            for row in own.to_dict("records")
+            ("boundary", boundary.words, *cells, True)
+            for cells in edge[columns].itertuples(index=False)
         ]
-    return pd.DataFrame(rows)
+    names = "kind words claim transceiver switch_ports_per_gpu ratio holds"
+    return to_frame(rows, names.split())
 
 
 def _panel(
-    axes: Axes,
-    settings: RailClaimsSettings,
-    table: pd.DataFrame,
-    claim: str,
-    points: pd.DataFrame,
+    axes: Axes, settings: RailClaimsSettings, table: DataFrame, claim: str, points: DataFrame
 ) -> None:
     base = _of(table, settings.boundaries[0])
     edge = base.drop_duplicates("transceiver").sort_values("transceiver")
     right = float(edge["transceiver"].max())
     top = float(base["switch_ports_per_gpu"].max())
-    axes.fill_between(
-        edge["transceiver"],
-        edge["ports_at_boundary"],
-        max(top, float(edge["ports_at_boundary"].max())) + 1,
-        color=lighter(*_HOLDS),
-        linewidth=0,
-        zorder=0,
-    )
+    ceiling = max(top, float(edge["ports_at_boundary"].max())) + 1
+    shade: dict[str, Any] = {"color": lighter(*_HOLDS), "linewidth": 0, "zorder": 0}
+    axes.fill_between(edge["transceiver"], edge["ports_at_boundary"], ceiling, **shade)
     for ratio in settings.contours[claim]:
         x, y = _contour(base, ratio)
         axes.plot(x, y, color=GREY, linewidth=0.9)
-        inside = [place for place in range(len(x)) if 0.3 < y[place] < 0.96 * top]
+        inside = [position for position in range(len(x)) if 0.3 < y[position] < 0.96 * top]
         if inside:
             last = inside[-1] if x[inside[-1]] < 0.97 * right else inside[-2]
             axes.annotate(
@@ -247,25 +198,21 @@ def _panel(
                 bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"},
             )
     for number, boundary in enumerate(settings.boundaries):
-        own = _of(table, boundary).drop_duplicates("transceiver").sort_values("transceiver")
-        axes.plot(own["transceiver"], own["ports_at_boundary"], **_line(number))
+        rows = _of(table, boundary).drop_duplicates("transceiver").sort_values("transceiver")
+        axes.plot(rows["transceiver"], rows["ports_at_boundary"], **_line(number))
     marked = points[(points["kind"] == "point") & (points["claim"] == claim)]
-    for mark, row in zip(_MARKS, marked.to_dict("records"), strict=False):
+    for mark, row in zip(_MARKS, records(marked), strict=False):
+        fill = INK if row["holds"] else "white"
         axes.plot(
             row["transceiver"],
             row["switch_ports_per_gpu"],
-            mark,
-            color=INK,
-            markerfacecolor=INK if row["holds"] else "white",
-            markersize=7.5,
-            zorder=5,
+            **dot(INK, 7.5, marker=mark, markerfacecolor=fill, zorder=5),
         )
-    axes.set_xlim(0, right)
-    axes.set_ylim(0, top)
+    axes.set(xlim=(0, right), ylim=(0, top))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def _contour(base: pd.DataFrame, ratio: float) -> tuple[list[float], list[float]]:
+def _contour(base: DataFrame, ratio: float) -> tuple[list[float], list[float]]:
     """Ports at which a ratio is reached, by transceiver: it is linear in the ports."""
     x, y = [], []
     for level, rows in base.sort_values("switch_ports_per_gpu").groupby("transceiver"):
@@ -278,50 +225,50 @@ def _contour(base: pd.DataFrame, ratio: float) -> tuple[list[float], list[float]
     return x, y
 
 
-def _caption(settings: RailClaimsSettings, points: pd.DataFrame, limits: dict[str, float]) -> str:
+def _caption(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]) -> str:
     parts = []
-    for claim, title in _TITLES.items():
-        marked = points[(points["kind"] == "point") & (points["claim"] == claim)]
-        ratios = [
-            f"{quantity(row['ratio'])} times at {row['words']}" for row in marked.to_dict("records")
-        ]
-        edge = points[
-            (points["kind"] == "boundary")
-            & (points["claim"] == claim)
-            & (points["words"] == settings.boundaries[0].words)
-        ]
+    for claim, (title, _, unit) in _CLAIMS.items():
+        rows = points[points["claim"] == claim]
+        marked = rows[rows["kind"] == "point"]
+        ratios = [f"{quantity(row['ratio'])} times at {row['words']}" for row in records(marked)]
         level = float(marked["transceiver"].iloc[0])
-        needed = float(
-            edge.loc[np.isclose(edge["transceiver"], level), "switch_ports_per_gpu"].iloc[0]
-        )
-        unit = "USD" if claim == "cost" else "W"
+        edge = rows[
+            (rows["kind"] == "boundary")
+            & (rows["words"] == settings.boundaries[0].words)
+            & np.isclose(rows["transceiver"], level)
+        ]
         parts.append(
             f"{title}: {'; '.join(ratios)}. With transceivers of {quantity(level)} {unit} the"
-            f" {quantity(limits[claim])} times of the abstract take {quantity(needed)} switch ports"
-            " a GPU."
+            f" {quantity(limits[claim])} times of the abstract take"
+            f" {quantity(float(edge['switch_ports_per_gpu'].iloc[0]))} switch ports a GPU."
         )
     return sentence(*parts)
 
 
-def _alternative(settings: RailClaimsSettings, points: pd.DataFrame) -> str:
-    marked = points[points["kind"] == "point"]
+def _alternative(settings: RailClaimsSettings, points: DataFrame) -> str:
+    marks = "; ".join(
+        f"{row['words']}: {quantity(row['ratio'])} times lower {row['claim']},"
+        f" {'holds' if row['holds'] else 'does not hold'}"
+        for row in records(points[points["kind"] == "point"])
+    )
     return (
         "Two maps of switch ports per GPU over the price and over the power of a transceiver, with"
         f" the region where photonic rails save as much as claimed and {len(settings.boundaries)}"
-        " boundaries. "
-        + "; ".join(
-            f"{row['words']}: {quantity(row['ratio'])} times lower {row['claim']},"
-            f" {'holds' if row['holds'] else 'does not hold'}"
-            for row in marked.to_dict("records")
-        )
-        + "."
+        f" boundaries. {marks}."
     )
 
 
 FIGURE = Figure(
-    settings=RailClaimsSettings,
-    title="What the saving of photonic rails rests on",
-    paper="opus",
-    inputs=(FigureInput("map", "economics.rail_map", columns=_COLUMNS),),
-    draw=draw,
+    RailClaimsSettings,
+    "What the saving of photonic rails rests on",
+    "opus",
+    (
+        FigureInput(
+            "map",
+            "economics.rail_map",
+            "platform transceivers_per_gpu claim transceiver switch_ports_per_gpu ratio limit holds"
+            " ports_at_boundary fidelity",
+        ),
+    ),
+    draw,
 )

@@ -11,25 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import named_files, read_frame
-from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter
-from railx.figures.words import sentence, spoken
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.tables import Tables, read_frame
+from railx.figures.theme import GREY, INK, PALETTE, label, lighter
+from railx.figures.types import Axes, DataFrame, Page
+from railx.figures.words import fidelity_line, sentence, spoken
 from railx.settings import Between, NonNegative
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
-
 __all__ = ["FIGURE", "RailRingsSettings"]
-
 
 _COLUMNS = ("element", "ocs", "port_a", "port_b", "rail", "dimension", "line", "node_a", "node_b")
 
@@ -38,30 +31,30 @@ _COLUMNS = ("element", "ocs", "port_a", "port_b", "rail", "dimension", "line", "
 class RailRingsSettings(CanvasSettings):
     """Rail rings of one line of nodes."""
 
-    figure: Literal["rail_rings"]
-    """Which figure it is."""
+    figure: Literal["rail_rings"] = "rail_rings"
+    height_inches: Height = 5.6
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ("railx_hyperx",)
     """Topologies to look in, in that order; empty: in all that there are. The first
     with circuits in the line is drawn."""
 
-    dimension: Literal["x", "y"]
+    dimension: Literal["x", "y"] = "x"
     """Whether the line is a row (x) or a column (y) of nodes."""
 
-    line: Annotated[int, NonNegative()]
+    line: Annotated[int, NonNegative()] = 0
     """Index of the line in its dimension."""
 
-    max_rails: Annotated[int, Between(1, 8)]
+    max_rails: Annotated[int, Between(1, 8)] = 4
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw one line from the first topology file that has circuits there.
 
     The line is ``settings.line`` of ``settings.dimension``. Raises ValueError when no
     file has any.
     """
-    name, circuits = _circuits(settings, inputs)
+    name, circuits = _circuits(settings, tables)
     nodes = sorted(set(circuits["node_a"]) | set(circuits["node_b"]))
     rails = sorted(set(circuits["rail"]))
     shown = rails[: settings.max_rails]
@@ -78,8 +71,8 @@ def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> Draw
         if len(shown) < len(rails)
         else ""
     )
-    with canvas(settings, output, title, subtitle, fidelity_line(["analytic"], note)) as figure:
-        _draw_panels(figure, circuits, nodes, shown)
+    with canvas(subtitle, fidelity_line(["analytic"], note), title=title) as page:
+        _draw_panels(page, circuits, nodes, shown)
     return Drawn(
         _caption(name, circuits, nodes, rails, pairs),
         _alternative(circuits, shown),
@@ -89,23 +82,23 @@ def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> Draw
 
 def _caption(
     name: str,
-    circuits: pd.DataFrame,
+    circuits: DataFrame,
     nodes: Sequence[int],
     rails: Sequence[int],
     pairs: set[tuple[int, int]],
 ) -> str:
     every = len(nodes) * (len(nodes) - 1)
-    each = circuits.groupby("rail").size()
-    rings = int((each == len(nodes)).sum())
+    circuits_per_rail = circuits.groupby("rail").size()
+    rings = int((circuits_per_rail == len(nodes)).sum())
     used = [*zip(circuits["ocs"], circuits["port_a"], strict=True)]
     used += zip(circuits["ocs"], circuits["port_b"], strict=True)
-    whole = len(pairs) == every
+    total = len(pairs) == every
     return sentence(
         f"A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)} rails"
-        f" visit every node once. Together they join {'' if whole else 'only '}{len(pairs):,} of"
+        f" visit every node once. Together they join {'' if total else 'only '}{len(pairs):,} of"
         f" the"
         f" {every:,} ordered pairs of nodes with {len(circuits):,} circuits"
-        + (", so that the same wiring serves ring collectives and all-to-all." if whole else "."),
+        + (", so that the same wiring serves ring collectives and all-to-all." if total else "."),
         "Below each ring are the ports of its optical circuit switch (OCS), on the left those that"
         " lead out of a node, on the right those that lead in, and the circuits that join them;"
         f" {len(set(used)):,} ports are used,"
@@ -113,7 +106,7 @@ def _caption(
     )
 
 
-def _alternative(circuits: pd.DataFrame, shown: Sequence[int]) -> str:
+def _alternative(circuits: DataFrame, shown: Sequence[int]) -> str:
     parts = "; ".join(
         f"rail {rail}: " + ", ".join(f"{a} to {b}" for a, b in _joined(circuits, rail))
         for rail in shown
@@ -121,13 +114,13 @@ def _alternative(circuits: pd.DataFrame, shown: Sequence[int]) -> str:
     return f"Circles of nodes joined by rail rings, and the circuits of their switches. {parts}."
 
 
-def _joined(circuits: pd.DataFrame, rail: int) -> list[tuple[int, int]]:
-    own = circuits[circuits["rail"] == rail]
-    return list(zip(own["node_a"], own["node_b"], strict=True))
+def _joined(circuits: DataFrame, rail: int) -> list[tuple[int, int]]:
+    rows = circuits[circuits["rail"] == rail]
+    return list(zip(rows["node_a"], rows["node_b"], strict=True))
 
 
-def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd.DataFrame]:
-    files = named_files(inputs, "graph", settings.only)
+def _circuits(settings: RailRingsSettings, tables: Tables) -> tuple[str, DataFrame]:
+    files = tables.files("graph", settings.only)
     for name, path in files:
         frame = read_frame(path, ["element"])
         if not (frame["element"] == "circuit").any():
@@ -136,9 +129,9 @@ def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd
         frame = frame[(frame["element"] == "circuit") & (frame["line"] == settings.line)]
         frame = frame[frame["dimension"].astype(str).str.lower() == settings.dimension]
         if not frame.empty:
-            whole = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
-            return name, frame.astype(dict.fromkeys(whole, int))
-    raise ValueError(
+            total = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
+            return name, frame.astype(dict.fromkeys(total, int))
+    raise UserError(
         f"{', '.join(str(path) for _, path in files)}: no circuits in dimension"
         f" {settings.dimension}, line {settings.line}; allowed: a topology with optical switches"
         " and a line that it has"
@@ -146,34 +139,34 @@ def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd
 
 
 def _draw_panels(
-    figure: Canvas, circuits: pd.DataFrame, nodes: Sequence[int], shown: Sequence[int]
+    page: Page, circuits: DataFrame, nodes: Sequence[int], shown: Sequence[int]
 ) -> None:
     colours = {
         rail: PALETTE[i % len(PALETTE)] for i, rail in enumerate(sorted(set(circuits["rail"])))
     }
-    grid = figure.add_gridspec(
+    grid = page.add_gridspec(
         2, len(shown) + 1, width_ratios=[1.7] + [1.0] * len(shown), height_ratios=[1, 1.15]
     )
-    overview = figure.add_subplot(grid[:, 0])
+    overview = page.add_subplot(grid[:, 0])
     _ring(overview, circuits, nodes, colours, arrows=False)
     overview.set_title("All rails together")
     for column, rail in enumerate(shown, start=1):
         rows = circuits[circuits["rail"] == rail]
-        ring = figure.add_subplot(grid[0, column])
+        ring = page.add_subplot(grid[0, column])
         _ring(ring, rows, nodes, colours, arrows=True)
         ring.set_title(f"Rail {rail}", color=readable(colours[rail]), loc="center")
-        _switch(figure.add_subplot(grid[1, column]), rows, colours[rail])
+        _switch(page.add_subplot(grid[1, column]), rows, colours[rail])
 
 
 def _ring(
-    axes: Axes, rows: pd.DataFrame, nodes: Sequence[int], colours: dict[int, str], *, arrows: bool
+    axes: Axes, rows: DataFrame, nodes: Sequence[int], colours: dict[int, str], *, arrows: bool
 ) -> None:
     """Nodes on a circle, clockwise from the top.
 
     An arc leads from each node to its successor on the rail, bent so that both senses
     show.
     """
-    place = {
+    position = {
         node: (math.sin(2 * math.pi * i / len(nodes)), math.cos(2 * math.pi * i / len(nodes)))
         for i, node in enumerate(nodes)
     }
@@ -182,8 +175,8 @@ def _ring(
     for rail, start, end in zip(rows["rail"], rows["node_a"], rows["node_b"], strict=True):
         axes.annotate(
             "",
-            xy=place[end],
-            xytext=place[start],
+            xy=position[end],
+            xytext=position[start],
             arrowprops={
                 "arrowstyle": "-|>" if few else "-",
                 "color": colours[rail],
@@ -195,7 +188,7 @@ def _ring(
                 "connectionstyle": f"arc3,rad={0.0 if arrows else 0.09}",
             },
         )
-    x, y = zip(*(place[node] for node in nodes), strict=True)
+    x, y = zip(*(position[node] for node in nodes), strict=True)
     axes.plot(
         x,
         y,
@@ -208,12 +201,12 @@ def _ring(
     )
     if few:
         for node in nodes:
-            axes.text(*place[node], str(node), ha="center", va="center", zorder=4)
+            axes.text(*position[node], str(node), ha="center", va="center", zorder=4)
     axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
     axes.set_axis_off()
 
 
-def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
+def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
     """The ports of one optical switch in two columns, a line for each circuit.
 
     Every port is used at most once.
@@ -241,12 +234,12 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
             zorder=3,
         )
         if few:
-            for port, place in ports.items():
+            for port, position in ports.items():
                 offset = (-7, 0) if x == 0 else (7, 0)
                 text = f"{owner[port]} · p{port}" if x == 0 else f"p{port} · {owner[port]}"
                 axes.annotate(
                     text,
-                    (x, place),
+                    (x, position),
                     offset,
                     textcoords="offset points",
                     ha=side,
@@ -254,12 +247,7 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
                     color=GREY,
                 )
     ocs = sorted(set(rows["ocs"]))
-    axes.set_title(
-        f"OCS {', '.join(map(str, ocs))}",
-        loc="center",
-        fontweight="normal",
-        color=INK,
-    )
+    axes.set_title(f"OCS {', '.join(map(str, ocs))}", loc="center", fontweight="normal", color=INK)
     axes.set(xlim=(-0.85, 1.85) if few else (-0.2, 1.2), ylim=(count - 0.4, -0.6))
     axes.fill_between([-0.12, 1.12], -0.5, count - 0.5, color=lighter(GREY, 0.88), zorder=0)
     axes.text(
@@ -274,9 +262,13 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
 
 
 FIGURE = Figure(
-    settings=RailRingsSettings,
-    title="Rail rings and optical switch ports",
-    paper="railx",
-    inputs=(FigureInput("graph", "topology.graph", columns=_COLUMNS),),
-    draw=draw,
+    RailRingsSettings,
+    "Rail rings and optical switch ports",
+    "railx",
+    (
+        FigureInput(
+            "graph", "topology.graph", "element ocs port_a port_b rail dimension line node_a node_b"
+        ),
+    ),
+    draw,
 )

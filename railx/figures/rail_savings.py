@@ -6,42 +6,23 @@ as the artifact counts, at every size of this experiment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame, published_series
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    INK,
-    PALETTE,
-    PUBLISHED,
-    canvas,
-    published_handle,
-    published_line,
-    quantity,
-    share_legend,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import at_edge, published_line, ticks
+from railx.figures.tables import Tables, refuse_unknown, stack
+from railx.figures.theme import INK, PALETTE, PUBLISHED, PUBLISHED_LINE, dot, published_series
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, quantity, span
 
 __all__ = ["FIGURE", "RailSavingsSettings", "SavingsPlatform"]
 
-_RAILS = (
-    *("platform", "gpus", "network", "counting", "transceivers_per_gpu"),
-    *("cost_ratio", "power_ratio", "fidelity"),
-)
-_PUBLISHED = ("config", "gpus", "cost_ratio_rail_over_opus", "power_ratio_rail_over_opus")
-_HEADLINES = ("id", "value")
-#: What a panel shows: its title, the column of the published table and the headline.
+#: What a panel shows, and the headline that is published for it.
 _PANELS = {
-    "cost": ("Cost", "cost_ratio_rail_over_opus", "network_cost_reduction"),
-    "power": ("Power", "power_ratio_rail_over_opus", "network_power_reduction"),
+    "cost": ("Cost", "network_cost_reduction"),
+    "power": ("Power", "network_power_reduction"),
 }
 
 
@@ -60,139 +41,100 @@ class SavingsPlatform:
 class RailSavingsSettings(CanvasSettings):
     """Cost and power of electrical over photonic rails, by size."""
 
-    figure: Literal["rail_savings"]
-    """Which figure it is."""
+    figure: Literal["rail_savings"] = "rail_savings"
+    height_inches: Height = 5.4
 
-    platforms: dict[str, SavingsPlatform]
+    platforms: dict[str, SavingsPlatform] = field(
+        default_factory=lambda: {
+            "H200_400G_fig15_trx879": SavingsPlatform(
+                "H200, 400G, transceiver at 879 USD", "h200_400g"
+            ),
+            "GB200_800G_fig15_trx879": SavingsPlatform(
+                "GB200, 800G, transceiver at 879 USD", "gb200_800g"
+            ),
+            "H100_400G_notebook_trx219": SavingsPlatform(
+                "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
+            ),
+        }
+    )
     """Published platforms (column config), in the order of the legend."""
 
 
-def draw(settings: RailSavingsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for cost and one for power.
 
     Raises ValueError for a platform that a table does not have.
     """
-    from matplotlib.lines import Line2D
-
-    published = published_frame(inputs, "published", _PUBLISHED)
-    headline = published_frame(inputs, "headline", _HEADLINES).set_index("id")["value"]
-    rails = read_frames(inputs, "rails", _RAILS)
-    points = _points(settings, published, rails)
+    headline, rails = tables.values("headline"), tables.read("rails")
+    points = _points(settings, tables.read("published"), rails)
     subtitle = (
         "Electrical rails over photonic rails: network cost, network power. Hollow diamonds:"
         " published bills; dots: ours, counted as the published script does. The axes of ratios"
         " begin at 0."
     )
     colours = dict(zip(settings.platforms, PALETTE, strict=False))
-    with canvas(
-        settings,
-        output,
-        "What photonic rails save, by size of the cluster",
-        subtitle,
-        fidelity_line(rails["fidelity"], "Published bills: the artifact's, recalculated"),
-    ) as figure:
-        panels = figure.subplots(1, len(_PANELS))
-        for axes, (key, (title, _, promise)) in zip(panels, _PANELS.items(), strict=True):
+    note = "Published bills: the artifact's, recalculated"
+    with canvas(subtitle, fidelity_line(rails["fidelity"], note)) as page:
+        panels = page.subplots(1, len(_PANELS))
+        for axes, (key, (title, promise)) in zip(panels, _PANELS.items(), strict=True):
             _panel(axes, points[points["quantity"] == key], colours, float(headline[promise]))
             axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
-        handles = [Line2D([], [], **published_series(colours[key])) for key in colours]
-        texts = [pair.words for pair in settings.platforms.values()]
-        handles.append(Line2D([], [], color=INK, linestyle="none", marker="o"))
-        texts.append("Ours, in the colour of its platform")
-        handles.append(published_handle(line=True))
-        texts.append(f"Abstract, {PUBLISHED}")
-        share_legend(figure, handles, texts, 2)
+        legend: dict[str, Any] = {
+            pair.words: published_series(colours[key]) for key, pair in settings.platforms.items()
+        }
+        legend["Ours, in the colour of its platform"] = dot(INK)
+        share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
     return Drawn(_caption(settings, points, headline), _alternative(settings, points), points)
 
 
-def _points(
-    settings: RailSavingsSettings, published: pd.DataFrame, rails: pd.DataFrame
-) -> pd.DataFrame:
-    import pandas as pd
-
-    known = list(dict.fromkeys(published["config"]))
-    unknown = [name for name in settings.platforms if name not in known]
-    if unknown:
-        raise ValueError(f"platforms: got {', '.join(unknown)}; allowed: {', '.join(known)}")
-    counted = rails[
-        (rails["network"] == "photonic_rails")
-        & (rails["counting"] == "artifact")
-        & (rails["transceivers_per_gpu"] == 1)
-    ]
-    rows = []
-    for name, chosen in settings.platforms.items():
-        bills = published[published["config"] == name]
-        ours = counted[counted["platform"] == chosen.platform]
-        if ours.empty:
-            raise ValueError(
-                f"platforms.{name}.platform: got {chosen.platform}; allowed:"
-                f" {', '.join(dict.fromkeys(counted['platform']))}"
-            )
-        for quantity_, (_, column, _) in _PANELS.items():
-            for source, own, ratio_column in (
-                ("published", bills, column),
-                ("ours", ours, f"{quantity_}_ratio"),
-            ):
-                rows += [
-                    {
-                        "source": source,
-                        "quantity": quantity_,
-                        "platform": name,
-                        "gpus": int(gpus),
-                        "ratio": float(ratio),
-                    }
-                    for gpus, ratio in zip(own["gpus"], own[ratio_column], strict=True)
-                ]
-    return pd.DataFrame(rows)
-
-
-def _panel(axes: Axes, points: pd.DataFrame, colours: dict[str, str], promise: float) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
-    published_line(axes, promise, "y", zorder=1.5)
-    axes.annotate(
-        f"{promise:g} times",
-        (1, promise),
-        xycoords=("axes fraction", "data"),
-        xytext=(-4, -4),
-        textcoords="offset points",
-        ha="right",
-        va="top",
+def _points(settings: RailSavingsSettings, published: DataFrame, rails: DataFrame) -> DataFrame:
+    """A row for each platform, quantity, source and size."""
+    refuse_unknown("platforms", settings.platforms, published["config"])
+    counted = rails.query(
+        "network == 'photonic_rails' and counting == 'artifact' and transceivers_per_gpu == 1"
     )
-    for platform, own in points.groupby("platform", sort=False):
-        lines = own[own["source"] == "published"].sort_values("gpus")
-        axes.plot(lines["gpus"], lines["ratio"], **published_series(colours[str(platform)]))
-        dots = own[own["source"] == "ours"]
-        axes.plot(
-            dots["gpus"],
-            dots["ratio"],
-            "o",
-            color=colours[str(platform)],
-            markersize=3.5,
-            zorder=2.2,
-        )
+    parts = []
+    for name, pair in settings.platforms.items():
+        refuse_unknown(f"platforms.{name}.platform", [pair.platform], counted["platform"])
+        bills = published[published["config"] == name]
+        ours = counted[counted["platform"] == pair.platform]
+        for key in _PANELS:
+            for source, rows, column in (
+                ("published", bills, f"{key}_ratio_rail_over_opus"),
+                ("ours", ours, f"{key}_ratio"),
+            ):
+                ratios = rows[["gpus", column]].set_axis(["gpus", "ratio"], axis="columns")
+                head = {"source": source, "quantity": key, "platform": name}
+                parts.append(ratios.assign(**head)[[*head, "gpus", "ratio"]])
+    return stack(parts)
+
+
+def _panel(axes: Axes, points: DataFrame, colours: dict[str, str], promise: float) -> None:
+    published_line(axes, promise, "y", zorder=1.5)
+    at_edge(axes, f"{promise:g} times", promise, 4, -4, va="top")
+    for platform, rows in points.groupby("platform", sort=False):
+        colour = colours[str(platform)]
+        lines = rows[rows["source"] == "published"].sort_values("gpus")
+        axes.plot(lines["gpus"], lines["ratio"], **published_series(colour))
+        ours = rows[rows["source"] == "ours"]
+        axes.plot(ours["gpus"], ours["ratio"], **dot(colour, 3.5, zorder=2.2))
     sizes = sorted(set(points.loc[points["source"] == "published", "gpus"]))
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(sizes))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    ticks(axes.xaxis, sizes, "{x:,.0f}")
     axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
     axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
 
 
-def _caption(settings: RailSavingsSettings, points: pd.DataFrame, headline: pd.Series) -> str:
+def _caption(settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]) -> str:
     sentences = []
-    for key, (title, _, promise) in _PANELS.items():
-        own = points[points["quantity"] == key]
+    for key, (title, promise) in _PANELS.items():
         parts = []
-        for platform, rows in own.groupby("platform", sort=False):
-            ratios = rows.pivot_table(index="gpus", columns="source", values="ratio")
-            both = ratios.dropna()
+        for platform, rows in points[points["quantity"] == key].groupby("platform", sort=False):
+            both = rows.pivot_table(index="gpus", columns="source", values="ratio").dropna()
             apart = float((both["ours"] / both["published"] - 1).abs().max())
             parts.append(
-                f"{settings.platforms[str(platform)].words} {quantity(both['published'].min())} to"
-                f" {quantity(both['published'].max())}, ours within {quantity(100 * apart)} % at"
-                f" {len(both)} sizes"
+                f"{settings.platforms[str(platform)].words} {span(both['published'])}, ours within"
+                f" {quantity(100 * apart)} % at {len(both)} sizes"
             )
         sentences.append(
             f"{title}, {headline[promise]:g} times lower in the abstract: {'; '.join(parts)}."
@@ -200,14 +142,10 @@ def _caption(settings: RailSavingsSettings, points: pd.DataFrame, headline: pd.S
     return " ".join(sentences)
 
 
-def _alternative(settings: RailSavingsSettings, points: pd.DataFrame) -> str:
+def _alternative(settings: RailSavingsSettings, points: DataFrame) -> str:
     sizes = sorted(set(points["gpus"]))
-    best = {
-        key: settings.platforms[
-            str(own.groupby("platform", sort=False)["ratio"].mean().idxmax())
-        ].words
-        for key, own in points.groupby("quantity")
-    }
+    means = points.groupby(["quantity", "platform"], sort=False)["ratio"].mean()
+    best = {key: settings.platforms[str(means[key].idxmax())].words for key in _PANELS}
     return (
         "Lines of the cost and of the power of electrical over photonic rails from"
         f" {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest"
@@ -216,13 +154,21 @@ def _alternative(settings: RailSavingsSettings, points: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=RailSavingsSettings,
-    title="What photonic rails save, by size of the cluster",
-    paper="opus",
-    inputs=(
-        FigureInput("rails", "economics.rails", columns=_RAILS),
-        FigureInput("published", published="opus_cost_power.csv", columns=_PUBLISHED),
-        FigureInput("headline", published="opus.csv", columns=_HEADLINES),
+    RailSavingsSettings,
+    "What photonic rails save, by size of the cluster",
+    "opus",
+    (
+        FigureInput(
+            "rails",
+            "economics.rails",
+            "platform gpus network counting transceivers_per_gpu cost_ratio power_ratio fidelity",
+        ),
+        FigureInput(
+            "published",
+            columns="config gpus cost_ratio_rail_over_opus power_ratio_rail_over_opus",
+            published="opus_cost_power.csv",
+        ),
+        FigureInput("headline", columns="id value", published="opus.csv"),
     ),
-    draw=draw,
+    draw,
 )

@@ -10,29 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    GREY,
-    MODE_LABELS,
-    canvas,
-    colours,
-    label,
-    panel_title,
-    quantity,
-    share_legend,
-)
+from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.theme import GREY, MODE_LABELS, colours, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import Between
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "ReconfigurationSettings"]
 
@@ -45,25 +33,25 @@ _KEYS = ["run", "parallelism", "plan", "device", "mode", "reconfiguration_latenc
 class ReconfigurationSettings(CanvasSettings):
     """Iteration time against reconfiguration latency."""
 
-    figure: Literal["reconfiguration"]
-    """Which figure it is."""
+    figure: Literal["reconfiguration"] = "reconfiguration"
+    height_inches: Height = 5.8
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Training runs to show, in that order; empty: all that there are."""
 
-    confidence: Annotated[float, Between(0.5, 0.999)]
+    confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
     """Confidence of the intervals over repeats."""
 
-    show_repeats: bool
+    show_repeats: bool = True
     """Whether each repeat is drawn as a dot."""
 
 
-def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column of panels per run.
 
     The iteration time is above, the stall share below.
     """
-    frame = read_frames(inputs, "iterations", REPEAT_COLUMNS, "run", settings.only)
+    frame = tables.read("iterations", "run", settings.only)
     repeats = per_repeat(frame)
     points = _points(repeats, settings.confidence)
     runs = list(dict.fromkeys(points["run"]))
@@ -72,59 +60,55 @@ def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -
         f" dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."
     )
     footnote = fidelity_line(frame["fidelity"], shows=_origins(frame))
-    with canvas(
-        settings, output, "Iteration time against reconfiguration latency", subtitle, footnote
-    ) as figure:
-        panels = figure.subplots(2, len(runs), sharex=True, squeeze=False, height_ratios=[1.7, 1])
+    with canvas(subtitle, footnote) as page:
+        panels = page.subplots(2, len(runs), sharex=True, squeeze=False, height_ratios=[1.7, 1])
         latencies = sorted(set(points["reconfiguration_latency_ms"]))
         for column, run in enumerate(runs):
-            own = points[points["run"] == run]
+            rows = points[points["run"] == run]
             for axes, shown in zip(panels[:, column], _SHOWN, strict=True):
                 if settings.show_repeats:
                     _dots(axes, repeats[repeats["run"] == run], shown)
-                _lines(axes, own[own["shows"] == shown])
+                _lines(axes, rows[rows["shows"] == shown])
                 axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
             title = (
-                f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))},"
-                f" {str(own['device'].iloc[0]).upper()}"
+                f"{label(str(rows['plan'].iloc[0]))}\n{label(str(rows['parallelism'].iloc[0]))},"
+                f" {str(rows['device'].iloc[0]).upper()}"
             )
             panels[0, column].set_title(panel_title(title, len(runs), settings))
             panels[1, column].set_xlabel("Latency (ms)")
             _latency_axis(panels[1, column], latencies)
         for axes, words in zip(panels[:, 0], _SHOWN.values(), strict=True):
             axes.set_ylabel(words)
-        found = {
+        legend = {
             text: handle
             for axes in panels.flat
             for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
         }
-        share_legend(figure, list(found.values()), list(found), len(found))
+        share_legend(page, legend, len(legend))
     return Drawn(_caption(points, repeats), _alternative(points, runs), _data(points, repeats))
 
 
-def _points(repeats: pd.DataFrame, confidence: float) -> pd.DataFrame:
+def _points(repeats: DataFrame, confidence: float) -> DataFrame:
     """One row per setting and what is shown: median, interval, how many repeats."""
-    import pandas as pd
-
-    kept = repeats[repeats["counts"]]
+    chosen = repeats[repeats["counts"]]
     rows: list[dict[str, Any]] = []
-    for keys, own in kept.groupby(_KEYS, sort=False):
+    for keys, part in chosen.groupby(_KEYS, sort=False):
         for shown in (*_SHOWN, "over_electrical"):
-            found = middle(list(own[shown]), confidence)
+            median = middle(list(part[shown]), confidence)
             rows.append(
                 {
                     **dict(zip(_KEYS, keys, strict=True)),
                     "shows": shown,
-                    "median": found.value,
-                    "low": found.low,
-                    "high": found.high,
-                    "repeats": found.samples,
+                    "median": median.value,
+                    "low": median.low,
+                    "high": median.high,
+                    "repeats": median.samples,
                 }
             )
-    return pd.DataFrame(rows)
+    return to_frame(rows)
 
 
-def _origins(frame: pd.DataFrame) -> dict[str, str]:
+def _origins(frame: DataFrame) -> dict[str, str]:
     """Which modes have which fidelity.
 
     An emulated line so is never taken for a measured one.
@@ -136,7 +120,7 @@ def _origins(frame: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _lines(axes: Axes, points: pd.DataFrame) -> None:
+def _lines(axes: Axes, points: DataFrame) -> None:
     colour = colours(MODE_LABELS)
     for mode in [mode for mode in MODE_LABELS if (points["mode"] == mode).any()]:
         mine = points[points["mode"] == mode].sort_values("reconfiguration_latency_ms")
@@ -157,7 +141,7 @@ def _lines(axes: Axes, points: pd.DataFrame) -> None:
         axes.vlines(x, mine["low"], mine["high"], color=colour[mode], linewidth=3.2, alpha=0.45)
 
 
-def _dots(axes: Axes, repeats: pd.DataFrame, shown: str) -> None:
+def _dots(axes: Axes, repeats: DataFrame, shown: str) -> None:
     colour = colours(MODE_LABELS)
     for mode in MODE_LABELS:
         if mode == "electrical" and shown != "iteration_ms":
@@ -180,25 +164,19 @@ def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
 
     Ticks stand at latencies that were run and are not too near to each other.
     """
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     positive = [latency for latency in latencies if latency > 0]
     if positive and max(positive) / min(positive) > 5:
         axes.set_xscale("symlog", linthresh=min(positive), linscale=0.6)
-    ticks = [latency for latency in latencies if latency == 0]
+    shown = [latency for latency in latencies if latency == 0]
     for latency in positive:
-        if latency >= 2.4 * (ticks[-1] if ticks else 0):
-            ticks.append(latency)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value)))
+        if latency >= 2.4 * (shown[-1] if shown else 0):
+            shown.append(latency)
+    ticks(axes.xaxis, shown)
     axes.tick_params(axis="x", labelcolor=GREY)
 
 
-def _data(points: pd.DataFrame, repeats: pd.DataFrame) -> pd.DataFrame:
+def _data(points: DataFrame, repeats: DataFrame) -> DataFrame:
     """The medians, and below them the repeats behind them."""
-    import pandas as pd
-
     values = repeats.melt(
         id_vars=[*_KEYS, "repeat", "disturbed", "fidelity"],
         value_vars=list(_SHOWN),
@@ -206,20 +184,20 @@ def _data(points: pd.DataFrame, repeats: pd.DataFrame) -> pd.DataFrame:
         value_name="value",
     )
     drawn = points[points["shows"].isin(_SHOWN)]
-    return pd.concat([drawn, values], ignore_index=True)
+    return stack([drawn, values])
 
 
-def _longest(points: pd.DataFrame, run: str, shows: str) -> dict[str, Any]:
+def _longest(points: DataFrame, run: str, shows: str) -> dict[str, Any]:
     """Median and interval of each optical mode at the longest latency of a run."""
-    own = points[(points["run"] == run) & (points["shows"] == shows)]
-    optical = own[own["mode"] != "electrical"]
+    rows = points[(points["run"] == run) & (points["shows"] == shows)]
+    optical = rows[rows["mode"] != "electrical"]
     last = optical[
         optical["reconfiguration_latency_ms"] == optical["reconfiguration_latency_ms"].max()
     ]
-    return {str(row["mode"]): row for row in last.to_dict("records")}
+    return {str(row["mode"]): row for row in records(last)}
 
 
-def _caption(points: pd.DataFrame, repeats: pd.DataFrame) -> str:
+def _caption(points: DataFrame, repeats: DataFrame) -> str:
     sentences = []
     for run in dict.fromkeys(points["run"]):
         parts = []
@@ -243,7 +221,7 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame) -> str:
     )
 
 
-def _alternative(points: pd.DataFrame, runs: Sequence[str]) -> str:
+def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
     parts = []
     for run in runs:
         stalls = _longest(points, run, "stall_percent")
@@ -260,9 +238,9 @@ def _alternative(points: pd.DataFrame, runs: Sequence[str]) -> str:
 
 
 FIGURE = Figure(
-    settings=ReconfigurationSettings,
-    title="Iteration time against reconfiguration latency",
-    paper="opus",
-    inputs=(FigureInput("iterations", "training.iterations", columns=REPEAT_COLUMNS),),
-    draw=draw,
+    ReconfigurationSettings,
+    "Iteration time against reconfiguration latency",
+    "opus",
+    (FigureInput("iterations", "training.iterations", REPEAT_COLUMNS),),
+    draw,
 )

@@ -7,12 +7,15 @@ without one.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
-from railx.figures.figure import Figure, FigureFiles
-from railx.figures.settings import CanvasSettings
+from railx.errors import UserError
+from railx.figures.canvas import canvas
+from railx.figures.figure import CanvasSettings, Figure, FigureFiles
+from railx.figures.tables import Tables
 from railx.io import write_json, write_text
 from railx.settings import Registered
 
@@ -66,6 +69,14 @@ FIGURES: tuple[str, ...] = (
     "step_time",
     "utilisation",
 )
+#: The module of each figure that shares one with others; else it has the figure's name.
+_SHARED_MODULES = {
+    "adaptive_speedups": "comparisons",
+    "network_prices": "comparisons",
+    "pipeline_speedups": "comparisons",
+    "rail_steps": "circuit_panels",
+    "switched_circuits": "circuit_panels",
+}
 
 
 def figure_module(name: str) -> str:
@@ -74,13 +85,15 @@ def figure_module(name: str) -> str:
     Raises ValueError for a name that is not in the list.
     """
     if name not in FIGURES:
-        raise ValueError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
-    return f"railx.figures.{name}"
+        raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
+    return f"railx.figures.{_SHARED_MODULES.get(name, name)}"
 
 
 def figure_of(name: str) -> Figure:
-    """The figure of this name; ValueError for one that is not in the list."""
-    return cast("Figure", importlib.import_module(figure_module(name)).FIGURE)
+    """The figure of this name; ValueError for a name that is not in the list."""
+    members = vars(importlib.import_module(figure_module(name))).values()
+    figures = [member for member in members if isinstance(member, Figure)]
+    return next(figure for figure in figures if getattr(figure.settings, "figure", "") == name)
 
 
 def _members() -> dict[str, type]:
@@ -100,23 +113,22 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     what the figure needs.
     """
     figure = figure_of(settings.figure)
-    known = [wanted.key for wanted in figure.inputs]
-    unknown = sorted(set(inputs) - set(known))
+    keys = [table.key for table in figure.inputs]
+    unknown = sorted(set(inputs) - set(keys))
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"input {', '.join(unknown)}: not known to {settings.figure}; allowed:"
-            f" {', '.join(known)}"
+            f" {', '.join(keys)}"
         )
-    missing = [
-        wanted.key for wanted in figure.inputs if wanted.required and not inputs.get(wanted.key)
-    ]
+    missing = [table.key for table in figure.inputs if table.required and not inputs.get(table.key)]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"input {', '.join(missing)}: no file given for {settings.figure}; allowed: one file"
             " or more"
         )
-    drawn = figure.draw(settings, inputs, output)
-    published = {wanted.key for wanted in figure.inputs if wanted.published}
+    page = functools.partial(canvas, settings, output, title=figure.title)
+    drawn = figure.draw(settings, Tables(figure.inputs, inputs), page)
+    published = {table.key for table in figure.inputs if table.published}
     files = {key: [Path(path) for path in paths] for key, paths in inputs.items()}
     write_text(output.with_suffix(".csv"), drawn.data.to_csv(index=False, lineterminator="\n"))
     write_text(output.with_suffix(".rst"), drawn.caption.strip() + "\n")
@@ -138,5 +150,5 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
 def _name(path: Path, output: Path) -> str:
     """A table as a reader finds it: its path below the results of the experiment."""
     results = output.resolve().parent.parent
-    whole = path.resolve()
-    return str(whole.relative_to(results) if whole.is_relative_to(results) else path.name)
+    full_path = path.resolve()
+    return str(full_path.relative_to(results) if full_path.is_relative_to(results) else path.name)

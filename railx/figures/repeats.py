@@ -18,26 +18,16 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LEAST_REPEATS", "REPEAT_COLUMNS", "Middle", "middle", "per_repeat", "repeats_words"]
+__all__ = ["MIN_REPEATS", "REPEAT_COLUMNS", "Middle", "middle", "per_repeat", "repeats_words"]
+
 
 #: What :func:`per_repeat` reads of ``training.iterations``.
-REPEAT_COLUMNS: tuple[str, ...] = (
-    "run",
-    "plan",
-    "parallelism",
-    "device",
-    "mode",
-    "reconfiguration_latency_ms",
-    "iteration",
-    "repeat",
-    "rank",
-    "iteration_ms",
-    "stall_ms",
-    "disturbed",
-    "fidelity",
+REPEAT_COLUMNS = (
+    "run plan parallelism device mode reconfiguration_latency_ms iteration repeat rank"
+    " iteration_ms stall_ms disturbed fidelity"
 )
 #: Fewer repeats than these have no interval.
-LEAST_REPEATS = 3
+MIN_REPEATS = 3
 
 _SETTING = ["run", "plan", "parallelism", "device", "mode", "reconfiguration_latency_ms"]
 _RESAMPLES = 9999
@@ -61,7 +51,7 @@ class Middle:
 def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
     """The median of ``values`` and its bootstrap interval (percentiles, fixed seed).
 
-    Equal values have an interval without width, fewer than :data:`LEAST_REPEATS` none.
+    Equal values have an interval without width, fewer than :data:`MIN_REPEATS` none.
     """
     from scipy.stats import bootstrap
 
@@ -69,7 +59,7 @@ def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
     if not len(samples):
         return Middle(math.nan, math.nan, math.nan, 0)
     value = float(np.median(samples))
-    if len(samples) < LEAST_REPEATS:
+    if len(samples) < MIN_REPEATS:
         return Middle(value, math.nan, math.nan, len(samples))
     if samples.min() == samples.max():
         return Middle(value, value, value, len(samples))
@@ -128,9 +118,9 @@ def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
 def _over_electrical(rows: pd.DataFrame) -> pd.Series:
     calm = rows[(rows["mode"] == "electrical") & rows["counts"]]
     median = calm.groupby("run")["iteration_ms"].median()
-    own = calm.set_index(["run", "repeat"])["iteration_ms"]
+    part = calm.set_index(["run", "repeat"])["iteration_ms"]
     keys = list(zip(rows["run"], rows["repeat"], strict=True))
-    reference = [own.get(key, median.get(key[0], math.nan)) for key in keys]
+    reference = [part.get(key, median.get(key[0], math.nan)) for key in keys]
     return rows["iteration_ms"] / reference
 
 
@@ -140,21 +130,19 @@ def repeats_words(rows: pd.DataFrame) -> str:
     ``rows`` are those of :func:`per_repeat`.
     """
     setting = [*_SETTING]
-    kept = rows[rows["counts"]].groupby(setting).size()
+    chosen = rows[rows["counts"]].groupby(setting).size()
     aside = int((~rows["counts"]).sum())
     forced = rows[rows["counts"] & rows["disturbed"]].groupby(setting).ngroups
-    fewest, most = (int(kept.min()), int(kept.max())) if len(kept) else (0, 0)
+    fewest, most = (int(chosen.min()), int(chosen.max())) if len(chosen) else (0, 0)
     iterations = sorted(set(rows["iterations"]))
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     text = (
         f"{count} repeat{'s' if count != '1' else ''} of"
         f" {' or '.join(map(str, iterations))} timed iterations"
     )
-    if fewest < LEAST_REPEATS:
+    if fewest < MIN_REPEATS:
         text += (
-            ": too few for an interval"
-            if most < LEAST_REPEATS
-            else ", some too few for an interval"
+            ": too few for an interval" if most < MIN_REPEATS else ", some too few for an interval"
         )
     if aside:
         text += (
@@ -163,7 +151,7 @@ def repeats_words(rows: pd.DataFrame) -> str:
         )
     if forced:
         text += (
-            f"; {forced} of {len(kept)} settings are shown although other work on the machine"
+            f"; {forced} of {len(chosen)} settings are shown although other work on the machine"
             " disturbed all their repeats"
         )
     return text

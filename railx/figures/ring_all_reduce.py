@@ -7,33 +7,19 @@ rings of all rails share the payload (RailX, section on collectives).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from railx.figures.fidelity import fidelity_line, ordered
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import canvas, colours, label, quantity, share_legend
-from railx.figures.words import counted, listed, sentence, spoken
-
-if TYPE_CHECKING:
-    import pandas as pd
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import entries
+from railx.figures.tables import Tables, records
+from railx.figures.theme import colours, label
+from railx.figures.types import DataFrame
+from railx.figures.words import counted, fidelity_line, listed, ordered, quantity, sentence, spoken
 
 __all__ = ["FIGURE", "RingAllReduceSettings"]
 
-_COLUMNS = (
-    "topology",
-    "family",
-    "collective",
-    "scope",
-    "participants",
-    "rings",
-    "payload_bytes",
-    "time_ms",
-    "algorithm_gb_s",
-    "fidelity",
-)
 _MARKERS = "osD^vP"
 _SPEEDS = ("topology", "injection_gb_s_per_chip")
 
@@ -42,25 +28,25 @@ _SPEEDS = ("topology", "injection_gb_s_per_chip")
 class RingAllReduceSettings(CanvasSettings):
     """Ring all-reduce over the payload, one line per topology."""
 
-    figure: Literal["ring_all_reduce"]
-    """Which figure it is."""
+    figure: Literal["ring_all_reduce"] = "ring_all_reduce"
+    height_inches: Height = 4.9
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Topologies to show, in that order; empty: all that there are."""
 
-    scope: str | None
+    scope: str | None = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips); null:
     all."""
 
 
-def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per topology and scope.
 
     Raises ValueError when no row has ``settings.scope``.
     """
     from matplotlib.ticker import EngFormatter, NullLocator
 
-    frame = read_frames(inputs, "collectives", _COLUMNS, "topology", settings.only)
+    frame = tables.read("collectives", "topology", settings.only)
     rows = frame[frame["collective"] == "ring_all_reduce"]
     if settings.scope is not None:
         rows = rows[rows["scope"] == settings.scope]
@@ -68,14 +54,14 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
         # Where a table holds several fidelities, the closed form is shown.
         rows = rows[rows["fidelity"] == ordered(rows["fidelity"])[0]]
     if rows.empty:
-        raise ValueError(
+        raise UserError(
             f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )
-    rows = rows.merge(_speeds(inputs), on="topology", how="left", validate="many_to_one")
+    rows = rows.merge(_speeds(tables), on="topology", how="left", validate="many_to_one")
     unknown = rows.loc[rows["injection_gb_s_per_chip"].isna(), "topology"]
     if len(unknown):
-        raise ValueError(
+        raise UserError(
             f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}; allowed:"
             " every topology of the collectives"
         )
@@ -93,10 +79,8 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
             f" Unlike speeds: injection is {listed([f'{kind:,.0f}' for kind in kinds])} GB/s a"
             f" chip; dashed is all but {usual:,.0f}."
         )
-    with canvas(
-        settings, output, "Ring all-reduce by topology", subtitle, fidelity_line(rows["fidelity"])
-    ) as figure:
-        time, share = figure.subplots(1, 2)
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        time, share = page.subplots(1, 2)
         colour = colours(rows["topology"])
         several = rows["scope"].nunique() > 1
         groups = list(rows.groupby(["topology", "scope"], sort=False))
@@ -117,10 +101,7 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
             share.plot(line["payload_bytes"], 100 * line["bandwidth_over_injection"], **style)
         time.set(xscale="log", yscale="log", title="Time", xlabel="Payload", ylabel="Time (ms)")
         share.set(
-            xscale="log",
-            title="Bandwidth",
-            xlabel="Payload",
-            ylabel="Bandwidth (% of injection)",
+            xscale="log", title="Bandwidth", xlabel="Payload", ylabel="Bandwidth (% of injection)"
         )
         share.set_ylim(bottom=0)
         time.yaxis.set_major_formatter("{x:g}")
@@ -128,21 +109,20 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
         for axes in (time, share):
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
             axes.xaxis.set_minor_locator(NullLocator())
-        handles, names = time.get_legend_handles_labels()
-        share_legend(figure, handles, names, 2)
+        share_legend(page, entries(time), 2)
     return Drawn(_caption(rows, kinds), _alternative(rows), rows)
 
 
-def _speeds(inputs: FigureFiles) -> pd.DataFrame:
-    return read_frames(inputs, "topologies", _SPEEDS)[list(_SPEEDS)].drop_duplicates("topology")
+def _speeds(tables: Tables) -> DataFrame:
+    return tables.read("topologies")[list(_SPEEDS)].drop_duplicates("topology")
 
 
-def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+def _largest(rows: DataFrame) -> DataFrame:
     """The row of the largest payload of each line."""
     return rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
 
 
-def _caption(rows: pd.DataFrame, kinds: list[float]) -> str:
+def _caption(rows: DataFrame, kinds: list[float]) -> str:
     ends = _largest(rows).sort_values("bandwidth_over_injection", ascending=False)
     best, worst = ends.iloc[0], ends.iloc[-1]
     small = rows[rows["payload_bytes"] == rows["payload_bytes"].min()].sort_values("time_ms")
@@ -167,12 +147,12 @@ def _caption(rows: pd.DataFrame, kinds: list[float]) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     ends = "; ".join(
         f"{spoken(label(row['topology']))} {quantity(row['time_ms'])} ms,"
         f" {100 * row['bandwidth_over_injection']:.1f} % of {row['injection_gb_s_per_chip']:,.0f}"
         " GB/s"
-        for row in _largest(rows).to_dict("records")
+        for row in records(_largest(rows))
     )
     return f"Lines of all-reduce time and bandwidth over the payload. At the largest: {ends}."
 
@@ -183,7 +163,7 @@ def _bytes(value: float) -> str:
     return str(EngFormatter(unit="B", places=1)(float(value))).replace(".0 ", " ")
 
 
-def _name(line: pd.DataFrame, several: bool) -> str:
+def _name(line: DataFrame, several: bool) -> str:
     first = line.iloc[0]
     scope = f", {label(first['scope']).lower()}" if several else ""
     rings = f"{first['rings']:,} ring{'s' if first['rings'] != 1 else ''}"
@@ -194,12 +174,17 @@ def _name(line: pd.DataFrame, several: bool) -> str:
 
 
 FIGURE = Figure(
-    settings=RingAllReduceSettings,
-    title="Ring all-reduce by topology",
-    paper="railx",
-    inputs=(
-        FigureInput("collectives", "network.collectives", columns=_COLUMNS),
-        FigureInput("topologies", "metrics.topologies", columns=_SPEEDS),
+    RingAllReduceSettings,
+    "Ring all-reduce by topology",
+    "railx",
+    (
+        FigureInput(
+            "collectives",
+            "network.collectives",
+            "topology family collective scope participants rings payload_bytes time_ms "
+            "algorithm_gb_s fidelity",
+        ),
+        FigureInput("topologies", "metrics.topologies", "topology injection_gb_s_per_chip"),
     ),
-    draw=draw,
+    draw,
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FONTS", "IMAGES", "dark_svg", "save", "settle", "tidy_svg"]
 
+
 #: The endings of a figure's images.
 IMAGES: tuple[str, ...] = (".svg", ".dark.svg", ".png", ".pdf")
 #: What a viewer shows the text in: the first is what the figure is laid out with, the
@@ -53,18 +54,22 @@ def tidy_svg(text: str, name: str) -> str:
     text = text.replace("<svg ", f'<svg style="{look}" ', 1)
     text = re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 inherit", text)
     used = dict.fromkeys(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
-    own = {old: f"{name}-{i}" for i, old in enumerate(used)}
+    identifiers = {old: f"{name}-{i}" for i, old in enumerate(used)}
     text = re.sub(
-        r' id="([^"]+)"', lambda found: f' id="{own[found[1]]}"' if found[1] in own else "", text
+        r' id="([^"]+)"',
+        lambda match: f' id="{identifiers[match[1]]}"' if match[1] in identifiers else "",
+        text,
     )
     return re.sub(
-        r'(url\(#|href="#)([^)"]+)', lambda found: found[1] + own.get(found[2], found[2]), text
+        r'(url\(#|href="#)([^)"]+)',
+        lambda match: match[1] + identifiers.get(match[2], match[2]),
+        text,
     )
 
 
 def dark_svg(light: str, name: str) -> str:
     """The same SVG with the colours of a dark page."""
-    text = re.sub(r"(?<=[:\"\s])#[0-9a-f]{6}\b", lambda found: dark_colour(found[0]), light)
+    text = re.sub(r"(?<=[:\"\s])#[0-9a-f]{6}\b", lambda match: dark_colour(match[0]), light)
     return re.sub(rf'(id="|url\(#|href="#){re.escape(name)}-', rf"\1{name}-dark-", text)
 
 

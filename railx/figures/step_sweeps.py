@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    DERIVED,
-    MODE_LABELS,
-    PALETTE,
-    canvas,
-    colours,
-    panel_title,
-    published_handle,
-    published_line,
-    quantity,
-    share_legend,
-)
+from railx.errors import UserError
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside, published_line
+from railx.figures.tables import Tables, stack
+from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import NonNegative, NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "StepSweepsSettings"]
 
-_COLUMNS = (
-    *("step", "job", "device", "gpus", "expert", "gradients", "scale_out_gb_s", "rule", "mode"),
-    *("reconfiguration_latency_ms", "step_ms", "electrical_ms", "utilisation", "fidelity"),
-)
 _MODES = ("electrical", "on_demand", "provisioned")
 _MARKERS = ("o", "s", "^", "D")
 
@@ -43,50 +25,45 @@ _MARKERS = ("o", "s", "^", "D")
 class StepSweepsSettings(CanvasSettings):
     """The sweeps of generated steps."""
 
-    figure: Literal["step_sweeps"]
-    """Which figure it is."""
+    figure: Literal["step_sweeps"] = "step_sweeps"
+    height_inches: Height = 7.6
 
-    rule: Annotated[str, NotEmpty()]
+    rule: Annotated[str, NotEmpty()] = "stage_bits"
     """Circuit rule of the rows to show."""
 
-    latency_ms: Annotated[float, NonNegative()]
+    latency_ms: Annotated[float, NonNegative()] = 10
     """Latency of the panels of bandwidth and size."""
 
-    expert_latency_ms: Annotated[float, NonNegative()]
+    expert_latency_ms: Annotated[float, NonNegative()] = 0.5
     """Latency of the panel of experts."""
 
-    bandwidth: tuple[str, ...]
+    bandwidth: tuple[str, ...] = ("h200_128", "gb200_512")
     """Steps of the panel of bandwidth."""
 
-    scaling: tuple[str, ...]
+    scaling: tuple[str, ...] = ("scaling_h200", "scaling_gb200")
     """Steps of the panel of size."""
 
-    utilisation: str
+    utilisation: str = "frontier"
     """The step of the panel of utilisation."""
 
-    experts: tuple[str, ...]
+    experts: tuple[str, ...] = ("experts_h200", "experts_gb200")
     """Steps of the panel of experts."""
 
 
-def draw(settings: StepSweepsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Four panels: bandwidth, size, utilisation, experts."""
-    from matplotlib.lines import Line2D
 
-    frame = read_frames(inputs, "times", _COLUMNS)
-    values = published_frame(inputs, "headline", ("id", "value")).set_index("id")["value"]
+    frame = tables.read("times")
+    values = tables.read("headline").set_index("id")["value"]
     points = _points(frame, settings)
     subtitle = (
         "Generated jobs; gradients are reduced behind computation, with experts at the end. The"
         " paper's values are not archived but for its two dashed extremes."
     )
     with canvas(
-        settings,
-        output,
-        "Sweeps of generated steps on photonic rails",
-        subtitle,
-        fidelity_line(points["fidelity"], "Generated jobs, no recordings"),
-    ) as figure:
-        ((bandwidth, scaling), (utilisation, experts)) = figure.subplots(2, 2)
+        subtitle, fidelity_line(points["fidelity"], "Generated jobs, no recordings")
+    ) as page:
+        ((bandwidth, scaling), (utilisation, experts)) = page.subplots(2, 2)
         at = quantity(settings.latency_ms)
         _lines(bandwidth, points[points["panel"] == "bandwidth"], log=True)
         bandwidth.set(xlabel="Bandwidth of the rails (GB/s)", ylabel="Over the fastest step (ms)")
@@ -105,46 +82,42 @@ def draw(settings: StepSweepsSettings, inputs: FigureFiles, output: Path) -> Dra
         experts.set_title(panel_title(f"Experts beyond the server, {wait} ms", 2, settings))
         colour = colours(_MODES)
         series = list(dict.fromkeys(points.loc[points["panel"] != "utilisation", "device"]))
-        handles: list[Any] = [Line2D([], [], color=colour[mode]) for mode in _MODES]
-        handles += [
-            Line2D([], [], color="black", linestyle="none", marker=_MARKERS[n])
-            for n in range(len(series))
-        ]
-        handles.append(published_handle(line=True))
-        texts = [*(MODE_LABELS[mode] for mode in _MODES), *series, f"Largest, {DERIVED}"]
-        share_legend(figure, handles, texts, 3)
+        legend: dict[str, Any] = {MODE_LABELS[mode]: {"color": colour[mode]} for mode in _MODES}
+        legend |= {
+            device: dot("black", marker=mark)
+            for device, mark in zip(series, _MARKERS, strict=False)
+        }
+        share_legend(page, legend | {f"Largest, {DERIVED}": PUBLISHED_LINE}, 3)
     return Drawn(_caption(points, settings), _alternative(points), points)
 
 
-def _points(frame: pd.DataFrame, settings: StepSweepsSettings) -> pd.DataFrame:
-    import pandas as pd
-
-    kept = frame[frame["rule"].isin(("electrical", settings.rule))]
-    kept = kept[~kept["gradients"].isin(("in_line",))]
+def _points(frame: DataFrame, settings: StepSweepsSettings) -> DataFrame:
+    chosen = frame[frame["rule"].isin(("electrical", settings.rule))]
+    chosen = chosen[~chosen["gradients"].isin(("in_line",))]
     parts = []
-    wide = kept[kept["step"].isin(settings.bandwidth) & (kept["gradients"] == "overlapped")]
+    wide = chosen[chosen["step"].isin(settings.bandwidth) & (chosen["gradients"] == "overlapped")]
     wide = wide[(wide["mode"] == "electrical") | _at(wide, settings.latency_ms)]
     fastest = wide[wide["mode"] == "electrical"].groupby("step")["step_ms"].min()
     slower = wide["step_ms"] - wide["step"].map(fastest)
     parts.append(wide.assign(panel="bandwidth", x=wide["scale_out_gb_s"], y=slower))
-    size = kept[kept["step"].isin(settings.scaling) & _at(kept, settings.latency_ms)]
+    size = chosen[chosen["step"].isin(settings.scaling) & _at(chosen, settings.latency_ms)]
     size = size[size["mode"] != "electrical"]
     over = size["step_ms"] / size["electrical_ms"]
     parts.append(size.assign(panel="scaling", x=size["gpus"], y=100 * (over - 1)))
-    used = kept[(kept["step"] == settings.utilisation) & (kept["mode"] == "provisioned")]
+    used = chosen[(chosen["step"] == settings.utilisation) & (chosen["mode"] == "provisioned")]
     parts.append(
         used.assign(
             panel="utilisation", x=used["reconfiguration_latency_ms"], y=100 * used["utilisation"]
         )
     )
-    spread = kept[kept["step"].isin(settings.experts) & _at(kept, settings.expert_latency_ms)]
+    spread = chosen[chosen["step"].isin(settings.experts) & _at(chosen, settings.expert_latency_ms)]
     spread = spread[spread["mode"] != "electrical"]
     over = spread["step_ms"] / spread["electrical_ms"]
     parts.append(spread.assign(panel="experts", x=spread["expert"], y=over))
-    points = pd.concat(parts, ignore_index=True)
+    points = stack(parts)
     missing = {"bandwidth", "scaling", "utilisation", "experts"} - set(points["panel"])
     if missing:
-        raise ValueError(
+        raise UserError(
             f"times: no rows for {', '.join(sorted(missing))}; allowed: the steps that the settings"
             " name"
         )
@@ -153,34 +126,34 @@ def _points(frame: pd.DataFrame, settings: StepSweepsSettings) -> pd.DataFrame:
     ]
 
 
-def _at(frame: pd.DataFrame, latency_ms: float) -> pd.Series[bool]:
+def _at(frame: DataFrame, latency_ms: float) -> Series[bool]:
     return frame["reconfiguration_latency_ms"] == latency_ms
 
 
-def _lines(axes: Axes, own: pd.DataFrame, *, log: bool) -> None:
+def _lines(axes: Axes, rows: DataFrame, *, log: bool) -> None:
     colour = colours(_MODES)
-    devices = list(dict.fromkeys(own["device"]))
-    for (device, mode), line in own.groupby(["device", "mode"], sort=False):
+    devices = list(dict.fromkeys(rows["device"]))
+    for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
         line = line.sort_values("x")
         marker = _MARKERS[devices.index(device)]
         axes.plot(line["x"], line["y"], color=colour[str(mode)], marker=marker)
     if log:
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted(set(own["x"])))
+        axes.set_xticks(sorted(set(rows["x"])))
         axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
-def _utilisation(axes: Axes, own: pd.DataFrame) -> None:
-    for n, (gpus, line) in enumerate(own.groupby("gpus")):
+def _utilisation(axes: Axes, rows: DataFrame) -> None:
+    for n, (gpus, line) in enumerate(rows.groupby("gpus")):
         line = line.sort_values("x")
         axes.plot(line["x"], line["y"], color=PALETTE[n + 2], marker=".")
-        axes.annotate(
+        beside(
+            axes,
             f"{int(str(gpus)):,} GPUs",
-            (float(line["x"].iloc[-1]), float(line["y"].iloc[-1])),
-            (5, 0),
-            textcoords="offset points",
-            va="center",
+            float(line["x"].iloc[-1]),
+            float(line["y"].iloc[-1]),
+            5,
         )
     axes.set_xscale("symlog", linthresh=1)
     axes.set(xlabel="Switching latency (ms)", ylabel="Computation of a step (%)")
@@ -188,7 +161,7 @@ def _utilisation(axes: Axes, own: pd.DataFrame) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
-def _parts(points: pd.DataFrame) -> str:
+def _parts(points: DataFrame) -> str:
     sentences = []
     words = {
         "bandwidth": "{} ms over the fastest step",
@@ -196,9 +169,9 @@ def _parts(points: pd.DataFrame) -> str:
         "experts": "{} times the step",
     }
     for panel, text in words.items():
-        own = points[(points["panel"] == panel) & (points["mode"] != "electrical")]
+        rows = points[(points["panel"] == panel) & (points["mode"] != "electrical")]
         ends = []
-        for (device, mode), line in own.groupby(["device", "mode"], sort=False):
+        for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
             line = line.sort_values("x")
             values = [text.format(quantity(float(line["y"].iloc[n]))) for n in (0, -1)]
             places = [quantity(float(line["x"].iloc[n])) for n in (0, -1)]
@@ -216,7 +189,7 @@ def _parts(points: pd.DataFrame) -> str:
     return " ".join([*sentences, f"Utilisation: {shares}."])
 
 
-def _caption(points: pd.DataFrame, settings: StepSweepsSettings) -> str:
+def _caption(points: DataFrame, settings: StepSweepsSettings) -> str:
     return (
         f"Sweeps of generated steps, circuits by the rule {settings.rule.replace('_', ' ')}."
         f" {_parts(points)} Domains of 8 (H200) and 32 (GB200); the layer with experts and the"
@@ -224,17 +197,22 @@ def _caption(points: pd.DataFrame, settings: StepSweepsSettings) -> str:
     )
 
 
-def _alternative(points: pd.DataFrame) -> str:
+def _alternative(points: DataFrame) -> str:
     return f"Four panels of lines. {_parts(points)}"
 
 
 FIGURE = Figure(
-    settings=StepSweepsSettings,
-    title="Sweeps of generated steps on photonic rails",
-    paper="opus",
-    inputs=(
-        FigureInput("times", "steps.times", columns=_COLUMNS),
-        FigureInput("headline", published="opus.csv", columns=("id", "value")),
+    StepSweepsSettings,
+    "Sweeps of generated steps on photonic rails",
+    "opus",
+    (
+        FigureInput(
+            "times",
+            "steps.times",
+            "step job device gpus expert gradients scale_out_gb_s rule mode "
+            "reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
+        ),
+        FigureInput("headline", columns="id value", published="opus.csv"),
     ),
-    draw=draw,
+    draw,
 )

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
 from railx.figures.honest import cut_bars
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, PALETTE, canvas, label, panel_title, quantity, share_legend
+from railx.figures.panels import entries
+from railx.figures.tables import Tables
+from railx.figures.theme import GREY, PALETTE, label
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "StepTimeSettings"]
 
@@ -35,7 +32,6 @@ servers, and keep their rate. Networks without such links carry tensor paralleli
 their ports. The paper prints no step times: jobs and layouts are choices of this
 project."""
 
-_COLUMNS = ("topology", "job", "basis", "part", "ms", "step_ms", "reason", "chips", "fidelity")
 _BASES = {"equal_bandwidth": "equal injection bandwidth", "equal_cost": "equal cost of the network"}
 #: What a step is spent on, in the order of the stack.
 _PARTS = {
@@ -53,27 +49,27 @@ _PARTS = {
 class StepTimeSettings(CanvasSettings):
     """Time of a training step by topology and job, stacked by what it is spent on."""
 
-    figure: Literal["step_time"]
-    """Which figure it is."""
+    figure: Literal["step_time"] = "step_time"
+    height_inches: Height = 11
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Mapped topologies to show, in that order; empty: all that there are."""
 
-    cut_over_shortest: Annotated[float, AtLeast(1)] | None
+    cut_over_shortest: Annotated[float, AtLeast(1)] | None = 3.0
     """How many times longer than the shortest of its panel a bar is cut; null: none
     is."""
 
-    named: tuple[str, ...]
+    named: tuple[str, ...] = ("railx_hyperx_m4n2", "railx_hyperx")
     """Topologies that the words name beside the shortest and longest step; those that
     are not mapped are left out."""
 
 
-def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 
     A note stands where there is no room or no price.
     """
-    rows = read_frames(inputs, "steps", _COLUMNS, "topology", settings.only)
+    rows = tables.read("steps", "topology", settings.only)
     jobs = list(dict.fromkeys(rows["job"]))
     bases = [basis for basis in _BASES if basis in set(rows["basis"])]
     chips = ", ".join(f"{count:,}" for count in sorted(set(rows["chips"])))
@@ -83,22 +79,15 @@ def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> Drawn
         " nodes, boards and servers in no bill, one rate on both bases. A bar with a break is cut:"
         " its number is the whole time."
     )
-    with canvas(
-        settings,
-        output,
-        "Time of a training step by topology",
-        subtitle,
-        fidelity_line(rows["fidelity"]),
-    ) as figure:
-        panels = figure.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = page.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
         cut: dict[tuple[str, str], list[str]] = {}
         for across, basis in zip(panels, bases, strict=True):
             for axes, job in zip(across, jobs, strict=True):
                 cut[job, basis] = _panel(axes, rows, job, basis, settings.cut_over_shortest)
                 title = f"{label(job)}, {_BASES[basis]}"
                 axes.set_title(panel_title(title, len(jobs), settings))
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        share_legend(figure, handles, labels, columns=len(_PARTS))
+        share_legend(page, entries(panels[0, 0]), len(_PARTS))
     return Drawn(
         _caption(rows, jobs, bases, settings.named, cut),
         _alternative(rows, jobs, bases, settings.named),
@@ -106,35 +95,34 @@ def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> Drawn
     )
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> list[str]:
+def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None) -> list[str]:
     """The bars of a job; the times of those that are cut are returned."""
-    import pandas as pd
     from matplotlib.ticker import MaxNLocator
 
     names = list(dict.fromkeys(rows["topology"]))
     without_room = set(rows.loc[(rows["job"] == job) & rows["reason"].notna(), "topology"])
-    own = rows[(rows["job"] == job) & (rows["basis"] == basis)]
+    group = rows[(rows["job"] == job) & (rows["basis"] == basis)]
     seconds = (
-        own[own["part"].notna()]
+        group[group["part"].notna()]
         .pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
         .reindex(names)
         / 1e3
     )
-    whole = seconds.sum(axis=1)
-    drawn = whole[whole > 0]
+    total = seconds.sum(axis=1)
+    drawn = total[total > 0]
     most = float(drawn.max()) if len(drawn) else 1.0
     limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
-    left = pd.Series(0.0, index=names)
+    left = 0.0 * seconds.sum(axis=1)
     for part, (title, colour) in _PARTS.items():
         width = seconds[part].fillna(0) if part in seconds else left * 0
         end = (left + width).clip(upper=limit)
         axes.barh(range(len(names)), end - left, left=left, color=colour, label=title, height=0.74)
         left = end
-    texts = [quantity(value) for value in whole]
-    shortened = cut_bars(axes, list(whole), range(len(names)), limit, texts)
-    for place, name in enumerate(names):
-        if whole[name] <= limit:
-            _mark(axes, place, float(whole[name]), name in without_room)
+    texts = [quantity(value) for value in total]
+    shortened = cut_bars(axes, list(total), range(len(names)), limit, texts)
+    for position, name in enumerate(names):
+        if total[name] <= limit:
+            _mark(axes, position, float(total[name]), name in without_room)
     axes.set_xlim(0, 1.2 * limit)
     axes.set_xlabel("Step time (s)")
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -145,28 +133,28 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
     return shortened
 
 
-def _mark(axes: Axes, place: int, seconds: float, without_room: bool) -> None:
+def _mark(axes: Axes, position: int, seconds: float, without_room: bool) -> None:
     """The number at the end of a bar, or the note in the place of a bar."""
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     if seconds > 0:
-        axes.annotate(quantity(seconds), (seconds, place), (3, 0), **style)
+        axes.annotate(quantity(seconds), (seconds, position), (3, 0), **style)
     else:
         axes.annotate(
             "no room for the job" if without_room else "no price",
-            (0, place),
+            (0, position),
             (3, 0),
             color=GREY,
             **style,
         )
 
 
-def _steps(rows: pd.DataFrame, job: str, basis: str) -> pd.Series:
+def _steps(rows: DataFrame, job: str, basis: str) -> Series:
     """Seconds of a step by topology, shortest first."""
-    own = rows[(rows["job"] == job) & (rows["basis"] == basis) & rows["part"].notna()]
-    return own.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
+    part = rows[(rows["job"] == job) & (rows["basis"] == basis) & rows["part"].notna()]
+    return part.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
 
 
-def _span(rows: pd.DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
+def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     """The shortest and longest step of a panel, and those of named topologies."""
     steps = _steps(rows, job, basis)
     ends = [str(steps.index[0]), str(steps.index[-1])]
@@ -176,7 +164,7 @@ def _span(rows: pd.DataFrame, job: str, basis: str, named: Sequence[str]) -> str
 
 
 def _caption(
-    rows: pd.DataFrame,
+    rows: DataFrame,
     jobs: list[str],
     bases: list[str],
     named: Sequence[str],
@@ -194,9 +182,7 @@ def _caption(
     return f"Estimated time of a training step. {' '.join(sentences)} {_METHOD}"
 
 
-def _alternative(
-    rows: pd.DataFrame, jobs: list[str], bases: list[str], named: Sequence[str]
-) -> str:
+def _alternative(rows: DataFrame, jobs: list[str], bases: list[str], named: Sequence[str]) -> str:
     parts = [
         f"{label(job)}, {_BASES[basis]}, {_span(rows, job, basis, named)}"
         for job in jobs
@@ -211,9 +197,13 @@ def _alternative(
 
 
 FIGURE = Figure(
-    settings=StepTimeSettings,
-    title="Time of a training step by topology",
-    paper="railx",
-    inputs=(FigureInput("steps", "mapping.steps", columns=_COLUMNS),),
-    draw=draw,
+    StepTimeSettings,
+    "Time of a training step by topology",
+    "railx",
+    (
+        FigureInput(
+            "steps", "mapping.steps", "topology job basis part ms step_ms reason chips fidelity"
+        ),
+    ),
+    draw,
 )

@@ -3,159 +3,107 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame, published_mark
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    DERIVED,
-    PALETTE,
-    canvas,
-    colours,
-    panel_title,
-    published_handle,
-    quantity,
-    share_legend,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.switching_windows import split_by_mean
+from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.theme import DERIVED, GREY, PALETTE, PUBLISHED_MARK, dot, published_mark
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "StepWindowsSettings"]
 
-_WINDOWS = ("step", "transition", "within_layer", "count", "mean_ms", "min_ms", "max_ms")
-_TIMELINE = ("step", "job", "gradients", "device", "gpus", "transition", "window_ms", "fidelity")
-_PUBLISHED = ("transition", "count_per_step", "mean_window_ms", "min_window_ms", "max_window_ms")
 #: Published finite windows of figs. 12 and 13: the rows and of how many they are sums.
 _FINITE = {
     "h200_128": (("windows_hidden_h200_ms", 3),),
     "gb200_512": (("windows_short_gb200_ms", 3), ("windows_hidden_gb200_ms", 4)),
 }
+_GRADIENTS = {"overlapped": "behind computation", "in_line": "in line", "sharded": "FSDP"}
 
 
 @dataclass(frozen=True)
 class StepWindowsSettings(CanvasSettings):
     """Windows of generated steps."""
 
-    figure: Literal["step_windows"]
-    """Which figure it is."""
+    figure: Literal["step_windows"] = "step_windows"
+    height_inches: Height = 5
 
-    passes: str
+    passes: str = "deepseek_236b"
     """The step whose windows within passes are drawn beside the published ones."""
 
-    timeline: tuple[str, ...]
+    timeline: tuple[str, ...] = ("h200_128", "gb200_512", "perlmutter_llama")
     """Steps whose windows on the clock are drawn."""
 
 
-def draw(settings: StepWindowsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The distribution within passes, and every window of some jobs."""
-    from matplotlib.lines import Line2D
-
-    own = read_frames(inputs, "windows", _WINDOWS, "step", (settings.passes,))
-    own = own[own["transition"].isin(("PP->EP", "EP->PP")) & ~own["within_layer"].astype(bool)]
-    ours = _steps(own.rename(columns={"count": "n"}))
-    table = published_frame(inputs, "published", _PUBLISHED)
-    theirs = _steps(_rows_of(table))
-    clock = read_frames(inputs, "timeline", _TIMELINE, "step", settings.timeline)
+    windows = tables.read("windows", "step", (settings.passes,))
+    between = windows["transition"].isin(("PP->EP", "EP->PP"))
+    ours = _steps(windows[between & ~windows["within_layer"].astype(bool)])
+    published = tables.read("published").rename(columns={"count_per_step": "count"})
+    names = published["transition"].str
+    published = published[names.contains("fwd|bwd") & ~names.startswith("EP->EP")]
+    theirs = _steps(published.rename(columns=lambda name: name.replace("_window_ms", "_ms")))
+    clock = tables.read("timeline", "step", settings.timeline)
     clock = clock[clock["gradients"] != "at_end"]
-    values = published_frame(inputs, "headline", ("id", "value")).set_index("id")["value"]
     subtitle = (
         "Left: computation between pipeline and expert traffic of DeepSeek-V2 236B. Right: idle"
         " time between operations of unlike kind on one rank of each stage, packet switches."
     )
-    with canvas(
-        settings,
-        output,
-        "Windows of generated steps",
-        subtitle,
-        fidelity_line(
-            ("analytic", "replay"),
-            "Generated jobs, no recordings",
-            shows={"analytic": "left", "replay": "right"},
-        ),
-    ) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    sides = {"analytic": "left", "replay": "right"}
+    line = fidelity_line(sides, "Generated jobs, no recordings", shows=sides)
+    with canvas(subtitle, line) as page:
+        left, right = page.subplots(1, 2, width_ratios=(1, 1.25))
         _distribution(left, ours, theirs)
         left.set_title(panel_title("Within passes, 256 windows", 2, settings))
-        kinds = list(dict.fromkeys(clock["transition"]))
-        hues = dict(zip(kinds, PALETTE, strict=False))
-        jobs = _on_the_clock(right, clock, hues, values)
+        hues = dict(zip(dict.fromkeys(clock["transition"]), PALETTE, strict=False))
+        jobs = _on_the_clock(right, clock, hues, tables.values("headline"))
         right.set_title(panel_title("On the replay's clock", 2, settings))
-        handles: list[Any] = [Line2D([], [], color=colours(("electrical",))["electrical"])]
-        texts = ["Ours, within passes"]
-        handles += [Line2D([], [], linestyle="none", marker="o", color=hues[one]) for one in kinds]
-        texts += [one.replace("->", " to ") for one in kinds]
-        handles.append(published_handle())
-        texts.append(DERIVED.capitalize())
-        share_legend(figure, handles, texts, 4)
-    return Drawn(_caption(ours, theirs, clock, jobs), _alternative(ours, jobs), _data(ours, clock))
+        legend: dict[str, Any] = {"Ours, within passes": {"color": GREY}}
+        legend |= {kind.replace("->", " to "): dot(colour) for kind, colour in hues.items()}
+        share_legend(page, legend | {DERIVED.capitalize(): PUBLISHED_MARK}, 4)
+    data = stack([ours.assign(shows="pass"), clock.assign(shows="clock")])
+    return Drawn(_caption(ours, theirs, clock, jobs), _alternative(ours, jobs), data)
 
 
-def _rows_of(table: pd.DataFrame) -> pd.DataFrame:
-    own = table[
-        table["transition"].str.contains("fwd|bwd") & ~table["transition"].str.startswith("EP->EP")
-    ]
-    names = dict(zip(_PUBLISHED, ("transition", "n", "mean_ms", "min_ms", "max_ms"), strict=True))
-    return own.rename(columns=names)
+def _steps(rows: DataFrame) -> DataFrame:
+    """Window lengths and how many there are."""
+    counts: dict[float, float] = {}
+    for row in records(rows):
+        ends = (float(row["min_ms"]), float(row["max_ms"]), float(row["mean_ms"]))
+        for length, count in split_by_mean(*ends, row["count"]):
+            counts[length] = counts.get(length, 0) + count
+    return to_frame(sorted(counts.items()), ["window_ms", "count"])
 
 
-def _steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Window lengths and how many there are; two lengths are told apart by the mean."""
-    import pandas as pd
-
-    found: dict[float, float] = {}
-    for row in rows.to_dict("records"):
-        low, high, mean = float(row["min_ms"]), float(row["max_ms"]), float(row["mean_ms"])
-        long = 0 if high - low < 1e-9 else round(row["n"] * (mean - low) / (high - low))
-        for length, count in ((low, row["n"] - long), (high, long)):
-            if count:
-                found[length] = found.get(length, 0) + count
-    lengths = sorted(found)
-    return pd.DataFrame({"window_ms": lengths, "count": [found[one] for one in lengths]})
-
-
-def _distribution(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
-    def shares(frame: pd.DataFrame) -> Any:
-        return 100 * frame["count"].cumsum() / frame["count"].sum()
-
-    colour = colours(("electrical",))["electrical"]
-    axes.step([0.3, *ours["window_ms"], 60], [0, *shares(ours), 100], where="post", color=colour)
-    axes.plot(theirs["window_ms"], shares(theirs), **published_mark(colour))
+def _distribution(axes: Axes, ours: DataFrame, theirs: DataFrame) -> None:
+    shares, stated = (100 * rows["count"].cumsum() / rows["count"].sum() for rows in (ours, theirs))
+    stairs = ([0.3, *ours["window_ms"], 60], [0, *shares, 100])
+    axes.step(*stairs, where="post", color=GREY)
+    axes.plot(theirs["window_ms"], stated, **published_mark(GREY))
     axes.set_xscale("log")
     axes.set(xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
 def _on_the_clock(
-    axes: Axes, clock: pd.DataFrame, hues: dict[str, str], values: pd.Series[Any]
+    axes: Axes, clock: DataFrame, hues: dict[str, str], values: Series[Any]
 ) -> list[str]:
-    words = {"overlapped": "behind computation", "in_line": "in line", "sharded": "FSDP"}
     names: list[str] = []
-    places: list[int] = []
-    for (step, job), own in clock.groupby(["step", "job"], sort=False):
-        place = len(names)
-        head = own.iloc[0]
-        names.append(f"{int(head['gpus'])} {head['device']},\n{words[str(head['gradients'])]}")
-        places.append(place)
-        spread = np.linspace(-0.25, 0.25, max(2, len(own)))[: len(own)]
-        axes.scatter(
-            own["window_ms"],
-            place + spread,
-            s=18,
-            color=[hues[one] for one in own["transition"]],
-            zorder=3,
-        )
+    for (step, _), rows in clock.groupby(["step", "job"], sort=False):
+        y, first = len(names), rows.iloc[0]
+        gradients = _GRADIENTS[str(first["gradients"])]
+        names.append(f"{int(first['gpus'])} {first['device']},\n{gradients}")
+        spread = np.linspace(-0.25, 0.25, max(2, len(rows)))[: len(rows)]
+        fills = [hues[kind] for kind in rows["transition"]]
+        axes.scatter(rows["window_ms"], y + spread, s=18, color=fills, zorder=3)
         for row, count in _FINITE.get(str(step), ()):
-            axes.plot([float(values[row]) / count], [place], **published_mark("black"))
-        del job
-    axes.set_yticks(places, names)
+            axes.plot([float(values[row]) / count], [y], **published_mark("black"))
+    axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xscale("symlog", linthresh=1, linscale=0.4)
     axes.set_xlim(-30, 8000)
@@ -164,18 +112,13 @@ def _on_the_clock(
     return [name.replace("\n", " ") for name in names]
 
 
-def _data(ours: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat([ours.assign(shows="pass"), clock.assign(shows="clock")], ignore_index=True)
-
-
-def _caption(ours: pd.DataFrame, theirs: pd.DataFrame, clock: pd.DataFrame, jobs: list[str]) -> str:
+def _caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: list[str]) -> str:
     apart = max(abs(a - b) / b for a, b in zip(ours["window_ms"], theirs["window_ms"], strict=True))
+    windows = [rows["window_ms"] for _, rows in clock.groupby(["step", "job"], sort=False)]
     parts = "; ".join(
-        f"{job} {quantity(float(own['window_ms'].clip(lower=0).median()))} ms in the middle"
-        f" ({len(own)} windows)"
-        for job, (_, own) in zip(jobs, clock.groupby(["step", "job"], sort=False), strict=True)
+        f"{job} {quantity(float(lengths.clip(lower=0).median()))} ms in the middle"
+        f" ({len(lengths)} windows)"
+        for job, lengths in zip(jobs, windows, strict=True)
     )
     return (
         f"Windows of generated steps. Within passes of DeepSeek-V2 236B ours differ from the"
@@ -185,23 +128,32 @@ def _caption(ours: pd.DataFrame, theirs: pd.DataFrame, clock: pd.DataFrame, jobs
     )
 
 
-def _alternative(ours: pd.DataFrame, jobs: list[str]) -> str:
+def _alternative(ours: DataFrame, jobs: list[str]) -> str:
     words = ", ".join(
-        f"{int(count)} of {quantity(float(length))} ms"
-        for length, count in zip(ours["window_ms"], ours["count"], strict=True)
+        f"{int(row['count'])} of {quantity(float(row['window_ms']))} ms" for row in records(ours)
     )
     return f"A staircase of windows ({words}) beside dots of the windows of {', '.join(jobs)}."
 
 
 FIGURE = Figure(
-    settings=StepWindowsSettings,
-    title="Windows of generated steps",
-    paper="opus",
-    inputs=(
-        FigureInput("windows", "steps.windows", columns=_WINDOWS),
-        FigureInput("timeline", "steps.timeline", columns=_TIMELINE),
-        FigureInput("published", published="opus_deepseek236b_windows.csv", columns=_PUBLISHED),
-        FigureInput("headline", published="opus.csv", columns=("id", "value")),
+    StepWindowsSettings,
+    "Windows of generated steps",
+    "opus",
+    (
+        FigureInput(
+            "windows", "steps.windows", "step transition within_layer count mean_ms min_ms max_ms"
+        ),
+        FigureInput(
+            "timeline",
+            "steps.timeline",
+            "step job gradients device gpus transition window_ms fidelity",
+        ),
+        FigureInput(
+            "published",
+            columns="transition count_per_step mean_window_ms min_window_ms max_window_ms",
+            published="opus_deepseek236b_windows.csv",
+        ),
+        FigureInput("headline", columns="id value", published="opus.csv"),
     ),
-    draw=draw,
+    draw,
 )

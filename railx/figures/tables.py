@@ -1,95 +1,234 @@
-"""Reading the tables behind a figure into pandas.
+"""The tables behind a figure, as pandas frames or as rows of a query.
 
-Errors name the file and the column. What a table is about stands in it: in a column or,
-for large files, in the metadata.
+Errors name the file and the column. The metadata of large files says what they are
+about; other tables say it in a column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, cast
 
-from railx.figures.figure import FigureFiles
+from railx.errors import UserError
+from railx.figures.figure import FigureFiles, FigureInput
+from railx.figures.types import DataFrame, Series
 from railx.io import read_metadata, read_table
 
-if TYPE_CHECKING:
+__all__ = [
+    "Rows",
+    "Tables",
+    "milliseconds",
+    "named_files",
+    "pick",
+    "published_frame",
+    "read_frame",
+    "read_frames",
+    "records",
+    "refuse_unknown",
+    "stack",
+    "to_frame",
+]
+
+Rows = list[dict[str, Any]]
+
+_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+class Tables:
+    """The input tables of a figure by key, read when they are asked for."""
+
+    def __init__(self, inputs: Iterable[FigureInput], files: FigureFiles) -> None:
+        self._inputs = {table.key: table for table in inputs}
+        self._files = files
+
+    def __contains__(self, key: str) -> bool:
+        return bool(self._files.get(key))
+
+    def columns(self, key: str) -> list[str]:
+        """The columns that the figure declares for the table under ``key``."""
+        return list(self._inputs[key].column_names)
+
+    def paths(self, key: str) -> list[Path]:
+        """The files under ``key``."""
+        return _paths(self._files, key)
+
+    def files(self, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
+        """The files under ``key`` by name; :func:`named_files`."""
+        return named_files(self._files, key, only)
+
+    def read(self, key: str, name: str | None = None, only: Sequence[str] = ()) -> DataFrame:
+        """The table under ``key``: :func:`read_frames` or :func:`published_frame`."""
+        if self._inputs[key].published:
+            return published_frame(self._files, key, self.columns(key))
+        return read_frames(self._files, key, self.columns(key), name, only)
+
+    def values(self, key: str) -> Series[Any]:
+        """The column ``value`` of a published table by its column ``id``."""
+        return self.read(key).set_index("id")["value"]
+
+    def query(self, sql: str, **frames: DataFrame) -> DataFrame:
+        """The rows of a SELECT over the tables by key, with ``frames`` beside them.
+
+        A published table has the numbers of its rows in the column ``rowid_``.
+        """
+        import duckdb
+
+        with duckdb.connect(":memory:") as connection:
+            for key in self._inputs:
+                if key in self and key not in frames and re.search(rf"\b{key}\b", sql):
+                    rows = self.read(key)
+                    connection.register(key, rows.assign(rowid_=range(len(rows))))
+            for key, rows in frames.items():
+                connection.register(key, rows)
+            answer: DataFrame = connection.sql(sql).df()
+            return answer
+
+
+def to_frame(rows: Any, columns: Any = None) -> DataFrame:
+    """A table of rows."""
     import pandas as pd
 
-__all__ = ["named_files", "read_frame", "read_frames"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def named_files(inputs: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
+def stack(frames: Iterable[DataFrame]) -> DataFrame:
+    """Tables one below the other; those without rows are left out."""
+    import pandas as pd
+
+    return pd.concat([rows for rows in frames if len(rows)], ignore_index=True)
+
+
+def records(rows: DataFrame) -> Rows:
+    """The rows of a table as mappings by column."""
+    return cast("Rows", rows.to_dict("records"))
+
+
+def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
+    """Raise UserError for the names that a key of the settings does not allow."""
+    choices = list(dict.fromkeys(allowed))
+    unknown = [name for name in names if name not in choices]
+    if unknown:
+        raise UserError(
+            f"{key}: got {', '.join(map(str, unknown))}; allowed: {', '.join(map(str, choices))}"
+        )
+
+
+def pick(rows: DataFrame, column: str, value: Any, plan: str, table: str) -> DataFrame:
+    """The rows of a plan with this value; UserError where it has none."""
+    chosen: DataFrame = rows[rows[column] == value]
+    if chosen.empty:
+        allowed = ", ".join(map(str, sorted(set(rows[column]))))
+        raise UserError(f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}")
+    return chosen
+
+
+def named_files(files: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
     """The files under ``key`` with the names in their metadata.
 
-    Those in ``only`` in its order, all when it is empty. Raises ValueError for a name
+    Those in ``only`` in its order, all when it is empty. Raises UserError for a name
     in ``only`` that no file has.
     """
-    files = [(str(read_metadata(path).get("name", "")), path) for path in _files(inputs, key)]
-    unknown = [name for name in only if name not in dict(files)]
+    named = [(str(read_metadata(path).get("name", "")), path) for path in _paths(files, key)]
+    unknown = [name for name in only if name not in dict(named)]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"only: no {key} file for {', '.join(unknown)}; allowed:"
-            f" {', '.join(name for name, _ in files)}"
+            f" {', '.join(name for name, _ in named)}"
         )
-    return [(name, dict(files)[name]) for name in only] if only else files
+    return [(name, dict(named)[name]) for name in only] if only else named
 
 
-def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> pd.DataFrame:
+def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> DataFrame:
     """The table in ``path`` with all its columns.
 
-    Raises ValueError that names the file and the missing column or rows.
+    Raises UserError that names the file and the missing column or rows.
     """
-    frame: pd.DataFrame = read_table(path).to_pandas()
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise ValueError(
-            f"{path}: column {', '.join(missing)} is missing; found:"
-            f" {', '.join(map(str, frame.columns))}"
-        )
-    if frame.empty and not may_be_empty:
-        raise ValueError(f"{path}: the table has no rows; allowed: one row or more")
-    return frame
+    rows: DataFrame = read_table(path).to_pandas()
+    return _checked(rows, path, columns, may_be_empty)
 
 
 def read_frames(
-    inputs: FigureFiles,
+    files: FigureFiles,
     key: str,
     columns: Sequence[str],
     name: str | None = None,
     only: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> DataFrame:
     """The tables under ``key``, one below the other.
 
-    Of the column ``name`` the values in ``only`` are kept, in its order; all when it is
-    empty. Tables without rows are left out (a topology too large for a model has none).
-    Raises ValueError where none has any, and for a name in ``only`` that no table has,
+    Of the column ``name`` the values in ``only`` are taken, in its order; all when it
+    is empty. Tables without rows are left out (a topology too large for a model has
+    none).
+    Raises UserError where none has any, and for a name in ``only`` that no table has,
     unless it may be that of a table without rows.
+    """
+    paths = _paths(files, key)
+    frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
+    filled = [rows for rows in frames if not rows.empty]
+    if not filled:
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the tables"
+        )
+    rows = stack(filled)
+    if name is None or not only:
+        return rows
+    names = rows[name].astype(str)
+    unknown = [choice for choice in only if choice not in set(names)]
+    if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
+        raise UserError(
+            f"only: no {name} {', '.join(unknown)} in the {key} tables; allowed:"
+            f" {', '.join(dict.fromkeys(names))}"
+        )
+    return stack(rows[names == choice] for choice in only)
+
+
+def published_frame(files: FigureFiles, key: str, columns: Sequence[str]) -> DataFrame:
+    """The published table under ``key``; a column of numbers has numbers.
+
+    Raises UserError that names the file and the missing column or rows.
     """
     import pandas as pd
 
-    paths = _files(inputs, key)
-    frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
-    filled = [frame for frame in frames if not frame.empty]
-    if not filled:
-        raise ValueError(
-            f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the tables"
-        )
-    frame = pd.concat(filled, ignore_index=True)
-    if name is None or not only:
-        return frame
-    own = frame[name].astype(str)
-    known = list(dict.fromkeys(own))
-    unknown = [wanted for wanted in only if wanted not in known]
-    if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
-        raise ValueError(
-            f"only: no {name} {', '.join(unknown)} in the {key} tables; allowed: {', '.join(known)}"
-        )
-    return pd.concat([frame[own == wanted] for wanted in only], ignore_index=True)
+    paths = [Path(path) for path in files.get(key, ())]
+    if len(paths) != 1:
+        raise UserError(f"input {key}: got {len(paths)} files; allowed: one published table")
+    with paths[0].open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        names = [str(name) for name in reader.fieldnames or ()]
+        rows = to_frame(list(reader), names)
+    for name in names:
+        cells = rows[name].replace("", None)
+        numbers = pd.to_numeric(cells, errors="coerce")
+        if numbers.notna().sum() == cells.notna().sum():
+            rows[name] = numbers
+    return _checked(rows, paths[0], columns)
 
 
-def _files(inputs: FigureFiles, key: str) -> list[Path]:
-    paths = [Path(path) for path in inputs.get(key, ())]
+def milliseconds(text: object) -> float:
+    """The first time with a unit in ``text``; not a number where it states none."""
+    match = re.search(r"([0-9.]+) (ns|us|ms|s)\b", str(text))
+    return float(match[1]) * _UNITS_MS[match[2]] if match else float("nan")
+
+
+def _checked(
+    rows: DataFrame, path: Path, columns: Sequence[str], may_be_empty: bool = False
+) -> DataFrame:
+    missing = [column for column in columns if column not in rows.columns]
+    if missing:
+        raise UserError(
+            f"{path}: column {', '.join(missing)} is missing; found:"
+            f" {', '.join(map(str, rows.columns))}"
+        )
+    if rows.empty and not may_be_empty:
+        raise UserError(f"{path}: the table has no rows; allowed: one row or more")
+    return rows
+
+
+def _paths(files: Mapping[str, Sequence[Path]], key: str) -> list[Path]:
+    paths = [Path(path) for path in files.get(key, ())]
     if not paths:
-        raise ValueError(f"input {key}: no file given; allowed: one file or more")
+        raise UserError(f"input {key}: no file given; allowed: one file or more")
     return paths

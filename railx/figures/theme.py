@@ -1,51 +1,40 @@
-"""The look that all figures share: type, colours, the frame.
+"""Colours, marks and labels that all figures share.
 
-All text has one size. Colours stay with what they stand for: a topology family, planner
-or fabric mode has the same colour in every figure. The colour-blind can tell them
-apart, and they are dark enough to be seen on white. The frame has the fidelity line. A
-figure is refused with a legend over a panel or a bar that ends at an edge; a
-logarithmic axis says so by itself. Figures are made without pyplot, so that nothing is
-left open. The plotting libraries are imported when something is drawn.
+A topology family, planner, system or fabric mode has one name and one colour in every
+figure. The colour-blind can tell the colours apart, and they are dark enough to be seen
+on white. The plotting libraries are imported when something is drawn.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
 from railx.figures.contrast import contrast
-from railx.figures.honest import refuse_hidden, say_compressed
-from railx.figures.save import save, settle
-from railx.figures.settings import CanvasSettings
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = [
+    "BASES",
     "DERIVED",
     "FAINT",
     "GREY",
     "INK",
     "LINE_POINTS",
+    "MODES",
     "MODE_LABELS",
+    "OPUS_JOBS",
     "PALETTE",
     "PUBLISHED",
+    "PUBLISHED_LINE",
     "PUBLISHED_MARK",
-    "canvas",
+    "SYSTEMS",
     "colours",
     "degree_colours",
+    "dot",
     "label",
     "lighter",
-    "panel_title",
-    "published_handle",
-    "published_line",
-    "published_marks",
-    "quantity",
-    "share_legend",
+    "mode_colours",
+    "published_mark",
+    "published_series",
     "text_colour",
 ]
 
@@ -81,9 +70,6 @@ PUBLISHED_MARK: dict[str, Any] = {
     "linestyle": "none",
 }
 PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
-
-#: Mean width of a character of DejaVu Sans over its size, plain and bold.
-_WIDTH, _BOLD_WIDTH = 0.53, 0.65
 
 _NAMED = {
     "railx_hyperx": "#0072b2",
@@ -138,100 +124,46 @@ MODE_LABELS = {
     "on_demand": "On demand",
     "provisioned": "Provisioned",
 }
-
-#: On top of seaborn's white grid.
-_STYLE: dict[str, Any] = {
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.linewidth": 0.8,
-    "grid.color": "#e3e6ea",
-    "grid.linewidth": 0.7,
-    "lines.linewidth": LINE_POINTS,
-    "lines.markersize": 5,
-    "patch.edgecolor": "white",
-    "patch.linewidth": 0.6,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "text.color": INK,
-    "font.family": "DejaVu Sans",
-    "mathtext.fontset": "dejavusans",
-    "legend.frameon": False,
-    "savefig.facecolor": "white",
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-    "hatch.linewidth": 0.6,
+#: Modes of a fabric that switches.
+MODES = ("on_demand", "provisioned")
+#: The jobs that Opus ran on Perlmutter.
+OPUS_JOBS = {
+    "llama16": "Llama-3 8B, 16 GPUs",
+    "llama64": "Llama-3 8B, 64 GPUs",
+    "deepseek3d": "DeepSeek, DP, PP and TP",
 }
-#: What matplotlib sizes by itself: all of it gets the one size.
-_TEXTS = (
-    "font.size",
-    "axes.titlesize",
-    "axes.labelsize",
-    "xtick.labelsize",
-    "ytick.labelsize",
-    "legend.fontsize",
-    "legend.title_fontsize",
-    "figure.titlesize",
-    "figure.labelsize",
-)
-
-
-@contextmanager
-def canvas(
-    settings: CanvasSettings, output: Path, title: str, subtitle: str, footnote: str
-) -> Iterator[Figure]:
-    """A figure with a title above and the fidelity line below.
-
-    It is saved as ``output`` with each ending of ``railx.figures.save`` when the block
-    ends. The layout engine keeps the axes, their labels and legends between the two
-    bands of text.
-    """
-    import matplotlib as mpl
-    import seaborn as sns
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    output = Path(output)
-    style: Any = {
-        **sns.axes_style("whitegrid"),
-        **_STYLE,
-        **dict.fromkeys(_TEXTS, settings.text_points),
-        "svg.hashsalt": output.stem,
-    }
-    with mpl.rc_context(style):
-        figure = Figure(
-            figsize=(settings.width_inches, settings.height_inches), layout="constrained"
-        )
-        FigureCanvasAgg(figure)
-        _frame(figure, settings, title, subtitle, footnote)
-        yield figure
-        say_compressed(figure)
-        settle(figure)
-        refuse_hidden(figure)
-        save(figure, output, settings.dpi)
+#: Bases on which networks are compared.
+BASES = {"equal_bandwidth": "equal bandwidth", "equal_cost": "equal cost"}
+#: Baselines of the papers on sequences of varying length: name and colour.
+SYSTEMS: dict[str, tuple[str, str]] = {
+    "megatron": ("Megatron-LM", GREY),
+    "deepspeed": ("DeepSpeed", PALETTE[1]),
+    "flexsp_batch_ada": ("BatchAda", PALETTE[4]),
+    "flexsp": ("FlexSP", PALETTE[2]),
+    "seq1f1b": ("Seq1F1B", PALETTE[3]),
+}
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: its own, else the next of the palette not yet used.
+    """A colour for each name: the one fixed for it, else the next of the palette.
 
     ``fat_tree_full`` takes that of ``fat_tree``.
     """
     chosen: dict[str, str] = {}
     distinct = list(dict.fromkeys(names))
     for name in distinct:
-        own = _NAMED.get(_stem(name, _NAMED))
-        if own is not None and own not in chosen.values():
-            chosen[name] = own
+        fixed = _NAMED.get(_stem(name, _NAMED))
+        if fixed is not None and fixed not in chosen.values():
+            chosen[name] = fixed
     free = [colour for colour in PALETTE if colour not in chosen.values()] or list(PALETTE)
     others = [name for name in distinct if name not in chosen]
     chosen |= {name: free[i % len(free)] for i, name in enumerate(others)}
     return {name: chosen[name] for name in distinct}
+
+
+def mode_colours() -> dict[str, str]:
+    """Colours of the modes that switch."""
+    return {mode: _NAMED[mode] for mode in MODES}
 
 
 def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
@@ -253,7 +185,7 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
 def label(name: str) -> str:
     """A name as a reader sees it.
 
-    Known ones are as the papers write them (also in front of a longer name), others
+    Names of the papers are as they write them (also in front of a longer name), others
     have spaces.
     """
     if name in MODE_LABELS:
@@ -279,126 +211,28 @@ def text_colour(fill: str) -> str:
     return max(("#ffffff", INK), key=lambda text: contrast(text, fill))
 
 
-def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
-    """Published numbers: hollow diamonds in ink, everywhere the same."""
-    axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
+def dot(colour: str, size: float | None = None, **style: Any) -> dict[str, Any]:
+    """A mark without a line: the style of our numbers beside published ones."""
+    sized = {} if size is None else {"markersize": size}
+    return {"linestyle": "none", "marker": "o", "color": colour, **sized, **style}
 
 
-def published_line(
-    axes: Axes,
-    value: float,
-    across: Literal["x", "y"],
-    span: tuple[float, float] | None = None,
-    **style: Any,
-) -> None:
-    """A published number as a dashed line in ink.
-
-    ``across`` is the axis that it is a value of; ``span`` says from where to where it
-    goes on the other (None: all of it).
-    """
-    look: dict[str, Any] = {**PUBLISHED_LINE, "zorder": 4, **style}
-    if span is None:
-        (axes.axvline if across == "x" else axes.axhline)(value, **look)
-    elif across == "x":
-        axes.plot([value, value], span, **look)
-    else:
-        axes.plot(span, [value, value], **look)
+def published_mark(colour: str) -> dict[str, Any]:
+    """The mark of a published value of one of several things, in its colour."""
+    return {**PUBLISHED_MARK, "markersize": 5.5, "markeredgecolor": colour}
 
 
-def published_handle(*, line: bool = False) -> Any:
-    """What stands before the word ``PUBLISHED`` in a legend."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], **(PUBLISHED_LINE if line else PUBLISHED_MARK))
-
-
-def quantity(value: float) -> str:
-    """A number with three significant digits and a thousands separator.
-
-    For labels inside a figure.
-    """
-    if value == 0:
-        return "0"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+def published_series(colour: str) -> dict[str, Any]:
+    """Published values on a thin dashed line, in the colour of their series."""
+    line = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "color": colour}
+    return published_mark(colour) | line
 
 
-def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
-    """A panel's title broken into lines that fit.
-
-    ``panels`` panels stand side by side (bold type, medium size).
-    """
-    room_inches = settings.width_inches / panels - 0.75
-    wide = max(10, int(room_inches * 72 / (_BOLD_WIDTH * settings.text_points)))
-    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
-
-
-def share_legend(
-    figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int
-) -> None:
-    """One legend for all panels, between them and the footnote.
-
-    The panels move up by its height.
-    """
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    left, bottom, width, height = engine.get()["rect"]
-    legend = figure.legend(
-        handles,
-        labels,
-        loc="lower left",
-        bbox_to_anchor=(left, bottom),
-        ncols=columns,
-        columnspacing=1.4,
-        handlelength=1.4,
-        borderaxespad=0.1,
-    )
-    legend.set_in_layout(False)
-    taken = legend.get_window_extent().height / figure.bbox.height
-    engine.set(rect=(left, bottom + taken, width, height - taken))  # type: ignore[call-arg]
-
-
-def _stem(name: str, known: Iterable[str]) -> str:
-    """The longest known name that ``name`` is, or starts with as whole words.
+def _stem(name: str, names: Iterable[str]) -> str:
+    """The longest of ``names`` that ``name`` is, or starts with as entire words.
 
     Empty where there is none.
     """
     return max(
-        (stem for stem in known if name == stem or name.startswith(f"{stem}_")), key=len, default=""
+        (stem for stem in names if name == stem or name.startswith(f"{stem}_")), key=len, default=""
     )
-
-
-def _frame(
-    figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str
-) -> None:
-    size = settings.text_points
-    inch = 1 / settings.height_inches
-    left = 0.12 / settings.width_inches
-    wide = int((settings.width_inches - 0.24) * 72 / (_WIDTH * size))
-    notes = textwrap.wrap(footnote, wide)
-    subtitles = textwrap.wrap(subtitle, wide)
-    line = size * 1.35 / 72 * inch
-    top = 1 - 0.1 * inch
-    figure.text(left, top, title, fontweight="bold", va="top")
-    top -= line * 1.15
-    figure.text(left, top, "\n".join(subtitles), color=GREY, va="top", linespacing=1.25)
-    top -= line * len(subtitles) + 0.06 * inch
-    figure.text(
-        left,
-        0.08 * inch,
-        "\n".join(notes),
-        color=GREY,
-        va="bottom",
-        linespacing=1.25,
-    )
-    bottom = line * len(notes) + 0.14 * inch
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.set(
-        rect=(left, bottom, 1 - 2 * left, top - bottom),
-        w_pad=0.04,
-        h_pad=0.06,
-        wspace=0.03,
-        hspace=0.04,
-    )  # type: ignore[call-arg]

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import published_frame
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    PUBLISHED,
-    canvas,
-    colours,
-    label,
-    published_handle,
-    published_line,
-    quantity,
-    share_legend,
-)
-from railx.figures.words import counted, listed, sentence, spoken
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import published_line
+from railx.figures.tables import Tables, records
+from railx.figures.theme import PUBLISHED, PUBLISHED_LINE, colours, dot, label
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
 
 __all__ = ["FIGURE", "TopologyMetricsSettings"]
 
@@ -48,37 +34,34 @@ _DIAMETERS = ("diameter_least", "diameter_most")
 class TopologyMetricsSettings(CanvasSettings):
     """Hops between nodes and bisection, one row per topology."""
 
-    figure: Literal["topology_metrics"]
-    """Which figure it is."""
+    figure: Literal["topology_metrics"] = "topology_metrics"
+    height_inches: Height = 7
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Topologies to show, in that order; empty: all that there are."""
 
 
-def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One row per topology: from the mean hops to the diameter, and the bisection as a
     share of the injection.
     """
-    from matplotlib.lines import Line2D
 
-    frame = read_frames(inputs, "topologies", _COLUMNS, "topology", settings.only)
+    frame = tables.read("topologies", "topology", settings.only)
     data = frame[list(_COLUMNS)].assign(
         bisection_over_injection=frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
     )
-    published = published_frame(inputs, "published", ("id", "value")).set_index("id")["value"]
+    published = tables.read("published").set_index("id")["value"]
     limits = [float(published[name]) for name in _DIAMETERS]
     subtitle = (
         "A hop is a link that leaves a node (board, server or single chip). Bisection: one"
         " direction of the family's natural cut."
     )
     with canvas(
-        settings,
-        output,
-        "Hops between nodes and bisection by topology",
         subtitle,
         fidelity_line(frame["fidelity"]),
-    ) as figure:
-        hops, bisection = figure.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
+        title="Hops between nodes and bisection by topology",
+    ) as page:
+        hops, bisection = page.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
         colour = colours(frame["family"])
         _hops(hops, frame, colour, limits)
         _bisection(bisection, data, colour)
@@ -93,30 +76,29 @@ def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -
         for panel in (hops, bisection):
             panel.grid(axis="y", visible=False)
         shade = next(iter(colour.values()))
-        handles = [
-            Line2D([], [], color=shade, marker="o", linestyle="none", markersize=6),
-            Line2D([], [], color=shade, marker="|", linestyle="none", markersize=11, mew=2.4),
-            published_handle(line=True),
-        ]
-        names = ["mean over all pairs", "diameter", f"{PUBLISHED}: diameters of RailX"]
-        share_legend(figure, handles, names, 3)
+        legend = {
+            "mean over all pairs": dot(shade, 6),
+            "diameter": dot(shade, 11, marker="|", mew=2.4),
+            f"{PUBLISHED}: diameters of RailX": PUBLISHED_LINE,
+        }
+        share_legend(page, legend, 3)
     return Drawn(_caption(data, limits), _alternative(data), data)
 
 
-def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str], limits: list[float]) -> None:
+def _hops(axes: Axes, frame: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
     largest = float(frame["diameter_node_hops"].max())
     for limit in limits:
         published_line(axes, limit, "x", zorder=1)
     columns = ("family", "diameter_node_hops", "mean_node_hops")
-    for place, (family, diameter, mean) in enumerate(
+    for position, (family, diameter, mean) in enumerate(
         zip(*(frame[column].tolist() for column in columns), strict=True)
     ):
         shade = colour[str(family)]
-        axes.plot([mean, diameter], [place] * 2, color=shade, linewidth=1.3)
-        axes.plot([diameter], [place], "|", color=shade, markersize=11, markeredgewidth=2.4)
-        axes.plot([mean], [place], "o", color=shade, markersize=6)
+        axes.plot([mean, diameter], [position] * 2, color=shade, linewidth=1.3)
+        axes.plot([diameter], [position], "|", color=shade, markersize=11, markeredgewidth=2.4)
+        axes.plot([mean], [position], "o", color=shade, markersize=6)
         axes.text(
-            4.6 * largest, place, f"{quantity(mean)} to {diameter:.0f}", ha="right", va="center"
+            4.6 * largest, position, f"{quantity(mean)} to {diameter:.0f}", ha="right", va="center"
         )
     axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
     axes.set_xlim(0.85 * min(1.0, float(frame["mean_node_hops"].min())), 5 * largest)
@@ -125,7 +107,7 @@ def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str], limits: list[
     axes.minorticks_off()
 
 
-def _bisection(axes: Axes, data: pd.DataFrame, colour: dict[str, str]) -> None:
+def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
     share = 100 * data["bisection_over_injection"]
     bars = axes.barh(
         range(len(data)),
@@ -140,20 +122,20 @@ def _bisection(axes: Axes, data: pd.DataFrame, colour: dict[str, str]) -> None:
     axes.set_xlim(0, float(share.max()) * 1.2)
 
 
-def _ends(data: pd.DataFrame, column: str) -> tuple[pd.Series[Any], pd.Series[Any]]:
+def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
     """The rows with the least and the most."""
     values = data[column].to_numpy()
     return data.iloc[int(values.argmin())], data.iloc[int(values.argmax())]
 
 
-def _caption(data: pd.DataFrame, limits: list[float]) -> str:
+def _caption(data: DataFrame, limits: list[float]) -> str:
     near, far = _ends(data, "diameter_node_hops")
     narrow, wide = _ends(data, "bisection_over_injection")
-    own = data[data["family"].astype(str).str.startswith("railx")]
-    within = own[own["diameter_node_hops"].between(limits[0], limits[1])]
+    rows = data[data["family"].astype(str).str.startswith("railx")]
+    within = rows[rows["diameter_node_hops"].between(limits[0], limits[1])]
     beyond = [
         f"{spoken(label(row['topology']))} with {row['diameter_node_hops']:.0f}"
-        for row in own[~own.index.isin(within.index)].to_dict("records")
+        for row in records(rows[~rows.index.isin(within.index)])
     ]
     return sentence(
         f"{counted(len(data), 'topology', 'topologies')}. A hop is a link that leaves a node;"
@@ -163,9 +145,9 @@ def _caption(data: pd.DataFrame, limits: list[float]) -> str:
         f" ({label(near['topology'])}) to"
         f" {far['diameter_node_hops']:.0f} ({label(far['topology'])}).",
         f"RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable settings"
-        f" (dashed): {len(within)} of the {len(own)} RailX networks here lie within"
+        f" (dashed): {len(within)} of the {len(rows)} RailX networks here lie within"
         + (f"; beyond are {listed(beyond)}." if beyond else ".")
-        if len(own)
+        if len(rows)
         else "",
         "The bisection, counted on the family's natural cut, goes from"
         f" {quantity(100 * narrow['bisection_over_injection'])} % of the injection bandwidth"
@@ -175,23 +157,28 @@ def _caption(data: pd.DataFrame, limits: list[float]) -> str:
     )
 
 
-def _alternative(data: pd.DataFrame) -> str:
+def _alternative(data: DataFrame) -> str:
     rows = "; ".join(
         f"{spoken(label(row['topology']))}: diameter {row['diameter_node_hops']:.0f}, mean"
         f" {quantity(row['mean_node_hops'])}, bisection"
         f" {quantity(100 * row['bisection_over_injection'])} %"
-        for row in data.to_dict("records")
+        for row in records(data)
     )
     return f"Hops between nodes and bisection over injection, a row per topology. {rows}."
 
 
 FIGURE = Figure(
-    settings=TopologyMetricsSettings,
-    title="Hops and bisection by topology",
-    paper="railx",
-    inputs=(
-        FigureInput("topologies", "metrics.topologies", columns=_COLUMNS),
-        FigureInput("published", published="railx.csv", columns=("id", "value")),
+    TopologyMetricsSettings,
+    "Hops and bisection by topology",
+    "railx",
+    (
+        FigureInput(
+            "topologies",
+            "metrics.topologies",
+            "topology family chips diameter_node_hops mean_node_hops "
+            "bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
+        ),
+        FigureInput("published", columns="id value", published="railx.csv"),
     ),
-    draw=draw,
+    draw,
 )

@@ -7,34 +7,20 @@ each degree take. No paper has this comparison, and the figure says so.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import (
-    INK,
-    PALETTE,
-    canvas,
-    degree_colours,
-    panel_title,
-    quantity,
-    share_legend,
-)
+from railx.errors import UserError
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import patch
+from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.theme import INK, PALETTE, degree_colours, dot
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "UnderlayFigureSettings"]
 
-_COLUMNS = (
-    *("network", "label", "plan", "basis", "outside_gb_s", "made_for", "iteration"),
-    *("iteration_ms", "degree", "device_ms", "fidelity"),
-)
 _WAITING = "#dfe3e8"
 _SINGLE, _CARRIED = PALETTE[1], INK
 _OURS = "No paper has this comparison; it is ours."
@@ -44,32 +30,30 @@ _OURS = "No paper has this comparison; it is ours."
 class UnderlayFigureSettings(CanvasSettings):
     """Iteration time and degrees of a plan made for each network."""
 
-    figure: Literal["underlay"]
-    """Which figure it is."""
+    figure: Literal["underlay"] = "underlay"
+    height_inches: Height = 4.4
 
-    adaptive: Annotated[str, NotEmpty()]
+    adaptive: Annotated[str, NotEmpty()] = "flexsp_7b_384k_commoncrawl"
     """Plan whose groups adapt; its degrees are shown."""
 
-    single: Annotated[str, NotEmpty()]
+    single: Annotated[str, NotEmpty()] = "static_per_batch_7b_384k_commoncrawl"
     """Plan with a single degree for each batch, shown as a mark."""
 
-    only: tuple[str, ...]
+    only: tuple[str, ...] = ()
     """Networks to show, in that order; empty: all that there are."""
 
 
-def draw(settings: UnderlayFigureSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each rate that networks are compared at, a bar for each network.
 
     Raises ValueError where one of the plans is not there.
     """
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
-    frame = read_frames(inputs, "mix", _COLUMNS, "network", settings.only)
+    frame = tables.read("mix", "network", settings.only)
     for key in ("adaptive", "single"):
         plan = getattr(settings, key)
         if not (frame["plan"] == plan).any():
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {plan!r}; allowed: {', '.join(sorted(set(frame['plan'])))}"
             )
     rows = _rows(frame, settings)
@@ -82,14 +66,8 @@ def draw(settings: UnderlayFigureSettings, inputs: FigureFiles, output: Path) ->
         " the network; its parts: device time by degree. Links inside nodes are equally fast"
         " everywhere."
     )
-    with canvas(
-        settings,
-        output,
-        "The network under adaptive sequence parallelism",
-        subtitle,
-        fidelity_line(rows["fidelity"]),
-    ) as figure:
-        drawn = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        drawn = page.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
         names = list(dict.fromkeys(rows["label"]))
         for axes, panel in zip(drawn, panels, strict=True):
             _panel(axes, rows[rows["panel"] == panel], names, shades)
@@ -98,28 +76,22 @@ def draw(settings: UnderlayFigureSettings, inputs: FigureFiles, output: Path) ->
             axes.set_xlabel("Iteration (s)")
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
-        handles: list[Any] = [
-            Patch(facecolor=shades[degree], edgecolor="none") for degree in degrees
-        ]
-        handles += [
-            Patch(facecolor=_WAITING, edgecolor="none"),
-            Line2D([], [], linestyle="none", marker="x", color=_CARRIED),
-            Line2D([], [], linestyle="none", marker="|", markersize=11, color=_SINGLE),
-        ]
-        texts = [f"degree {degree}" for degree in degrees]
-        texts += ["waiting", "plan made for the published bandwidths", "best single degree"]
-        share_legend(figure, handles, texts, 5)
+        legend: dict[str, Any] = {
+            f"degree {degree}": patch(shades[degree], edgecolor="none") for degree in degrees
+        }
+        legend["waiting"] = patch(_WAITING, edgecolor="none")
+        legend["plan made for the published bandwidths"] = dot(_CARRIED, marker="x")
+        legend["best single degree"] = dot(_SINGLE, 11, marker="|")
+        share_legend(page, legend, 5)
     return Drawn(_caption(rows, panels), _alternative(rows, panels), rows)
 
 
-def _rows(frame: pd.DataFrame, settings: UnderlayFigureSettings) -> pd.DataFrame:
+def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     """A row for each part of a bar, and one for each bar and mark as a whole.
 
     Means over the batches, in seconds. The bandwidths that the cluster lists stand
     beside the networks of the first rate, which is the cluster's.
     """
-    import pandas as pd
-
     rates = frame.loc[frame["basis"] == "equal_rate", "outside_gb_s"]
     first = float(rates.min())
     order = [
@@ -132,34 +104,34 @@ def _rows(frame: pd.DataFrame, settings: UnderlayFigureSettings) -> pd.DataFrame
     ]
     parts = []
     for basis, rate, panel in order:
-        own = frame[frame["basis"] == basis]
+        rows = frame[frame["basis"] == basis]
         if rate is not None:
-            own = own[own["outside_gb_s"] == rate]
+            rows = rows[rows["outside_gb_s"] == rate]
         if rate == first:
             listed = frame[frame["basis"] == "own"]
-            own = pd.concat([listed, listed.assign(made_for="network"), own])
-        for (network, label), bar in own.groupby(["network", "label"], sort=False):
+            rows = stack([listed, listed.assign(made_for="network"), rows])
+        for (network, label), bar in rows.groupby(["network", "label"], sort=False):
             head = {"panel": panel, "network": network, "label": label}
             head |= {"outside_gb_s": bar["outside_gb_s"].iloc[0]}
             parts += [head | row for row in _bar(bar, settings)]
-    return pd.DataFrame(parts)
+    return to_frame(parts)
 
 
-def _bar(bar: pd.DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
+def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
     fidelity = str(bar["fidelity"].iloc[0])
-    found = []
+    marks = []
     for mark, plan, made_for in (
         ("made for it", settings.adaptive, "network"),
         ("made for the published bandwidths", settings.adaptive, "cluster"),
         ("best single degree", settings.single, "network"),
     ):
-        own = bar[(bar["plan"] == plan) & (bar["made_for"] == made_for)]
-        seconds = float(own.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
-        found.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
+        rows = bar[(bar["plan"] == plan) & (bar["made_for"] == made_for)]
+        seconds = float(rows.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
+        marks.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
         if mark == "made for it":
-            busy = own.groupby("degree")["device_ms"].sum()
+            busy = rows.groupby("degree")["device_ms"].sum()
             shares = busy / busy.sum()
-            found += [
+            marks += [
                 {
                     "mark": "degree",
                     "degree": int(str(degree)),
@@ -168,45 +140,44 @@ def _bar(bar: pd.DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, 
                 }
                 for degree, share in shares.items()
             ]
-    return [row | {"fidelity": fidelity} for row in found]
+    return [row | {"fidelity": fidelity} for row in marks]
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], shades: dict[int, str]) -> None:
+def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]) -> None:
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     style["xycoords"] = axes.get_yaxis_transform()
     for label, bar in rows.groupby("label", sort=False):
-        place = names.index(str(label))
+        position = names.index(str(label))
         parts = bar[bar["mark"] == "degree"].set_index("degree")["seconds"]
         left = 0.0
         for degree in [*sorted(degree for degree in parts.index if degree), 0]:
             width = float(parts.get(degree, 0.0))
             colour = shades[int(degree)] if degree else _WAITING
-            axes.barh(place, width, left=left, height=0.7, color=colour, linewidth=0)
+            axes.barh(position, width, left=left, height=0.7, color=colour, linewidth=0)
             left += width
-        whole = bar.set_index("mark")["seconds"]
-        carried = float(whole["made for the published bandwidths"])
-        single = float(whole["best single degree"])
-        axes.plot(carried, place, "x", color=_CARRIED, markersize=5, zorder=4)
-        axes.plot(single, place, "|", color=_SINGLE, markersize=11, markeredgewidth=2, zorder=4)
-        axes.annotate(quantity(left), (1, place), (-4, 0), ha="right", **style)
+        total = bar.set_index("mark")["seconds"]
+        carried = float(total["made for the published bandwidths"])
+        single = float(total["best single degree"])
+        axes.plot(carried, position, "x", color=_CARRIED, markersize=5, zorder=4)
+        axes.plot(single, position, "|", color=_SINGLE, markersize=11, markeredgewidth=2, zorder=4)
+        axes.annotate(quantity(left), (1, position), (-4, 0), ha="right", **style)
     axes.grid(visible=False, axis="y")
 
 
-def _words(bar: pd.DataFrame) -> str:
-    whole = bar.set_index("mark")["seconds"]
+def _words(bar: DataFrame) -> str:
+    total = bar.set_index("mark")["seconds"]
     parts = bar[(bar["mark"] == "degree") & (bar["degree"] > 0)].sort_values("share")
     most = parts.iloc[::-1].head(2)
     degrees = " and ".join(
-        f"degree {int(row['degree'])} {quantity(100 * row['share'])} %"
-        for row in most.to_dict("records")
+        f"degree {int(row['degree'])} {quantity(100 * row['share'])} %" for row in records(most)
     )
     return (
-        f"{quantity(whole['made for it'])} s (best single degree"
-        f" {quantity(whole['best single degree'])} s; most in {degrees})"
+        f"{quantity(total['made for it'])} s (best single degree"
+        f" {quantity(total['best single degree'])} s; most in {degrees})"
     )
 
 
-def _caption(rows: pd.DataFrame, panels: list[str]) -> str:
+def _caption(rows: DataFrame, panels: list[str]) -> str:
     sentences = " ".join(f"{panel}. {_of_panel(rows, panel)}." for panel in panels)
     return (
         f"What the network under a cluster does to plans of sequence parallelism. {_OURS}"
@@ -216,21 +187,28 @@ def _caption(rows: pd.DataFrame, panels: list[str]) -> str:
     )
 
 
-def _of_panel(rows: pd.DataFrame, panel: str) -> str:
-    own = rows[rows["panel"] == panel]
-    return "; ".join(f"{label}: {_words(bar)}" for label, bar in own.groupby("label", sort=False))
+def _of_panel(rows: DataFrame, panel: str) -> str:
+    part = rows[rows["panel"] == panel]
+    return "; ".join(f"{label}: {_words(bar)}" for label, bar in part.groupby("label", sort=False))
 
 
-def _alternative(rows: pd.DataFrame, panels: list[str]) -> str:
+def _alternative(rows: DataFrame, panels: list[str]) -> str:
     return "Stacked bars of the iteration time by network. " + " ".join(
         f"{panel}: {_of_panel(rows, panel)}." for panel in panels
     )
 
 
 FIGURE = Figure(
-    settings=UnderlayFigureSettings,
-    title="The network under adaptive sequence parallelism",
-    paper="flexsp",
-    inputs=(FigureInput("mix", "underlay.mix", columns=_COLUMNS),),
-    draw=draw,
+    UnderlayFigureSettings,
+    "The network under adaptive sequence parallelism",
+    "flexsp",
+    (
+        FigureInput(
+            "mix",
+            "underlay.mix",
+            "network label plan basis outside_gb_s made_for iteration iteration_ms degree "
+            "device_ms fidelity",
+        ),
+    ),
+    draw,
 )

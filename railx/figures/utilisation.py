@@ -6,36 +6,22 @@ By system, queue and failures.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.settings import CanvasSettings
-from railx.figures.tables import read_frames
-from railx.figures.theme import INK, PALETTE, canvas, label, panel_title, share_legend
+from railx.errors import UserError
+from railx.figures.canvas import panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside, entries
+from railx.figures.tables import Tables
+from railx.figures.theme import INK, PALETTE, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line
 from railx.settings import NotEmpty
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "UtilisationSettings"]
 
-_COLUMNS = (
-    "system",
-    "policy",
-    "queue",
-    "scenario",
-    "failed_nodes",
-    "offered_load",
-    "utilisation",
-    "rejected_share",
-    "wait_mean_hours",
-    "fidelity",
-)
 _COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
 _NAMES = {
     "railx": "RailX",
@@ -53,32 +39,32 @@ _QUEUES = {
 class UtilisationSettings(CanvasSettings):
     """Use of the grid by a stream of jobs."""
 
-    figure: Literal["utilisation"]
-    """Which figure it is."""
+    figure: Literal["utilisation"] = "utilisation"
+    height_inches: Height = 6.4
 
-    policy: Annotated[str, NotEmpty()]
+    policy: Annotated[str, NotEmpty()] = "best_fit"
     """Placement policy of the rows to show."""
 
-    offered_load: float | None
+    offered_load: float | None = None
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> Drawn:
+def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.
 
     That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
     ValueError when no row has the policy and offered load of the settings.
     """
-    frame = read_frames(inputs, "utilisation", _COLUMNS)
+    frame = tables.read("utilisation")
     load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
     if rows.empty:
-        known = sorted(
+        allowed = sorted(
             {f"{p} with {o:g}" for p, o in zip(frame["policy"], frame["offered_load"], strict=True)}
         )
-        raise ValueError(
+        raise UserError(
             f"policy: no rows for {settings.policy} with offered load {load:g}; allowed:"
-            f" {', '.join(known)}"
+            f" {', '.join(allowed)}"
         )
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     subtitle = (
@@ -89,39 +75,32 @@ def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> Dr
         "Event-driven simulation of placements in units of nodes, no network; sizes and durations"
         " are our own choice"
     )
-    with canvas(
-        settings,
-        output,
-        "Use of the grid by a stream of jobs",
-        subtitle,
-        fidelity_line(rows["fidelity"], note),
-    ) as figure:
-        panels = figure.subplots(2, len(queues), sharex=True, squeeze=False)
+    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+        panels = page.subplots(2, len(queues), sharex=True, squeeze=False)
         for upper, lower, queue in zip(*panels, queues, strict=True):
-            own = rows[rows["queue"] == queue]
-            _bars(upper, own, "utilisation")
+            part = rows[rows["queue"] == queue]
+            _bars(upper, part, "utilisation")
             title = f"{label(queue)}: {_QUEUES[queue]}"
             upper.set_title(panel_title(title, len(queues), settings))
             upper.set(ylim=(0, 100), ylabel="Busy nodes (%)")
-            _bars(lower, own, "rejected_share" if queue == "reject" else "wait_mean_hours")
+            _bars(lower, part, "rejected_share" if queue == "reject" else "wait_mean_hours")
             lower.set_ylabel("Rejected jobs (%)" if queue == "reject" else "Mean wait (h)")
-        handles, names = panels[0, 0].get_legend_handles_labels()
-        share_legend(figure, handles, names, 3)
+        share_legend(page, entries(panels[0, 0]), 3)
     return Drawn(_caption(rows, load), _alternative(rows), rows)
 
 
-def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
+def _bars(axes: Axes, rows: DataFrame, column: str) -> None:
     scenarios = list(dict.fromkeys(rows["scenario"]))
     systems = [system for system in _NAMES if system in set(rows["system"])]
     width = 0.8 / len(systems)
     scale = 1 if column == "wait_mean_hours" else 100
     for i, system in enumerate(systems):
-        own = rows[rows["system"] == system].groupby("scenario", sort=False)[column]
+        part = rows[rows["system"] == system].groupby("scenario", sort=False)[column]
         at = np.arange(len(scenarios)) + (i - (len(systems) - 1) / 2) * width
-        means = scale * own.mean().reindex(scenarios).astype(float)
+        means = scale * part.mean().reindex(scenarios).astype(float)
         axes.bar(at, means, 0.92 * width, color=_COLOURS[system], label=_NAMES[system])
         for x, scenario, mean in zip(at, scenarios, means, strict=True):
-            values = scale * own.get_group(scenario).astype(float)
+            values = scale * part.get_group(scenario).astype(float)
             axes.plot(
                 [x] * len(values),
                 values,
@@ -132,12 +111,15 @@ def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
                 alpha=0.7,
             )
             if np.isfinite(mean):
-                axes.annotate(
+                beside(
+                    axes,
                     f"{mean:.2g}",
-                    (float(x), float(values.max())),
-                    (0, 3),
-                    textcoords="offset points",
+                    float(x),
+                    float(values.max()),
+                    0,
+                    3,
                     ha="center",
+                    va="baseline",
                 )
     if column != "utilisation":  # room for the numbers above the dots
         axes.set_ylim(0, max(1.2 * scale * float(rows[column].astype(float).max()), 0.1))
@@ -146,22 +128,22 @@ def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def _scenario(rows: pd.DataFrame) -> str:
+def _scenario(rows: DataFrame) -> str:
     """Words for the scenario of the rows."""
     failed = int(rows["failed_nodes"].iloc[0])
     return f"{failed} nodes failed" if failed else label(str(rows["scenario"].iloc[0]))
 
 
-def _streams(rows: pd.DataFrame) -> int:
+def _streams(rows: DataFrame) -> int:
     """Streams of jobs behind a bar, at most."""
     return int(rows.groupby(["system", "queue", "scenario"]).size().max())
 
 
-def _means(rows: pd.DataFrame, queue: str) -> str:
+def _means(rows: DataFrame, queue: str) -> str:
     """Mean use by scenario and system."""
-    own = rows[rows["queue"] == queue]
+    part = rows[rows["queue"] == queue]
     parts = []
-    for _, some in own.groupby("scenario", sort=False):
+    for _, some in part.groupby("scenario", sort=False):
         means = some.groupby("system")["utilisation"].mean()
         values = ", ".join(
             f"{label(system)} {100 * float(means[system]):.3g} %"
@@ -172,7 +154,7 @@ def _means(rows: pd.DataFrame, queue: str) -> str:
     return "; ".join(parts)
 
 
-def _caption(rows: pd.DataFrame, load: float) -> str:
+def _caption(rows: DataFrame, load: float) -> str:
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     sentences = [f"{_QUEUES[queue].capitalize()}: {_means(rows, queue)}." for queue in queues]
     text = (
@@ -199,7 +181,7 @@ def _caption(rows: pd.DataFrame, load: float) -> str:
     )
 
 
-def _alternative(rows: pd.DataFrame) -> str:
+def _alternative(rows: DataFrame) -> str:
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     parts = "; ".join(f"{queue}: {_means(rows, queue)}" for queue in queues)
     return (
@@ -209,9 +191,16 @@ def _alternative(rows: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    settings=UtilisationSettings,
-    title="Use of the grid by a stream of jobs",
-    paper="railx",
-    inputs=(FigureInput("utilisation", "tenancy.utilisation", columns=_COLUMNS),),
-    draw=draw,
+    UtilisationSettings,
+    "Use of the grid by a stream of jobs",
+    "railx",
+    (
+        FigureInput(
+            "utilisation",
+            "tenancy.utilisation",
+            "system policy queue scenario failed_nodes offered_load utilisation "
+            "rejected_share wait_mean_hours fidelity",
+        ),
+    ),
+    draw,
 )

@@ -1,6 +1,6 @@
-"""Training jobs on topologies: what each step sends, and how long it takes.
+"""Training jobs on topologies: the transfers of each step and their times.
 
-A job says which parallelism lies on which axis.
+A job assigns each parallelism to axes.
 """
 
 from railx.mapping.cost import (

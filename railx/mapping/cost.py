@@ -1,24 +1,24 @@
-"""What topologies are compared at: equal injection bandwidth, and equal cost.
-
-The cost is that of the network.
-"""
+"""Bases of comparison: equal injection bandwidth, and equal cost of the network."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from railx.economics import PricedNetwork, price_network, read_catalogue
 from railx.families import families_with, family_of
-from railx.mapping.settings import MappingSettings
+from railx.mapping.settings import MappingSettings, SwitchedNetwork, SwitchedSettings
 from railx.mapping.step import Basis
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
+    "NetworkCost",
     "check_reference",
     "comparison_bases",
     "equal_bandwidth",
     "injection_gb_s_per_chip",
+    "network_cost",
 ]
 
 _BITS_PER_BYTE = 8
@@ -34,7 +34,7 @@ def injection_gb_s_per_chip(topology: Topology) -> float:
 
 
 def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
-    """The basis at which the ports have the wanted injection bandwidth.
+    """The basis at which the ports have the injection bandwidth of the settings.
 
     All links are scaled by the same factor; it has no cost.
     """
@@ -51,8 +51,8 @@ def comparison_bases(
     ``reference`` are the settings of the reference topology. A network costs in
     proportion to the rate of its ports. So at equal bandwidth it costs its USD per GB/s
     of injection times the injection bandwidth, and at equal cost its ports have the
-    bandwidth that the reference's cost buys. Links inside a node (and scale-up
-    switches) stand in no bill: at equal cost they keep the rate of equal bandwidth.
+    bandwidth that the reference's cost buys. No bill has links inside a node (or
+    scale-up switches): at equal cost they keep the rate of equal bandwidth.
     Raises SettingsError where the reference has no bill, and as
     :func:`railx.economics.price_network`.
     """
@@ -78,6 +78,33 @@ def check_reference(settings: MappingSettings, reference: FamilySettings) -> Non
             f"got {settings.reference!r} of family {reference.family}; allowed: a topology of a"
             f" family with a bill ({families_with('bill')})",
         )
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """USD and W of a network, per unit that the caller chose."""
+
+    usd: float
+    watts: float | None
+
+
+def network_cost(
+    settings: SwitchedSettings,
+    name: str,
+    chosen: SwitchedNetwork,
+    scale: Callable[[PricedNetwork], float],
+) -> NetworkCost:
+    """The bill of a network times ``scale``; SettingsError where it has no price."""
+    priced = PricedNetwork(chosen.topology, counting=chosen.counting)
+    try:
+        bill = price_network(name, priced, settings.price_set, read_catalogue(settings.catalogue))
+    except SettingsError as error:
+        raise error.under("switched") from None
+    factor, watts = scale(priced), [row["total_watts"] for row in bill]
+    return NetworkCost(
+        factor * sum(row["total_usd"] for row in bill),
+        None if None in watts else factor * sum(watts),
+    )
 
 
 def _usd_per_injection_gb_s(

@@ -1,7 +1,4 @@
-"""Where the ranks of a job stand: the chips of each axis, and the groups.
-
-The ranks of a group communicate.
-"""
+"""The chips of a job's ranks on each axis, and its groups of communicating ranks."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ IntArray = NDArray[np.int64]
 
 
 def assign_ranks(topology: Topology, sizes: Sizes) -> Placement:
-    """Place a job of chips of a node x nodes of a row x nodes of a column.
+    """Assign a job (chips of a node x nodes of a row x nodes of a column) to chips.
 
-    As the family does, or else in runs of chips. SettingsError("layout") where there is
-    no room for it.
+    By the family's placement, or else in runs of chips. SettingsError("layout") where
+    the topology is too small.
     """
     return rank_placement(topology, sizes)
 

@@ -1,10 +1,10 @@
-"""The phases of a training step, and what switching circuits between them costs.
+"""The phases of a training step, and the cost of switching circuits between them.
 
 A step is a programme of one chip: it computes, or uses circuits (:class:`Use`). Uses of
-different parallelisms want different circuits. Those on one kind of line share its
-ports, so that they either share out its rails or take turns; a plan says which
-(:class:`Plan`). Turns need the circuits to change, which takes the latency of the
-switch. The window of a change is the time since the ports were last used.
+different parallelisms need different circuits. Those on one kind of line use the same
+ports, so that they either divide its rails or take turns; a :class:`Plan` decides.
+Turns change circuits, which takes the latency of the switch. The window of a change is
+the time since the ports were last used.
 
 * ``on_demand``: asked for when the use is about to begin, a change costs the latency.
 * ``provisioned``: asked for when the ports fall silent, it costs latency less window.
@@ -41,21 +41,19 @@ _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 
 @dataclass(frozen=True)
 class Use:
-    """Parallelisms whose groups lie on one kind of line, and want circuits there."""
+    """Parallelisms whose groups lie on one kind of line, and need circuits there."""
 
     axes: tuple[str, ...]
     """Axes of the layout that the line holds."""
-
     over: tuple[str, ...]
     """The parallelisms of more than one member on them, in the layout's order."""
-
     nodes: int
     """Nodes of a group on the line."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Uses that share out a line's rails between them while it is their turn."""
+    """Uses that divide a line's rails between them during their turn."""
 
     rails: Mapping[Use, int]
     """Rails of each."""
@@ -63,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the ports of every kind of line are given to the uses."""
+    """The division of every kind of line's ports among the uses."""
 
     turns: tuple[Turn, ...]
     """Each use is in one of them."""
@@ -75,6 +73,13 @@ class Plan:
     def rails(self, use: Use) -> int:
         return self.turns[self.turn(use)].rails[use]
 
+    def words(self, names: Mapping[Use, str]) -> str:
+        """The plan as text: turns in order, the uses of a turn joined by +."""
+        return "; then ".join(
+            " + ".join(f"{names[use]} x{rails}" for use, rails in turn.rails.items())
+            for turn in self.turns
+        )
+
 
 #: A pause in what the network does (None), or the use of circuits: with its time.
 Step = tuple[Use | None, float]
@@ -82,22 +87,18 @@ Step = tuple[Use | None, float]
 
 @dataclass(frozen=True)
 class Programme:
-    """What a chip does in a training step, as nanoseconds."""
+    """A chip's pauses and uses in a training step, in nanoseconds."""
 
     micro_batch: tuple[Step, ...]
     """Forward and backward of one micro-batch."""
-
     end: tuple[Step, ...]
-    """What follows all micro-batches."""
-
+    """The steps after all micro-batches."""
     micro_batches: int
     """Micro-batches of a step."""
-
     waits: int
     """Micro-batches that a stage waits for others: stages - 1 (1F1B)."""
-
     compute_ns: float
-    """What of a micro-batch is computation, pauses of the network all."""
+    """Computation of a micro-batch; the network pauses meanwhile."""
 
     @property
     def ns(self) -> float:
@@ -112,7 +113,6 @@ class Windows:
 
     count: Mapping[float, int]
     """Changes that the step pays for, those of waits included."""
-
     changes: int
     """Changes of a chip in its own micro-batches and at the end."""
 
@@ -120,7 +120,7 @@ class Windows:
 def uses_of(
     layout: LayoutSettings, transfer: Transfer, axes: tuple[tuple[str, ...], ...]
 ) -> list[Use]:
-    """What a transfer wants circuits for, one use per kind of line that it spans."""
+    """The uses of a transfer, one for each kind of line that it spans."""
     uses = []
     for line in axes:
         members = [
@@ -204,9 +204,8 @@ def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:
 def plans(uses: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iterator[Plan]:
     """Every way to give ``rails`` rails of each kind of line to the uses on it.
 
-    Uses of one turn share out the rails, at least ``fewest`` each; every rail has an
-    owner. One rail stands for a network that has nothing to share out (packets): all
-    uses have it at once.
+    Uses of one turn divide the rails, at least ``fewest`` for each; every rail has an
+    owner. A network of packet switches has one rail, which all uses have together.
     """
     kinds = list(dict.fromkeys(use.axes for use in uses))
     choices = []
@@ -278,7 +277,7 @@ def windows_of(programme: Programme, plan: Plan) -> Windows:
 
 
 class _Chip:
-    """A clock, and of each kind of line whose turn it is and since when it rests."""
+    """A clock, and for each kind of line its turn and the end of its last use."""
 
     def __init__(self, turns: Mapping[Use, int]) -> None:
         self.turns = turns
@@ -305,7 +304,7 @@ class _Chip:
         return windows
 
     def repeat(self, steps: Sequence[Step], times: int) -> None:
-        """The same steps so many times more, which end as they did."""
+        """Repeat the steps; they end as before."""
         passed = times * sum(time for _, time in steps)
         self.clock += passed
         for axes in {use.axes for use, _ in steps if use is not None}:
@@ -313,7 +312,7 @@ class _Chip:
 
 
 def stall_ns(windows: Windows, latency_ns: float, rule: str) -> float:
-    """What a step waits for switches of a latency, under one of ``RULES``."""
+    """The time that a step waits for switches of a latency, under one of ``RULES``."""
     if rule == "on_demand":
         return latency_ns * sum(windows.count.values())
     return sum(number * max(0.0, latency_ns - window) for window, number in windows.count.items())

@@ -4,15 +4,15 @@ The jobs are those of :mod:`railx.steps`, with what overlaps in them, and each s
 replayed under the controller's own rules. No paper compares these networks. What a
 step sends takes as long as exact channel loads allow where its groups lie:
 
-* Networks are compared at an equal rate of what leaves a server per GPU (the job's), or
-  at an equal cost of it. Servers are the job's own everywhere: what stays inside one
-  takes as long on every network, and links there stand in no bill.
+* Networks are compared at an equal rate out of a server per GPU (the job's), or at an
+  equal cost of it. Servers are the job's on every network: transfers inside one take
+  the same time, and no bill has their links.
 * A kind of line (:class:`railx.families.Lines`) has rails, whose ports uses
   share out for the whole job or take turns on (:mod:`railx.mapping.phases`).
-* A node's ports on a rail face one peer each. A ring takes both, a message to another
-  stage the one that faces it; of two nodes both face the other.
-* A collective over rows and columns goes one after the other, and holds the circuits of
-  both from its beginning to its end.
+* Each of a node's ports on a rail has one peer. A ring takes both ports, a message to
+  another stage the one toward it; between two nodes both lead to the other.
+* A collective over rows and columns does one after the other, and holds the circuits of
+  both from beginning to end.
 * Transfers of packet switches that overlap do not slow each other, as in the published
   reference. Rails that uses share out do not need it.
 * Networks cost and draw in proportion to the rate of their ports.
@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from railx.economics import PricedNetwork, price_network, read_catalogue
 from railx.fabric.circuits import Configuration
 from railx.fabric.settings import Mode
 from railx.families import TopologySettings, build_topology, family_of
+from railx.mapping.cost import NetworkCost, network_cost
 from railx.mapping.layout import assign_ranks, group_members
 from railx.mapping.phases import Plan, Turn, Use, plans
 from railx.mapping.settings import (
@@ -45,7 +45,6 @@ from railx.mapping.underlay import node_rates_gb_s
 from railx.replay.programs import KINDS, Programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import TableWiring, Wire
-from railx.settings import SettingsError
 from railx.steps.programs import PARALLELISMS_OF_CHANNELS, programs
 from railx.steps.settings import StepJob
 
@@ -60,7 +59,7 @@ _USES = {"DP": "data", "PP": "pipeline", "EP": "expert"}
 
 
 class Exchange(Configuration):
-    """What experts need where their circuits are others than those of the replicas."""
+    """The circuits of experts where they differ from those of the replicas."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,17 +83,16 @@ class _Candidate:
         return len(self.plan.turns) == len(self.wirings)
 
     def uses(self, parallelism: str) -> list[Use]:
-        """What a parallelism uses, one for each kind of line that it lies on."""
+        """The uses of a parallelism, one for each kind of line that it lies on."""
         return [use for use in self.wirings if parallelism in use.over]
 
     def words(self) -> str:
-        """Turns after one another, uses of a turn beside one another."""
-        return "; then ".join(
-            " + ".join(
-                f"{'/'.join(use.over)} on {'/'.join(use.axes)} {self.wirings[use]} x{rails}"
-                for use, rails in turn.rails.items()
-            )
-            for turn in self.plan.turns
+        """The plan as text."""
+        return self.plan.words(
+            {
+                use: f"{'/'.join(use.over)} on {'/'.join(use.axes)} {wiring}"
+                for use, wiring in self.wirings.items()
+            }
         )
 
 
@@ -102,8 +100,8 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
     """A row for each step, network, basis, mode, rule and latency.
 
     ``step_ms`` is the slowest rank's step. ``data_ms``, ``pipeline_ms`` and
-    ``expert_ms`` are what the transfers of a rank take together (mean over ranks),
-    hidden or not; ``stall_ms`` is the longest wait for light, ``reconfigurations`` are
+    ``expert_ms`` are the total times of a rank's transfers (mean over ranks), hidden or
+    not; ``stall_ms`` is the longest wait for light, ``reconfigurations`` are
     those of a rank (mean). Modes as in :mod:`railx.mapping.switched`, without those
     that a network does not have; one that has no room for a step has one row per basis
     with the ``reason``.
@@ -111,7 +109,16 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
     generated = settings.generated
     if generated is None:
         return
-    costs = {name: _Cost.of(settings, chosen) for name, chosen in generated.networks.items()}
+    costs = {
+        # USD and W per GB/s of a GPU that leaves its server.
+        name: network_cost(
+            settings,
+            "",
+            chosen,
+            lambda priced: 1 / (node_rates_gb_s(build_topology(priced.topology))[0] * priced.chips),
+        )
+        for name, chosen in generated.networks.items()
+    }
     for (name, chosen), (step_name, step) in product(
         generated.networks.items(), generated.steps.items()
     ):
@@ -123,31 +130,12 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
                 yield {column: (head | row)[column] for column in _COLUMNS}
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """USD and W of what leaves a server, per GB/s of a GPU."""
-
-    usd: float
-    watts: float | None
-
-    @classmethod
-    def of(cls, settings: SwitchedSettings, chosen: SwitchedNetwork) -> _Cost:
-        priced = PricedNetwork(chosen.topology, counting=chosen.counting)
-        catalogue = read_catalogue(settings.catalogue)
-        try:
-            bill = price_network("", priced, settings.price_set, catalogue)
-        except SettingsError as error:
-            raise error.under("switched") from None
-        scale = 1 / (node_rates_gb_s(build_topology(chosen.topology))[0] * priced.chips)
-        watts = [row["total_watts"] for row in bill]
-        return cls(
-            scale * sum(row["total_usd"] for row in bill),
-            None if None in watts else scale * sum(watts),
-        )
-
-
 def _rows(
-    settings: RailStepsSettings, step: RailStep, chosen: SwitchedNetwork, gb_s: float, cost: _Cost
+    settings: RailStepsSettings,
+    step: RailStep,
+    chosen: SwitchedNetwork,
+    gb_s: float,
+    cost: NetworkCost,
 ) -> Iterator[dict[str, Any]]:
     job = step.step.jobs()[step.job]
     gpus = job.degrees.ranks
@@ -193,7 +181,7 @@ _COLUMNS = (
     *("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts"),
     *("circuits", "reason", "fidelity"),
 )
-#: Those that differ between the rows of a network; empty where it has no room.
+#: Columns that differ between the rows of a network; empty where it has no room.
 _VARIED = (
     *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
     *("data_ms", "pipeline_ms", "expert_ms", "circuits"),
@@ -201,7 +189,7 @@ _VARIED = (
 
 
 class _Line:
-    """A network that carries one job at a rate, and answers how long transfers take."""
+    """A network that carries one job at a rate, and the times of transfers on it."""
 
     def __init__(self, chosen: SwitchedNetwork, job: StepJob, gb_s: float) -> None:
         self.chosen, self.job, self.gb_s = chosen, job, gb_s
@@ -224,7 +212,7 @@ class _Line:
                     yield _Candidate(layout, plan, wirings)
 
     def _uses(self, layout: LayoutSettings) -> Iterator[tuple[Use, ...]]:
-        """What wants circuits; experts with the replicas, or for themselves."""
+        """The uses of circuits; experts with the replicas, or separately."""
         nodes = layout.sizes[1] * layout.sizes[2]
         job_nodes = self.job.degrees.ranks // self.job.degrees.server
         if nodes != job_nodes or nodes > self.lines.nodes(self.chosen.topology):
@@ -301,7 +289,7 @@ class _Line:
 
 
 def _alike(wirings: Mapping[Use, str]) -> bool:
-    """Whether experts want for themselves what the replicas have anyway."""
+    """Whether separate circuits of experts equal those of the replicas."""
     apart = {use.axes: wiring for use, wiring in wirings.items() if use.over == ("expert",)}
     return any(
         use.over == ("data",) and apart.get(use.axes) == wiring for use, wiring in wirings.items()
@@ -318,7 +306,7 @@ class TurnWiring(TableWiring):
         self._kinds = list(dict.fromkeys(use.axes for use in uses))
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether nothing has to be up: all kinds of line that are used are set."""
+        """Whether no circuit has to be switched: all kinds of line in use are set."""
         kind = "pair" if self._stages(members) else "ring"
         return not any(self._matches(use, kind) for use in self._uses)
 
@@ -364,7 +352,7 @@ class TurnWiring(TableWiring):
         ]
 
     def _position(self, node: int) -> tuple[list[tuple[str, int]], int]:
-        """A node's places among the replicas, axis by axis, and its stage."""
+        """A node's positions among the replicas, axis by axis, and its stage."""
         digits: list[tuple[str, int]] = []
         for axis in ("x", "y"):
             degree = getattr(self._layout, axis).get("data", 1)
@@ -412,7 +400,7 @@ def _turns(candidate: _Candidate) -> dict[Use, tuple[range, str]]:
 
 
 def _with_times(line: _Line, candidate: _Candidate) -> Programs:
-    """The job's programs with what its transfers take here."""
+    """The job's programs with the times of its transfers on this network."""
     generated = programs(line.job, electrical=True, iterations=_ITERATIONS, all_ranks=False)
     columns = dict(generated.columns)
     names = _names(generated)
@@ -448,7 +436,7 @@ def _names(generated: Programs) -> Any:
 
 
 def _parts(generated: Programs) -> dict[str, float]:
-    """What the transfers of a rank take in a step: mean over the ranks."""
+    """Times of a rank's transfers in a step: mean over the ranks."""
     columns = generated.columns
     names = _names(generated)
     last = (columns["kind"] >= 0) & (columns["iteration"] == _ITERATIONS - 1)

@@ -169,7 +169,6 @@ class MappedTopology:
 
     routings: Annotated[tuple[StaticRoutingName, ...], NotEmpty()]
     """Routings on offer; each transfer takes the best."""
-
     priced: bool = True
     """Whether it is compared at equal cost too; families without a bill never are."""
 
@@ -212,10 +211,8 @@ class SwitchedNetwork:
 
     topology: TopologySettings
     """The network; its size and its ports are what it is priced at."""
-
     routings: Annotated[tuple[StaticRoutingName, ...], NotEmpty()]
     """Routings on offer for groups alone on a line; each transfer takes the best."""
-
     counting: str | None = None
     """Another way to count its bill that the family knows; null: by used ports."""
 
@@ -241,10 +238,8 @@ class RailStep:
 
     step: StepSettings
     """The family of jobs that it is of."""
-
     job: Annotated[str, NotEmpty()]
     """Which of them."""
-
     layouts: Annotated[tuple[LayoutSettings, ...], NotEmpty()]
     """Data and pipeline parallelism on rows and columns of servers; networks take the
     best. The mesh is empty: a node is a server.
@@ -292,13 +287,10 @@ class RailStepsSettings:
 
     steps: Annotated[dict[str, RailStep], NotEmpty()]
     """Steps by name."""
-
     networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
     """Networks by name, with nodes as large as the servers of the jobs."""
-
     reference: Annotated[str, NotEmpty()]
     """Network whose cost per GPU all have at equal cost."""
-
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Time that a switch takes to change circuits."""
 
@@ -315,25 +307,18 @@ class SwitchedSettings:
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
     """Jobs by name."""
-
     networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
     """Networks by name."""
-
     injection_gb_s_per_chip: Annotated[float, Positive()]
     """Injection bandwidth that every network is scaled to at equal bandwidth."""
-
     reference: Annotated[str, NotEmpty()]
     """Network whose cost per chip all have at equal cost."""
-
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Time that a switch takes to change circuits."""
-
     catalogue: Annotated[str, NotEmpty()]
     """CSV table of prices, relative to the repository."""
-
     price_set: Annotated[str, NotEmpty()]
     """Price set of the catalogue, in proportion to the rate of a port."""
-
     generated: RailStepsSettings | None = None
     """Generated training steps that are replayed on such networks; null: none."""
 

@@ -1,4 +1,4 @@
-"""How long a step takes on a topology, by exact channel loads.
+"""The time of a step on a topology, by exact channel loads.
 
 Every kind of communication has one bottleneck. All groups of one kind communicate at
 once. Their traffic is routed over the topology as any other, so that contention between
@@ -42,7 +42,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Basis:
-    """What topologies are compared at.
+    """A basis of comparison.
 
     ``ports`` and ``inside`` scale the links between and inside nodes.
     """
@@ -57,9 +57,8 @@ class Basis:
 class Way:
     """One way to move data within groups.
 
-    It has what a chip sends over the bytes of the transfer, its rates and its latency.
-    The rates are those that the busiest channel between nodes and the busiest inside
-    one allow each chip.
+    ``sent``: bytes that a chip sends over the bytes of the transfer. The rates are
+    those that the busiest channel between nodes and inside one allow each chip.
     """
 
     name: str
@@ -79,9 +78,9 @@ class Way:
 
 
 class GroupRates:
-    """A topology under one routing that answers how fast given groups communicate.
+    """A topology under one routing, and the rates of groups on it.
 
-    Answers are kept, layouts share them.
+    It caches its answers, so that layouts share them.
     """
 
     def __init__(self, topology: Topology, routing: str) -> None:
@@ -130,7 +129,7 @@ class GroupRates:
 
 
 def _everyone(members: int) -> FloatArray:
-    """What part of what a member sends goes to which other: the same to all.
+    """The share of a member's data for each other member: the same to all.
 
     float[members, members].
     """
@@ -143,7 +142,7 @@ def _round_the_ring(members: int) -> FloatArray:
 
 
 def _to_the_next(members: int) -> FloatArray:
-    """The last sends to nobody (a pipeline)."""
+    """Each member sends to the next, the last one to none (a pipeline)."""
     return np.eye(members, k=1)
 
 

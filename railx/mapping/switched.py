@@ -1,11 +1,11 @@
 """Training jobs on circuits that are set once, switched in the job, or both.
 
-What no paper compares: RailX sets its rings for a job and keeps them, Opus switches the
-circuits of photonic rails between the phases of a step. Both are here one mechanism,
-ports that uses share out or take turns on (:mod:`railx.mapping.phases`), so that RailX
-can be switched in the job as well, and photonic rails be set once. Modes:
+No paper compares these: RailX sets its rings for a job and keeps them, Opus switches
+the circuits of photonic rails between the phases of a step. Both are one mechanism
+here, ports that uses divide or take turns on (:mod:`railx.mapping.phases`), so that
+RailX can be switched in the job as well, and photonic rails be set once. Modes:
 
-* ``set_once``: one turn, the uses share out the rails for the whole job.
+* ``set_once``: one turn, the uses divide the rails for the whole job.
 * ``every_phase``: each use has all rails of its line while it lasts.
 * ``where_it_pays``: the best of all plans at the latency, those two among them.
 * ``packets``: electrical switches, nothing to set.
@@ -32,8 +32,9 @@ from functools import cached_property
 from itertools import permutations, product
 from typing import Any
 
-from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.economics import PricedNetwork
 from railx.families import Lines, build_topology, family_of
+from railx.mapping.cost import NetworkCost, network_cost
 from railx.mapping.layout import assign_ranks, group_members
 from railx.mapping.phases import (
     RULES,
@@ -62,26 +63,9 @@ __all__ = ["MODES", "switched_times"]
 MODES = ("set_once", "every_phase", "where_it_pays", "packets")
 #: Columns that a job without room leaves empty.
 _VARIED = (
-    "mode",
-    "rule",
-    "latency_ms",
-    "changes",
-    "step_ms",
-    "compute_ms",
-    "inside_ms",
-    "network_ms",
-    "bubble_ms",
-    "stall_ms",
-    "tokens_per_s",
+    *("mode", "rule", "latency_ms", "changes", "step_ms", "compute_ms", "inside_ms"),
+    *("network_ms", "bubble_ms", "stall_ms", "tokens_per_s"),
 )
-
-
-@dataclass(frozen=True)
-class _Cost:
-    """USD and W of a network per chip, at the wanted injection bandwidth."""
-
-    usd: float
-    watts: float | None
 
 
 @dataclass(frozen=True)
@@ -95,7 +79,7 @@ class _Candidate:
 
 
 class _Network:
-    """A network under its routings that answers how long transfers take."""
+    """A network under its routings, and the times of transfers on it."""
 
     def __init__(self, chosen: SwitchedNetwork, name: str) -> None:
         self.chosen = chosen
@@ -199,7 +183,7 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
 
 
 def _bases(
-    settings: SwitchedSettings, name: str, costs: Mapping[str, _Cost]
+    settings: SwitchedSettings, name: str, costs: Mapping[str, NetworkCost]
 ) -> tuple[Basis, Basis]:
     topology = settings.networks[name].topology
     ports = family_of(topology).ports_per_chip(topology) * topology.port_gbps / 8
@@ -211,19 +195,14 @@ def _bases(
     )
 
 
-def _cost(settings: SwitchedSettings, name: str) -> _Cost:
-    chosen = settings.networks[name]
-    priced = PricedNetwork(chosen.topology, counting=chosen.counting)
-    try:
-        bill = price_network(name, priced, settings.price_set, read_catalogue(settings.catalogue))
-    except SettingsError as error:
-        raise error.under("switched") from None
-    scale = settings.injection_gb_s_per_chip / priced.counts.injection_gb_s_per_chip / priced.chips
-    watts = [row["total_watts"] for row in bill]
-    return _Cost(
-        usd=scale * sum(row["total_usd"] for row in bill),
-        watts=None if None in watts else scale * sum(watts),
-    )
+def _cost(settings: SwitchedSettings, name: str) -> NetworkCost:
+    """The cost per chip at the injection bandwidth of the settings."""
+
+    def scale(priced: PricedNetwork) -> float:
+        injection = settings.injection_gb_s_per_chip / priced.counts.injection_gb_s_per_chip
+        return injection / priced.chips
+
+    return network_cost(settings, name, settings.networks[name], scale)
 
 
 def _common(
@@ -232,7 +211,7 @@ def _common(
     job_name: str,
     job: JobSettings,
     basis: Basis,
-    costs: Mapping[str, _Cost],
+    costs: Mapping[str, NetworkCost],
 ) -> dict[str, Any]:
     chips, watts = job.layout.chips, costs[name].watts
     assert basis.cost_per_chip_usd is not None
@@ -289,7 +268,9 @@ def _rows(
                 "rule": rule,
                 "latency_ms": latency_ms,
                 "changes": best.windows.changes,
-                "circuits": _words(best),
+                "circuits": best.plan.words(
+                    {use: f"{'/'.join(use.over)} {wired}" for use, wired in best.wirings.items()}
+                ),
                 **_parts(job, best, stall_ns(best.windows, latency_ns, rule), tokens),
             }
 
@@ -311,17 +292,6 @@ def _parts(job: JobSettings, candidate: _Candidate, stall: float, tokens: int) -
         "stall_ms": stall / 1e6,
         "tokens_per_s": tokens / step * 1e9,
     }
-
-
-def _words(candidate: _Candidate) -> str:
-    """The plan in words: turns after one another, uses of a turn beside one another."""
-    return "; then ".join(
-        " + ".join(
-            f"{'/'.join(use.over)} {candidate.wirings[use]} x{rails}"
-            for use, rails in turn.rails.items()
-        )
-        for turn in candidate.plan.turns
-    )
 
 
 def _candidates(network: _Network, job: JobSettings, basis: Basis) -> Iterator[_Candidate]:

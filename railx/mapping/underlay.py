@@ -1,9 +1,9 @@
-"""Networks under the same devices: what groups of sequence parallelism get from each.
+"""Networks under the same devices: rates of groups of sequence parallelism on each.
 
-Networks are compared at an equal rate of what leaves a node per device (all links of a
-device's node to others, over its devices), or at an equal cost of them. Links inside a
-node (a mesh, or a server's switch) have the same rate per device everywhere; they stand
-in no bill.
+Networks are compared at an equal rate out of a node per device (all links of a device's
+node to others, over its devices), or at an equal cost of them. Links inside a node (a
+mesh, or a server's switch) have the same rate per device everywhere, and no bill has
+them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class UnderlyingNetwork:
-    """A network that plans are priced on and made anew for."""
+    """A network on which plans are priced and planned again."""
 
     label: Annotated[str, NotEmpty()]
-    """What figures call it."""
+    """Name in figures."""
     topology: TopologySettings | None
     """A network of as many chips as the plans have devices, or more; its rates are set
     by what networks are compared at. null: the bandwidths that the plans' own cluster
@@ -49,7 +49,7 @@ class UnderlyingNetwork:
     the size; other sizes take ``topology``.
     """
     switch_ms: Annotated[float, NonNegative()]
-    """What setting the switches adds to every micro-batch."""
+    """Time of setting the switches, added to every micro-batch."""
     priced: TopologySettings | None
     """A network of the same kind whose bill says what a device's links cost; null: not
     compared at equal cost.
@@ -123,7 +123,7 @@ class Underlay:
 
 
 def node_rates_gb_s(topology: Topology) -> tuple[float, float]:
-    """What leaves a chip's node per chip, and the links inside per chip, one direction.
+    """Rates per chip out of a node and of the links inside, one direction.
 
     The links that begin at chips, over the number of chips.
     """
@@ -192,7 +192,7 @@ def at_rates(topology: Topology, outside_gb_s: float, inside_gb_s: float) -> Top
 
 
 def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:
-    """What a network costs a device per GB/s that leaves its node.
+    """The cost of a network for a device, per GB/s out of its node.
 
     The cost is in proportion to the rate of the ports.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from railx.errors import UserError
 from railx.families import build_routing, family_of
 from railx.network.flows import fair_rates, link_gb_s, path_loads, spread_flows
 from railx.network.packets import simulate_packets
@@ -34,8 +35,8 @@ def agreement_rows(
     ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
     """
     rows = []
-    for own in repeat_seeds(seed, settings.repeats):
-        rows += _rows_of_a_seed(topology, settings, own, name)
+    for repeat_seed in repeat_seeds(seed, settings.repeats):
+        rows += _rows_of_a_seed(topology, settings, repeat_seed, name)
     return rows
 
 
@@ -52,7 +53,7 @@ def _rows_of_a_seed(
         for pattern, traffic in settings.traffics.items():
             flows = traffic_flows(topology, traffic, seed)
             if flows.spread.any():
-                raise ValueError(
+                raise UserError(
                     f"{name}: got {topology.chips} chips; allowed: sizes whose flows are listed one"
                     " by one"
                 )

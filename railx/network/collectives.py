@@ -188,13 +188,13 @@ def _all_to_all_rows(
     chips = np.arange(topology.chips)
     if rings is not None and nodes is not None:
         chips = nodes.chips(rings.grid)
-    found = all_to_all(topology, chips, collective.routing)
-    if found is None:
+    exchange = all_to_all(topology, chips, collective.routing)
+    if exchange is None:
         return []
     size = ("chips", "direct", len(chips), 0)
     times: dict[str, Callable[[float], float]] = {}
     if "analytic" in collective.fidelities:
-        times["analytic"] = found.analytic_ns
+        times["analytic"] = exchange.analytic_ns
     if (
         "flow" in collective.fidelities
         and len(chips) * (len(chips) - 1) <= collective.most_messages
@@ -382,12 +382,14 @@ def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
 
     One stands for all where their messages are too many.
     """
-    one = _line_paths(index, line, 0)
-    hops = one.latency_ns.reshape(line.rings, line.participants)
+    first = _line_paths(index, line, 0)
+    hops = first.latency_ns.reshape(line.rings, line.participants)
     paths = None
     if line.messages <= most_messages:
         lines = len(line.vertices) if line.messages * len(line.vertices) <= most_messages else 1
-        paths = join_paths([one, *(_line_paths(index, line, number) for number in range(1, lines))])
+        paths = join_paths(
+            [first, *(_line_paths(index, line, number) for number in range(1, lines))]
+        )
     chain = float((hops.sum(axis=1) - hops.min(axis=1)).max())
     gb_s = line.ports * index.topology.settings.port_gbps / 8
     return _Rings(line.participants, line.rings, gb_s, chain, line.rings, paths)

@@ -1,8 +1,8 @@
 """What a group of ranks gets from a topology: bandwidth and latency of its operations.
 
-Ranks are placed on the topology as a training job's are (the family's ``place``). For
-each group size and stride between members, all groups that fill the job communicate at
-once, so that they contend for links as they do in a training step. An operation of
+Ranks are placed on the topology as a training job's are (the family's ``placement``).
+For each group size and stride between members, all groups that fill the job communicate
+at once, so that they contend for links as they do in a training step. An operation of
 ``bytes`` takes ``latency_us + bytes / gb_s``; its bytes are those of the whole tensor
 that a rank has before or after it (an all-to-all's input, an all-gather's output, a
 reduce-scatter's input, a message).
@@ -66,7 +66,7 @@ def group_bandwidth(
     rows: list[dict[str, Any]] = []
     for size, stride in group_shapes(len(chips)):
         groups = _groups(chips, size, stride)
-        place = {
+        key = {
             "group_size": size,
             "stride": stride,
             "placement": "consecutive" if stride == 1 else "strided",
@@ -79,7 +79,7 @@ def group_bandwidth(
                     halves = 2 if operation == "all_reduce" else 1
                     rows.append(
                         {"topology": name, "operation": operation, "algorithm": algorithm}
-                        | place
+                        | key
                         | {
                             "gb_s": gb_s / sent,
                             "latency_us": flight_ns * way.rounds * halves / 1e3,
@@ -96,13 +96,13 @@ def all_to_all_gb_s(topology: Topology, ranks: int, routing: str) -> dict[int, f
     """
     chips = ranks_in_order(topology, ranks)
     table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
-    found = {}
+    bandwidth = {}
     for size, stride in group_shapes(len(chips)):
         if stride == 1:
             groups = _groups(chips, size, stride)
             gb_s, _ = _exact_rate(topology, table, groups, _ways(size)["direct"])
-            found[size] = gb_s / _sent("direct", size)["all_to_all"]
-    return found
+            bandwidth[size] = gb_s / _sent("direct", size)["all_to_all"]
+    return bandwidth
 
 
 def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
@@ -146,8 +146,8 @@ def group_shapes(ranks: int) -> Iterator[tuple[int, int]]:
 
 def _groups(chips: IntArray, size: int, stride: int) -> IntArray:
     """All groups of a shape: int[groups, members]."""
-    whole = len(chips) // (size * stride) * size * stride
-    blocks = chips[:whole].reshape(-1, size, stride)
+    end = len(chips) // (size * stride) * size * stride
+    blocks = chips[:end].reshape(-1, size, stride)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1)).reshape(-1, size)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.families import LineGraph, family_of
 from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
 from railx.vocabulary.topology import INTERNAL, Topology
@@ -129,7 +130,7 @@ def check_optical_circuits(topology: Topology) -> None:
     """
     circuits = topology.circuits
     if circuits is None:
-        raise ValueError(
+        raise UserError(
             f"{topology.family}: a topology without optical switches has no circuits to check"
         )
     settings = topology.settings
@@ -137,14 +138,14 @@ def check_optical_circuits(topology: Topology) -> None:
     span = int(ports.max()) + 1
     radix = getattr(settings, "ocs_radix", None)
     if ports.min() < 0 or (radix is not None and span > radix):
-        raise ValueError(
+        raise UserError(
             f"circuits: port {max(span - 1, -int(ports.min()))} does not exist; allowed: 0 to"
             f" {(radix or span) - 1}"
         )
     used = np.bincount(np.concatenate([circuits.ocs, circuits.ocs]).astype(np.int64) * span + ports)
     if used.max() > 1:
         ocs, port = divmod(int(used.argmax()), span)
-        raise ValueError(
+        raise UserError(
             f"circuits: port {port} of optical switch {ocs} is used {int(used.max())} times;"
             " allowed: at most once"
         )
@@ -176,7 +177,7 @@ def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
     )
     hops = dijkstra(graph, directed=True, unweighted=True, indices=np.arange(sources))
     if not np.isfinite(hops).all():
-        raise ValueError("topology: the graph is not connected, some chips cannot reach each other")
+        raise UserError("topology: the graph is not connected, some chips cannot reach each other")
     return hops.astype(np.int64)
 
 

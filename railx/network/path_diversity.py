@@ -46,13 +46,13 @@ def minimal_path_counts(
         )
         kinds: dict[tuple[int, int], tuple[float, float]] = {}
         sums = [_by_hops(hops, paths) for hops, paths in ((hops_x, paths_x), (hops_y, paths_y))]
-        for h1, (sum1, least1) in sums[0].items():
-            for h2, (sum2, least2) in sums[1].items():
+        for h1, (sum1, min1) in sums[0].items():
+            for h2, (sum2, min2) in sums[1].items():
                 if h1 + h2:
                     orders = math.comb(h1 + h2, h1)
-                    kinds[h1, h2] = (orders * sum1 * sum2, orders * least1 * least2)
+                    kinds[h1, h2] = (orders * sum1 * sum2, orders * min1 * min2)
         pairs = hops_x.size * hops_y.size - len(hops_x) * len(hops_y)
-        return int(min(least for _, least in kinds.values())), sum(
+        return int(min(minimum for _, minimum in kinds.values())), sum(
             total for total, _ in kinds.values()
         ) / pairs
     vertices, edges, _ = _node_graph(topology)

@@ -165,36 +165,36 @@ class PacketNetworkSettings:
 
     model: Literal["packet"]
     """Which model: the packet simulator."""
-    routing: RoutingName
+    routing: RoutingName = "min"
     """How packets find their path; which of them a family offers, its routing says."""
-    cycle_ns: Annotated[float, Positive()]
+    cycle_ns: Annotated[float, Positive()] = 10.0
     """Length of a cycle."""
-    packet_flits: Annotated[int, Between(1, 4096)]
+    packet_flits: Annotated[int, Between(1, 4096)] = 4
     """Flits of a packet."""
-    buffer_flits: Annotated[int, AtLeast(1)]
+    buffer_flits: Annotated[int, AtLeast(1)] = 64
     """Room of each virtual channel at each input, so that more channels are more room;
     at least one packet.
     """
-    virtual_channels: Annotated[int, AtLeast(1)] | None
+    virtual_channels: Annotated[int, AtLeast(1)] | None = None
     """Virtual channels of every link; null: the published number of each routing, one
     for each of its classes. Spare ones go to the classes with most traffic per channel,
     and a packet takes any of its class. Each has ``buffer_flits`` of its own.
     """
-    source_cycles: Annotated[int, NonNegative()]
+    source_cycles: Annotated[int, NonNegative()] = 2
     """Cycles before a new packet may be routed."""
-    injection_ports: Annotated[int, AtLeast(1)] | None
+    injection_ports: Annotated[int, AtLeast(1)] | None = None
     """Ports of width 1 that a chip injects through; null sets no limit, as in the RailX
     simulator.
     """
-    ejection_ports: Annotated[int, AtLeast(1)] | None
+    ejection_ports: Annotated[int, AtLeast(1)] | None = None
     """Ports of width 1 that a chip takes packets through; null sets no limit, as in the
     RailX simulator.
     """
-    warmup_cycles: Annotated[int, NonNegative()]
+    warmup_cycles: Annotated[int, NonNegative()] = 2500
     """Cycles before the measured window."""
-    measured_cycles: Annotated[int, AtLeast(10)]
+    measured_cycles: Annotated[int, AtLeast(10)] = 5000
     """Length of the measured window."""
-    batches: Annotated[int, Between(2, 1000)]
+    batches: Annotated[int, Between(2, 1000)] = 20
     """Parts that the window is cut into for the confidence intervals."""
 
     def __post_init__(self) -> None:
@@ -235,11 +235,11 @@ class SweepSettings:
     """How packets are simulated."""
     loads: tuple[Annotated[float, Positive()], ...]
     """Offered loads in flits per chip and cycle, beside those that the search tries."""
-    accepted_share: Annotated[float, Fraction()]
+    accepted_share: Annotated[float, Fraction()] = 0.98
     """Saturated is a load whose accepted rate stays below this share of it."""
-    precision: Annotated[float, Fraction()]
+    precision: Annotated[float, Fraction()] = 0.05
     """The search ends when the saturation point is known to this share of itself."""
-    repeats: Annotated[int, AtLeast(1)]
+    repeats: Annotated[int, AtLeast(1)] = 3
     """Seeds, each with a search of its own: the experiment's and others drawn from it.
     """
     shards: Annotated[int, AtLeast(1)] = 1

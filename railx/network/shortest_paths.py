@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.vocabulary.topology import Topology
 
 __all__ = ["shortest_path_lane_loads"]
@@ -28,7 +29,7 @@ def shortest_path_lane_loads(topology: Topology) -> FloatArray:
     vertices.
     """
     if topology.vertices > _MOST_VERTICES:
-        raise ValueError(
+        raise UserError(
             f"topology: {topology.vertices} vertices are too many to enumerate paths; allowed: at"
             f" most {_MOST_VERTICES}"
         )
@@ -50,17 +51,17 @@ def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> F
     """
     levels = _path_counts(topology, lanes, sources)
     paths = sum(levels)
-    wanted = np.zeros((len(sources), topology.vertices))
-    wanted[:, : topology.chips] = 1
-    flow = np.zeros_like(wanted)  # what passes through or ends at a vertex
+    demand = np.zeros((len(sources), topology.vertices))
+    demand[:, : topology.chips] = 1
+    flow = np.zeros_like(demand)  # what passes through or ends at a vertex
     loads = np.zeros(len(topology.links))
     src, dst = topology.links.src, topology.links.dst
-    reached = np.full(wanted.shape, -1)
+    reached = np.full(demand.shape, -1)
     for hops, level in enumerate(levels):
         reached[level > 0] = hops
     for hops in range(len(levels) - 1, 0, -1):
         at = reached == hops
-        per_path = np.where(at, (flow + wanted) / np.where(at, paths, 1), 0)
+        per_path = np.where(at, (flow + demand) / np.where(at, paths, 1), 0)
         flow = flow + levels[hops - 1] * (lanes @ per_path.T).T
         loads += (levels[hops - 1][:, src] * per_path[:, dst]).sum(axis=0)
     return loads

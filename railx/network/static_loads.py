@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.families import build_routing, families_with, family_of, static_routing_names
 from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
 from railx.network.traffic import traffic_flows
@@ -76,7 +77,7 @@ def uniform_lane_loads(topology: Topology, routing: str) -> FloatArray:
 
 def _check_size(topology: Topology, what: str) -> None:
     if topology.chips > _MOST_TABLE_CHIPS:
-        raise ValueError(
+        raise UserError(
             f"topology: {topology.chips:,} chips are too many for a table over all pairs, which"
             f" {what} needs; allowed: at most {_MOST_TABLE_CHIPS:,}, or uniform traffic on a family"
             f" with closed forms: {families_with('loads')}"

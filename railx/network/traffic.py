@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.io import in_repository
 from railx.network.settings import (
     AllToAllTraffic,
@@ -66,7 +67,7 @@ class Flows:
         ValueError above :data:`MOST_EXPLICIT_CHIPS` chips.
         """
         if self.chips > MOST_EXPLICIT_CHIPS:
-            raise ValueError(
+            raise UserError(
                 f"chips: got {self.chips:,}; allowed: at most {MOST_EXPLICIT_CHIPS:,} for a full"
                 " traffic matrix"
             )
@@ -292,8 +293,8 @@ def _neighbours(topology: Topology) -> Flows:
     up = (links.src < chips) & (links.dst >= chips)
     order = np.lexsort((links.src[up], links.dst[up]))
     chip, switch = links.src[up][order].astype(np.int64), links.dst[up][order]
-    for own in np.split(chip, np.flatnonzero(np.diff(switch)) + 1):
-        below = np.unique(own)
+    for group in np.split(chip, np.flatnonzero(np.diff(switch)) + 1):
+        below = np.unique(group)
         pairs.append((below[:, None] * chips + below[None, :]).ravel())
     joined = np.unique(np.concatenate(pairs))
     src, dst = joined // chips, joined % chips

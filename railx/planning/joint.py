@@ -19,7 +19,7 @@ plan one shape for all batches, so that each rank keeps its layers. The account 
 batch holds the times of everything that was tried on it.
 
 One difference of the two models remains. Groups begin each micro-batch together, as
-ZeRO-3's gathers ask for; replicas of a pipeline wait for one another at the end of a
+ZeRO-3's gathers require; replicas of a pipeline wait for one another at the end of a
 batch alone, as in InfiniPipe. That is why one stage is no shape here.
 """
 
@@ -61,7 +61,7 @@ class JointSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Something to plan all batches with, and a bound on each of its times."""
+    """A way to plan all batches, with a lower bound on the time of each."""
 
     name: str
     bounds_ms: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""What a planner declares: its settings, the kind of its plans and its function."""
+"""A planner's declaration: its settings, the kind of its plans and its function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
 
 @dataclass(frozen=True)
 class PlannerBase:
-    """What the settings of every planner have."""
+    """Settings that every planner has."""
 
     planner: str
     """Which planner it is; a ``Literal`` with the planner's name in each of them."""
@@ -28,7 +28,7 @@ class PlannerBase:
 
 @dataclass(frozen=True)
 class PlanningTask:
-    """What there is to plan.
+    """A planner's input.
 
     The drawn batches, their cost model, the longest context that they must hold, and
     the seed of whatever a planner leaves to chance. ``cluster``, ``model`` and
@@ -56,12 +56,12 @@ class Planner:
 
     ``name`` is the value of ``planner`` in its ``settings``. ``kind`` is the format of
     its plans, None where it chooses one with each plan (:meth:`kind_of`); those of kind
-    ``pipeline`` have a schedule. ``plan`` makes the batches of
-    a plan from the settings and the task. ``ranks`` says how many ranks a plan for so
-    many devices has (None: one per device). ``predictions`` is ``own`` where a planner
-    prices something else than the task's cost model, so that its times cannot be worked
-    out again from that when the plan is read. ``whole_heads`` is False where degrees
-    need not divide the heads, as in ring attention.
+    ``pipeline`` have a schedule. ``plan`` makes the batches of a plan from the settings
+    and the task. ``ranks`` gives the ranks of a plan for so many devices (None: one per
+    device). ``predictions`` is ``own`` where a planner prices something else than the
+    task's cost model, so that its times cannot be worked out again from that when the
+    plan is read. ``whole_heads`` is False where degrees need not divide the heads, as
+    in ring attention.
     """
 
     name: str

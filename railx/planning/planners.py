@@ -55,5 +55,5 @@ def _members() -> dict[str, type]:
     return {planner.name: planner.settings for planner in PLANNERS}
 
 
-#: The settings of any planner, told apart by ``planner``.
+#: The settings of any planner; ``planner`` names which.
 PlannerSettings = Annotated[PlannerBase, Registered("planner", _members)]

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.planning.format.files import read_plan
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
@@ -28,19 +29,19 @@ from railx.planning.format.predictions import NAMED, named_cost_model
 from railx.planning.make import plan_batches
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import PlannerSettings
-from railx.settings import SettingsError, load
+from railx.settings import load
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModelSettings
 
 __all__ = ["Answer", "check_inputs", "main", "replanner"]
 
-#: What ``settings`` of a plan hold from which it can be planned once more.
+#: Keys of a plan's ``settings`` that planning again needs.
 _INPUTS = ("planner", *NAMED, "seed")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A batch and how long planning it took, or why there is none, in one line."""
+    """A batch and its planning time, or a one-line error."""
 
     batch: SequenceParallelBatch | PipelineBatch | None
     planning_ms: float
@@ -48,7 +49,7 @@ class Answer:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Refuse a plan that does not say what it was made from.
+    """Refuse a plan without the settings it was made from.
 
     PlanError names the key.
     """
@@ -61,7 +62,7 @@ def check_inputs(plan: Plan) -> None:
 
 
 def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBatch]:
-    """A function that plans the batch at a place of the plan once more.
+    """A function that plans a batch of the plan again, by its index.
 
     SettingsError or PlanError where the plan's settings are none.
     """
@@ -90,7 +91,8 @@ def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBat
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process; returns the exit code."""
     (path,) = sys.argv[1:] if arguments is None else arguments
-    # Answers alone go where answers are read: what a solver prints is a message.
+    # Standard output carries answers alone: what a solver prints goes to standard
+    # error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -106,12 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _send(answers, Answer(replan(index), (time.perf_counter() - begin) * 1e3))
         except ImportError as error:
             _send(answers, Answer(None, 0.0, f"the plan's planner needs {error.name}, not here"))
-        except (SettingsError, PlanError, ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             _send(answers, Answer(None, 0.0, str(error)))
 
 
 def _read(requests: queue.SimpleQueue[int]) -> None:
-    """Pass on what is asked for; end the process with its input, also amid a batch."""
+    """Queue requests; end the process with its input, also amid a batch."""
     for line in sys.stdin:
         requests.put(int(line))
     os._exit(0)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from railx.errors import UserError
 from railx.provenance.jobs import digest_of
 
 __all__ = ["DAMAGED", "check_intact"]
@@ -29,7 +30,7 @@ def check_intact(files: Iterable[str | Path], results: Path) -> None:
         if found != recorded:
             aside = path.with_name(path.name + DAMAGED)
             path.replace(aside)
-            raise ValueError(
+            raise UserError(
                 f"{path}: is damaged: {aside.stat().st_size} bytes with sha256 {found[:12]}, its"
                 f" job made {recorded[:12]}; it is set aside as {aside.name}, and the next run"
                 " makes it anew"

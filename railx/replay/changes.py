@@ -10,19 +10,27 @@ A rank announces circuits, not operations: what it needs next is known when noth
 under way on it any more, also where several operations in a row need the same circuits
 (a pipeline stage sends and receives at once) and the first to begin is not the first
 that it issued.
+
+:func:`switchings` reads from the controller's journal when it switched, and for which
+operation. A stall by its account is latency less window, and three delays more: the
+switch's own, the message that the switch may begin, and (with the other sign) the last
+question.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
-from railx.fabric.core import OperationKey
+from railx.fabric.core import GrantAction, OperationKey, SwitchAction
+from railx.fabric.journal import replay_journal
 
-__all__ = ["Change", "circuit_changes"]
+__all__ = ["Change", "Delays", "Switching", "circuit_changes", "delays_of", "switchings"]
 
 _Event = Mapping[str, Any]
 
@@ -226,3 +234,91 @@ def _stall(operation: _RecordedOperation, stalls: Mapping[tuple[int, str], list[
             if last["end_ns"] >= operation.arrived_ns:
                 longest = max(longest, last["end_ns"] - last["start_ns"])
     return longest
+
+
+@dataclass(frozen=True)
+class Switching:
+    """Circuits that came up for an operation, on the controller's clock.
+
+    ``begun_ns`` and ``up_ns`` are those of the command that was through last. All
+    members had asked, and the ports were free, by ``asked_ns``.
+    """
+
+    configuration: Configuration
+    begun_ns: int
+    up_ns: int
+    asked_ns: int
+    granted_ns: int
+
+
+@dataclass(frozen=True)
+class Delays:
+    """What a stall has beside latency and window.
+
+    * ``switch_ns``: the command took longer than its latency.
+    * ``begin_ns``: it came later than ports were free and all had announced or asked.
+    * ``question_ns``: the last question was heard later than its rank stood there.
+    """
+
+    switch_ns: int
+    begin_ns: int
+    question_ns: int
+
+
+def switchings(path: str | Path, layout: Layout) -> list[Switching]:
+    """Every grant of a journal that circuits came up for, in order.
+
+    Raises :class:`railx.fabric.journal.JournalError` where the file is no journal.
+    """
+    replayed = replay_journal(path)
+    lines = Path(path).read_text(encoding="utf-8").splitlines()[1:]
+    events = [event for event in map(json.loads, lines) if "event" in event]
+    commands: dict[int, tuple[int, tuple[Circuit, ...]]] = {}
+    up: dict[Circuit, tuple[int, int]] = {}
+    grants: dict[tuple[int, Configuration], Switching] = {}
+    for event, actions in zip(events, replayed.actions, strict=False):
+        if event["event"] == "switched":
+            command, now_ns = event["args"]
+            begun_ns, circuits = commands.pop(command)
+            up |= dict.fromkeys(circuits, (now_ns, begun_ns))
+        for action in actions:
+            if isinstance(action, SwitchAction):
+                commands[action.command] = event["args"][-1], action.connect
+            elif isinstance(action, GrantAction) and action.reconfigured:
+                up_ns, begun_ns = max(up[item] for item in layout.circuits(action.configuration))
+                grants[action.granted_ns, action.configuration] = Switching(
+                    action.configuration,
+                    begun_ns,
+                    up_ns,
+                    action.granted_ns - action.stall_ns,
+                    action.granted_ns,
+                )
+    return list(grants.values())
+
+
+def delays_of(
+    changes: Iterable[Change], journal: Iterable[Switching], latency_ns: int
+) -> list[Delays | None]:
+    """The delays of the changes of a run; None where the journal has no switching."""
+    by_configuration: dict[Configuration, list[Switching]] = defaultdict(list)
+    for switching in journal:
+        by_configuration[switching.configuration].append(switching)
+    delays: list[Delays | None] = []
+    for change in changes:
+        before = [
+            switching
+            for switching in by_configuration[change.configuration]
+            if switching.granted_ns <= change.began_ns
+        ]
+        if not before:
+            delays.append(None)
+            continue
+        last = max(before, key=lambda switching: switching.granted_ns)
+        delays.append(
+            Delays(
+                last.up_ns - last.begun_ns - latency_ns,
+                last.begun_ns - change.opened_ns,
+                last.asked_ns - max(change.arrived_ns, change.opened_ns),
+            )
+        )
+    return delays

@@ -1,9 +1,9 @@
 """Both times of a training run: on the wall as measured, and on a cluster.
 
 Cluster time is the replay of the electrical recording, with each rank's computation by
-its busy clock and communication by a topology's table. ``recorded`` stands for the
-recording as it was: its electrical replay gives the wall times again, and its other
-modes say what a switch would have meant for it.
+its busy clock and communication by a topology's table. ``recorded`` is the recording
+itself: its electrical replay reproduces the wall times, and its other modes add
+switches to it.
 """
 
 from __future__ import annotations

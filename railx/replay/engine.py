@@ -1,10 +1,10 @@
-"""Programs of ranks, carried out on a virtual clock.
+"""Programs of ranks, executed on a virtual clock.
 
-A program is what a rank does in order: it computes, hands operations over, and waits
-for some of them. Operations run on lanes, one for each channel, one after another,
+A program is a rank's sequence of steps: it computes, issues operations, and waits for
+some of them. Operations run on lanes, one for each channel, one after another,
 while the program goes on. In the optical modes they meet the controller's own state
 machine (:class:`railx.fabric.core.ControllerCore`). So waits for peers, conflicts
-between groups and hints that come too late have the effect that they would have.
+between groups and late hints have their real effect.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import (
     Action,
@@ -42,8 +43,8 @@ __all__ = [
     "stuck_message",
 ]
 
-#: How long a collective waits at most behind a message whose receiver does not come,
-#: and the least that is worth waiting: those of a run (``training.session``).
+#: The longest wait of a collective behind a message whose receiver does not come, and
+#: the shortest one: those of a run (``training.session``).
 PATIENCE_NS = 2_000_000_000
 IMPATIENT_NS = 20_000_000
 
@@ -67,7 +68,7 @@ class ReplayedOperation:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a program does, ``gap_ns`` after the step before it.
+    """One step of a program, ``gap_ns`` after the step before it.
 
     * ``begin`` an iteration: all together, ``gap_ns`` after the last rank is there.
     * ``issue`` an operation. It begins ``pickup_ns`` after it is the first of its lane.
@@ -221,7 +222,7 @@ class _Replay:
         self._results: dict[tuple[int, int], ReplayedIteration] = {}
 
     def run(self) -> None:
-        """Carry out everything; ValueError where a rank cannot come to its end."""
+        """Run all events; ValueError where a rank cannot finish."""
         for rank in self._ranks:
             self._go_on(rank)
         while self._events:
@@ -231,10 +232,10 @@ class _Replay:
             left = [step for lane in state.lanes.values() for step in lane]
             stuck = state.next if state.next < len(state.steps) else min(left, default=None)
             if stuck is not None:
-                raise ValueError(stuck_message(rank, stuck, state.steps[stuck]))
+                raise UserError(stuck_message(rank, stuck, state.steps[stuck]))
 
     def rows(self) -> list[ReplayedIteration]:
-        """What came of it, by iteration and rank."""
+        """The results by iteration and rank."""
         for result in self._results.values():
             state = self._ranks[result.rank]
             span = [(result.begin_ns, result.end_ns)]
@@ -353,9 +354,9 @@ class _Replay:
     def _ahead_of(self, rank: int, number: int) -> int | None:
         """The message that a collective waits behind, as ranks of a run do.
 
-        One that this rank sent before, whose receiver has not come yet, and which needs
-        the same ports. Would the collective go first, the message would break in on the
-        next ones.
+        An earlier one of this rank that needs the same ports and whose receiver has not
+        come yet. If the collective went first, the message would interrupt the next
+        ones.
         """
         state = self._ranks[rank]
         configuration = self._operation(rank, number).configuration
@@ -369,7 +370,7 @@ class _Replay:
         return None
 
     def _lose_patience(self, rank: int, number: int, other: int) -> None:
-        """The receiver may come only after the collective: that goes first then."""
+        """The receiver may come only after the collective, which then goes first."""
         state = self._ranks[rank]
         if state.behind.get(number) != other:
             return
@@ -430,7 +431,7 @@ class _Replay:
             self._act(message(self._now_ns))
 
     def _act(self, actions: Sequence[Action]) -> None:
-        """What the controller decided: switches get it now, ranks a message later."""
+        """Execute the controller's actions: switches now, ranks a message later."""
         if not self._message_ns:
             self._carry_out(actions)
             return
@@ -458,7 +459,7 @@ class _Replay:
                     # What follows from it comes after what was decided before.
                     left += report(self._now_ns)
             elif isinstance(action, RefuseAction):
-                raise ValueError(action.message)
+                raise UserError(action.message)
             elif isinstance(action, SwitchAction):
                 self._note("switch", (action.rail, *action.connect))
                 self._at(
@@ -489,9 +490,9 @@ class _Replay:
     def _give_back(
         self, rank: int, configuration: Configuration, hold: int | None = None
     ) -> Callable[[int], Sequence[Action]] | None:
-        """A rank gives a held lease back; what has not begun on it has to wait.
+        """A rank gives a held lease back; operations not begun on it have to wait.
 
-        Returns what the controller hears, None where there was nothing to give back.
+        Returns the message to the controller, None without a lease.
         """
         report = self._ranks[rank].holdings.recall(configuration, hold)
         if report is None:
@@ -549,7 +550,7 @@ class _Replay:
             self._resume(rank)
 
     def _announce(self, rank: int, following: Configuration) -> None:
-        """Say what comes next; held leases in the way of it are given back."""
+        """Announce the next configuration; conflicting leases are given back."""
         holdings = self._ranks[rank].holdings
         if holdings.holds(following):
             return

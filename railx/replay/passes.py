@@ -1,8 +1,8 @@
-"""What each rank computes in an iteration, by a measured profile of a layer.
+"""The computation of each rank in an iteration, by a measured profile of a layer.
 
 A pass is the forward or backward pass of a micro-batch or chunk on a rank. A profile
-says how long one takes where nobody else uses the device (``railx.workload.profile``).
-It knows passes alone: optimizer, reductions and copies are no part of them.
+has its time on a device without other users (``railx.workload.profile``). It covers
+passes alone, without optimizer, reductions and copies.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from railx.errors import UserError
 from railx.replay.engine import PATIENCE_NS
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.wiring import CircuitModel
@@ -209,7 +210,7 @@ def _rows(rank: Array, iteration: Array) -> tuple[Array, int]:
     """The row of results of each step: its rank and iteration."""
     same = rank[1:] == rank[:-1]
     if (same & (iteration[1:] < iteration[:-1])).any():
-        raise ValueError("iteration: got one after a later one; allowed: in order on each rank")
+        raise UserError("iteration: got one after a later one; allowed: in order on each rank")
     new = ~same | (iteration[1:] != iteration[:-1])
     row = np.concatenate(([0], np.cumsum(new))).astype(np.int32)[: len(rank)]
     return row, int(row[-1]) + 1 if len(row) else 0
@@ -228,7 +229,7 @@ def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> dic
     operations = int(operation.max(initial=0)) + 1
     issue_keys = rank[issues] * operations + operation[issues]
     if len(np.unique(issue_keys)) < len(issue_keys):
-        raise ValueError("sequence: got one twice on a rank; allowed: one for each operation")
+        raise UserError("sequence: got one twice on a rank; allowed: one for each operation")
     waits = np.flatnonzero(columns["does"] == _WAIT)
     by_key = np.argsort(issue_keys)
     wait_keys = rank[waits] * operations + operation[waits]
@@ -332,7 +333,7 @@ class _Wires:
         at = np.minimum(np.searchsorted(keys, searched), max(len(keys) - 1, 0))
         if len(searched) and (keys[at] != searched).any():
             slot = int(np.flatnonzero(keys[at] != searched)[0])
-            raise ValueError(
+            raise UserError(
                 f"configuration: got an operation of ranks {self._members[configuration[slot]]} on"
                 f" rank {rank[slot]}; allowed: on its members"
             )

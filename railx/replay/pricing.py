@@ -1,4 +1,4 @@
-"""How long an operation takes on a topology, by its table of bandwidth and latency."""
+"""The time of an operation on a topology, by its table of bandwidth and latency."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from railx.errors import UserError
 from railx.replay.recording import Price
 
 __all__ = ["price_of"]
@@ -58,7 +59,7 @@ def _shape(shapes: Iterable[_Shape], operation: str, members: tuple[int, ...]) -
     """The shape of the table that a group is taken for."""
     sizes = sorted({size for name, size, _ in shapes if name == operation})
     if not sizes:
-        raise ValueError(f"bandwidth: no rows of {operation}; allowed: a table that has it")
+        raise UserError(f"bandwidth: no rows of {operation}; allowed: a table that has it")
     size = next((size for size in sizes if size >= len(members)), sizes[-1])
     strides = sorted({s for name, other, s in shapes if (name, other) == (operation, size)})
     ordered = sorted(members)

@@ -1,8 +1,8 @@
-"""Programs of ranks as arrays: one form for recorded runs and for generated jobs.
+"""Programs of ranks as arrays, for recorded runs and for generated jobs.
 
 A job of 2,048 GPUs has a million steps. So a program is a table with one row per step,
 the steps of a rank in their order and ranks one after another. Members of groups and
-names of channels stand once, beside it. Small programs can be had as objects too
+names of channels are stored once, beside it. Small programs convert to objects
 (:class:`railx.replay.engine.Step`). A file of it is one Parquet table.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 from railx.fabric.operation_kinds import COMMUNICATION
 from railx.io import read_metadata, read_table, write_table
@@ -32,8 +33,7 @@ _BEGIN, _ISSUE, _WAIT, _END = range(4)
 #: The kinds of operations, by the number in their column.
 KINDS = COMMUNICATION
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
-#: The columns with their types, and what stands there where nothing is given (None:
-#: it has to be given).
+#: The columns with their types and defaults (None: required).
 COLUMNS: Mapping[str, tuple[Any, int | None]] = {
     "rank": (np.int32, None),
     "iteration": (np.int32, None),
@@ -98,13 +98,13 @@ class Programs:
     ) -> Programs:
         """Programs of these columns; what :data:`COLUMNS` has a default for may lack.
 
-        ValueError naming what is wrong.
+        ValueError naming the fault.
         """
         unknown = sorted(set(columns) - set(COLUMNS))
         lacking = [n for n, (_, default) in COLUMNS.items() if default is None and n not in columns]
         if unknown or lacking:
             got = f"columns: got {', '.join(columns)}"
-            raise ValueError(f"{got}; allowed: {', '.join(COLUMNS)}")
+            raise UserError(f"{got}; allowed: {', '.join(COLUMNS)}")
         steps = len(columns["rank"])
         typed = {
             name: np.ascontiguousarray(columns[name], dtype=kind)
@@ -214,10 +214,10 @@ def write_programs(
 
 
 def read_programs(path: str | Path) -> Programs:
-    """Read what :func:`write_programs` wrote; ValueError naming what is wrong."""
+    """Read what :func:`write_programs` wrote; ValueError naming the fault."""
     metadata, table = read_metadata(path), read_table(path)
     if "configurations" not in metadata or not set(COLUMNS) <= set(table.column_names):
-        raise ValueError(f"{path}: is no file of programs; allowed: one of write_programs")
+        raise UserError(f"{path}: is no file of programs; allowed: one of write_programs")
     channels = tuple(metadata["channels"])
     names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": channels, "kind": KINDS}
     columns = {
@@ -242,7 +242,7 @@ def _numbers(column: Any, names: Sequence[str]) -> Array:
 
 
 def _kind_of(operation: ReplayedOperation, rank: int) -> int:
-    """The number of what an operation is to a member: its sender sends."""
+    """The number of an operation's kind on a member: send on its sender."""
     if operation.sender is not None:
         return _SEND if operation.sender == rank else _RECV
     return KINDS.index(operation.kind) if operation.kind else -1
@@ -256,27 +256,27 @@ def _check(programs: Programs) -> None:
     columns = programs.columns
     sizes = {name: len(columns[name]) for name in COLUMNS}
     if len(set(sizes.values())) > 1:
-        raise ValueError(f"columns: got lengths {sizes}; allowed: one entry for each step")
+        raise UserError(f"columns: got lengths {sizes}; allowed: one entry for each step")
     if not len(programs):
         return
     rank, does, channel = columns["rank"], columns["does"], columns["channel"]
     if rank[0] < 0 or (np.diff(rank) < 0).any():
-        raise ValueError("rank: got steps out of order; allowed: all steps of a rank together")
+        raise UserError("rank: got steps out of order; allowed: all steps of a rank together")
     if does.min() < 0 or does.max() > _END:
-        raise ValueError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
+        raise UserError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
     for name in _TIMES:
         if columns[name].min() < 0:
-            raise ValueError(f"{name}: got {columns[name].min()}; allowed: 0 or more")
+            raise UserError(f"{name}: got {columns[name].min()}; allowed: 0 or more")
     operates = (does == _ISSUE) | (does == _WAIT)
     limits = {"channel": len(programs.channels), "configuration": len(programs.configurations)}
     for name, limit in limits.items():
         values = columns[name]
         if (values[operates] < 0).any() or values.max() >= limit or (values[~operates] >= 0).any():
-            raise ValueError(
+            raise UserError(
                 f"{name}: got {values.min()} to {values.max()}; allowed: 0 to {limit - 1} where a"
                 " step has an operation, -1 elsewhere"
             )
     of_channel = np.full(len(programs.channels), -1)
     of_channel[channel[operates]] = columns["configuration"][operates]
     if (of_channel[channel[operates]] != columns["configuration"][operates]).any():
-        raise ValueError("configuration: got several for a channel; allowed: one for each channel")
+        raise UserError("configuration: got several for a channel; allowed: one for each channel")

@@ -1,7 +1,7 @@
 """A recorded run as programs for the replay.
 
-The trace says when each rank's program issued an operation, waited for it and went on
-(``training.trace``). Between these moments it computed. Two readings of a recording:
+The trace has the times at which each rank's program issued an operation, waited for it
+and went on (``training.trace``); in between it computed. Two readings of a recording:
 
 * as it was (:func:`recorded_programs`): computation lasts as long as it did on the wall
   clock, an operation as long as it did from the arrival of its last member, and the
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 from railx.fabric.core import OperationKey
 from railx.fabric.operation_kinds import COMMUNICATION
@@ -78,7 +79,7 @@ def cluster_programs(
 
 @dataclass(frozen=True)
 class _Point:
-    """A moment of a program: when, for how long it then stood still, and its step.
+    """A moment of a program: its time, the pause after it, and its step.
 
     ``busy_ns`` are the readings of the busy clock at both ends.
     """
@@ -205,7 +206,7 @@ class _Recording:
     def _add(self, event: _Event, begun: dict[int, int]) -> None:
         rank, iteration = event["rank"], event["iteration"]
         if event["kind"] == "reconfiguration":
-            raise ValueError(
+            raise UserError(
                 "trace: it has reconfigurations; allowed: the trace of an electrical run"
             )
         if event["kind"] == "iteration":
@@ -220,7 +221,7 @@ class _Recording:
         if event["kind"] not in COMMUNICATION or len(_ranks(event)) < 2:
             return
         if event["issued_busy_ns"] is None:
-            raise ValueError(
+            raise UserError(
                 f"trace: {event['kind']} of rank {rank} does not say when it was issued; allowed:"
                 " a trace with the columns issued_ns, waited_ns and resumed_ns"
             )
@@ -239,7 +240,7 @@ class _Recording:
         ranks = sorted({rank for members in self._members.values() for rank in members})
         for rank in ranks:
             if begun[rank] == 0:
-                raise ValueError(
+                raise UserError(
                     f"trace: rank {rank} has no event of kind iteration; allowed: a trace that"
                     " spans its iterations"
                 )
@@ -247,13 +248,13 @@ class _Recording:
             expected = _ranks(next(iter(members.values())))
             missing = sorted(set(expected) - set(members))
             if missing:
-                raise ValueError(
+                raise UserError(
                     f"trace: operation {key[1]} of {key[0]} is there for ranks {sorted(members)},"
                     f" but not for {missing}"
                 )
 
     def _pickups(self) -> dict[tuple[int, OperationKey], int]:
-        """How long each operation, first of its lane, took to begin."""
+        """The delay of each operation after it was the first of its lane."""
         delays = {}
         for (rank, _), events in self._lanes.items():
             free_ns = 0
@@ -304,7 +305,7 @@ def _spread(
         for phase, run in itertools.groupby(passes, key=lambda entry: entry[0])
     ]
     if [run[0]["phase"] for run in runs] != [phase for phase, _ in planned]:
-        raise ValueError(
+        raise UserError(
             f"trace: rank {rank} ran {len(runs)} runs of passes in iteration {iteration}; allowed:"
             f" {len(planned)}, those of the plan"
         )

@@ -1,6 +1,6 @@
 """Replays of programs as arrays, by the compiled engine or by the plain one.
 
-The tables of a job are made once (:func:`prepare`) and serve every mode and latency.
+The tables of a job (:func:`prepare`) serve every mode and latency.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.errors import UserError
 from railx.fabric.settings import Mode
 from railx.replay.engine import (
     IMPATIENT_NS,
@@ -37,7 +38,7 @@ _ISSUE = DOES.index("issue")
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """What came of a replay.
+    """The results of a replay.
 
     ``table`` has a column for each field of
     :class:`railx.replay.engine.ReplayedIteration` and an entry for each rank and
@@ -99,7 +100,7 @@ def replay_programs(
             raise ValueError("active: got circuits; allowed with engine core: none")
         return _by_core(prepared, mode, latency_ns, keep_leases=keep_leases, message_ns=message_ns)
     if keep_leases and not prepared.counts_up:
-        raise ValueError(
+        raise UserError(
             "sequence: got operations of a channel that are not numbered one by one; allowed with"
             " leases that stay: each one more than the last, on every rank"
         )
@@ -111,7 +112,7 @@ _COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictio
 
 
 def _settings(mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int) -> Array:
-    """The counters of the compiled engine with what is set in them."""
+    """The counters of the compiled engine with the settings."""
     from railx.replay.kernels import state
 
     counters = np.zeros(state.COUNTERS, np.int64)
@@ -169,7 +170,7 @@ def _compiled(
 
 
 def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:
-    """ValueError for the first rank that has not come to its end."""
+    """ValueError for the first rank that has not finished."""
     steps, position = out.steps, out.ranks["position"]
     left = np.flatnonzero((steps["does"] == _ISSUE) & (steps["ended"] == 0))
     stuck = set(np.flatnonzero(position < out.ranks["stop"]).tolist())
@@ -181,7 +182,7 @@ def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:
     if number == out.ranks["stop"][rank]:
         number = int(left[steps["rank"][left] == rank][0])
     number -= int(out.ranks["first"][rank])
-    raise ValueError(stuck_message(rank, number, prepared.programs.to_steps()[rank][number]))
+    raise UserError(stuck_message(rank, number, prepared.programs.to_steps()[rank][number]))
 
 
 def _decisions(prepared: Prepared, log: Array) -> list[Logged]:

@@ -1,7 +1,8 @@
-"""Which circuits an operation needs: what a replay has to know of a fabric.
+"""The circuits of an operation: the replay's interface to a fabric.
 
-:class:`railx.fabric.circuits.Layout` is ours. Another rule is a :class:`TableWiring`
-that says which wires a configuration takes; everything else follows from their ports.
+:class:`railx.fabric.circuits.Layout` is our controller's. Another rule is a
+:class:`TableWiring` with the wires of each configuration; the rest follows from their
+ports.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ class CircuitModel(Protocol):
     """Which circuits operations need, and which exclude each other.
 
     A circuit occupies ports, and a port has one circuit at most. Operations that need
-    the same circuit share it. What is here is all that the controller's state machine
-    asks of a layout.
+    the same circuit share it. The controller's state machine uses no more of
+    a layout.
     """
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether a group needs no circuits, and so never asks."""
+        """Whether a group needs no circuits."""
         ...
 
     def circuits(self, configuration: Configuration) -> tuple[Any, ...]:
@@ -45,7 +46,7 @@ class CircuitModel(Protocol):
 
 
 class Wire(NamedTuple):
-    """A setting of one or more ports of a rail's switch, under a name of its own."""
+    """A setting of one or more ports of a rail's switch, with a name."""
 
     rail: int
     name: Hashable
@@ -72,10 +73,10 @@ class TableWiring(ABC):
 
     @abstractmethod
     def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether a group needs no wires, and so never asks."""
+        """Whether a group needs no wires."""
 
     def circuits(self, configuration: Configuration) -> tuple[Wire, ...]:
-        """The wires that ``configuration`` needs, found once."""
+        """The wires that ``configuration`` needs, from a cache."""
         wires = self._wires.get(configuration)
         if wires is None:
             wires = self._wires[configuration] = self.wires(configuration)

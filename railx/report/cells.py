@@ -74,7 +74,9 @@ def words(value: Any) -> str:
     """A value of a provenance file in one line, nested ones as ``key value``."""
     if isinstance(value, Mapping):
         return ", ".join(
-            f"{key.replace('_', ' ')} {words(one)}" for key, one in value.items() if one is not None
+            f"{key.replace('_', ' ')} {words(item)}"
+            for key, item in value.items()
+            if item is not None
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(words, value))

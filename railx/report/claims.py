@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICTS, Paper
 from railx.evidence.verdicts import number_text
 from railx.io import FIDELITIES, read_table
@@ -31,7 +32,7 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
     table = read_table(path)
     missing = [column for column in CLAIM_COLUMNS if column not in table.column_names]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"{path}: column {', '.join(missing)} is missing; found:"
             f" {', '.join(table.column_names)}"
         )
@@ -44,7 +45,7 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
             ("paper", tuple(papers)),
         ):
             if row[column] not in allowed:
-                raise ValueError(
+                raise UserError(
                     f"{path}: claim {row['claim']}: {column} {row[column]!r}; allowed:"
                     f" {', '.join(word for word in allowed if word)}"
                 )
@@ -54,8 +55,8 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
 
 def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How many rows have each verdict, in the order of the verdicts."""
-    found = [row["verdict"] for row in rows]
-    return {verdict: found.count(verdict) for verdict in VERDICTS}
+    verdicts = [row["verdict"] for row in rows]
+    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
 def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -71,9 +72,9 @@ def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
     )
     published = [row for row in rows if row["kind"] == "published"]
     return {
-        verdict: found
+        verdict: verdicts
         for verdict in order
-        if (found := [row for row in published if row["verdict"] == verdict])
+        if (verdicts := [row for row in published if row["verdict"] == verdict])
     }
 
 

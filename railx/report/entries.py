@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from railx.errors import UserError
 from railx.io import read_json
 
 __all__ = ["OtherResult", "ReportFigure", "ReportTable", "caption_html", "figure_words"]
@@ -70,7 +71,7 @@ def figure_words(figure: ReportFigure) -> dict[str, Any]:
     words = read_json(figure.words)
     missing = [key for key in _WORDS if not isinstance(words, Mapping) or key not in words]
     if missing:
-        raise ValueError(f"{figure.words}: {', '.join(missing)}: is missing; allowed: a text each")
+        raise UserError(f"{figure.words}: {', '.join(missing)}: is missing; allowed: a text each")
     return {
         **{key: words[key] for key in _WORDS},
         "name": figure.name,

@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from railx.errors import UserError
+
 __all__ = ["image_size", "image_source", "rastered", "slim_svg"]
 
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -50,7 +52,7 @@ def image_source(path: Path) -> str:
     """
     chosen = path.with_suffix(".png") if rastered(path) else path
     if chosen.suffix not in _TYPES:
-        raise ValueError(
+        raise UserError(
             f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
         )
     kind = _TYPES[chosen.suffix]
@@ -103,15 +105,15 @@ def _rounded(attribute: re.Match[str]) -> str:
 
 
 def _without_bare_groups(text: str) -> str:
-    kept: list[bool] = []
+    stays: list[bool] = []
 
     def group(tag: re.Match[str]) -> str:
         if tag.group() == "</g>":
-            return "</g>" if kept.pop() else ""
+            return "</g>" if stays.pop() else ""
         if tag.group().endswith("/>"):
             return ""
-        kept.append(tag.group() != "<g>")
-        return tag.group() if kept[-1] else ""
+        stays.append(tag.group() != "<g>")
+        return tag.group() if stays[-1] else ""
 
     return _GROUP.sub(group, text)
 
@@ -119,7 +121,7 @@ def _without_bare_groups(text: str) -> str:
 def _short_names(text: str) -> str:
     names = {name: f"n{i}" for i, name in enumerate(dict.fromkeys(_NAME.findall(text)))}
     return _REFERENCE.sub(
-        lambda found: f"{found[1]}{names.get(found[2], found[2])}{found[3]}", text
+        lambda match: f"{match[1]}{names.get(match[2], match[2])}{match[3]}", text
     )
 
 
@@ -131,7 +133,7 @@ def _classes(text: str) -> str:
     if not classes or "class=" in text or "<style" in text:
         return text
     short = _LOOK.sub(
-        lambda found: f' class="{classes[found[1]]}"' if found[1] in classes else found[0], text
+        lambda match: f' class="{classes[match[1]]}"' if match[1] in classes else match[0], text
     )
     sheet = "".join(f".{name}{{{html.unescape(look)}}}" for look, name in classes.items())
     tag = _TAG.search(short)

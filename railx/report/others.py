@@ -33,10 +33,10 @@ def _read(other: OtherResult) -> dict[str, Any]:
     provenance: dict[str, Any] = {}
     if other.provenance is not None and other.provenance.is_file():
         try:
-            found = read_json(other.provenance)
+            content = read_json(other.provenance)
         except ValueError:
-            found = None
-        provenance = found if isinstance(found, dict) else {}
+            content = None
+        provenance = content if isinstance(content, dict) else {}
     return {
         "name": other.name,
         "recorded": other.recorded,

@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from railx.errors import UserError
 from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
-from railx.figures.fidelity import FIDELITY_MEANING
+from railx.figures.words import FIDELITY_MEANING
 from railx.io import read_json, write_text
 from railx.report.cells import MOST_ALIKE, MOST_ROWS, cell, cut, seeds, table_rows, words
 from railx.report.claims import Row, count, did_not_hold, interval_text, read_claims
@@ -121,7 +122,7 @@ def write_report(
             summary=_summary(rows, papers),
             papers=[_paper(key, paper, rows, drawn, shown) for key, paper in papers.items()],
             overview=_overview(drawn),
-            orphans=[one for one in shown if one["paper"] not in papers],
+            orphans=[entry for entry in shown if entry["paper"] not in papers],
             others=elsewhere,
             tables=[
                 {"entry": table, "anchor": anchors[table.name], **table_rows(table)}
@@ -137,7 +138,9 @@ def write_report(
             provenance=read_json(provenance),
             jobs=records,
             jobs_count=len(jobs),
-            jobs_left_out=[(stage, len(own), _in_words(own)) for stage, own in jobs_left_out],
+            jobs_left_out=[
+                (stage, len(selected), _in_words(selected)) for stage, selected in jobs_left_out
+            ],
         )
     )
     write_text(path, html)
@@ -154,12 +157,12 @@ def _first_alike(
     left_out: dict[str, list[T]] = {}
     seen: Counter[str] = Counter()
     for entry in entries:
-        own = kind(entry)
-        seen[own] += 1
-        if not own or seen[own] <= MOST_ALIKE:
+        group = kind(entry)
+        seen[group] += 1
+        if not group or seen[group] <= MOST_ALIKE:
             shown.append(entry)
         else:
-            left_out.setdefault(own, []).append(entry)
+            left_out.setdefault(group, []).append(entry)
     return shown, list(left_out.items())
 
 
@@ -168,8 +171,10 @@ def _in_words(jobs: Sequence[Mapping[str, Any]]) -> str:
     parts = []
     # Digests are as short as in the rows.
     for key, most in (("commit", 12), ("code", 12), ("lock", 12), ("machine", None)):
-        found = {str(job[key] or "not known") for job in jobs}
-        parts.append(f"{key} {found.pop()[:most]}" if len(found) == 1 else f"{len(found):,} {key}s")
+        values = {str(job[key] or "not known") for job in jobs}
+        parts.append(
+            f"{key} {values.pop()[:most]}" if len(values) == 1 else f"{len(values):,} {key}s"
+        )
     changed = sum(bool(job["dirty"]) for job in jobs)
     return ", ".join([*parts, f"{changed:,} with changes that are not committed"])
 
@@ -221,14 +226,14 @@ def _policy(style: str, script: str) -> str:
 
 
 def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]:
-    found = figure_words(figure)
-    if found["paper"] not in (*papers, _ALL):
-        raise ValueError(
-            f"{figure.words}: paper: got {found['paper']!r}; allowed: {', '.join((*papers, _ALL))}"
+    words = figure_words(figure)
+    if words["paper"] not in (*papers, _ALL):
+        raise UserError(
+            f"{figure.words}: paper: got {words['paper']!r}; allowed: {', '.join((*papers, _ALL))}"
         )
     return {
-        **found,
-        "alternative_text": cut(found["alternative_text"], _MOST_ALTERNATIVE),
+        **words,
+        "alternative_text": cut(words["alternative_text"], _MOST_ALTERNATIVE),
         "size": image_size(figure.image),
         "light": Markup(image_source(figure.image)),
         "rastered": rastered(figure.image),
@@ -241,8 +246,10 @@ def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]
 
 def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The figures of all papers, those of the verdicts themselves first."""
-    own = [one for one in figures if one["paper"] == _ALL]
-    return sorted(own, key=lambda one: not any(_VERDICTS in name for name in one["tables"]))
+    selected = [figure for figure in figures if figure["paper"] == _ALL]
+    return sorted(
+        selected, key=lambda figure: not any(_VERDICTS in name for name in figure["tables"])
+    )
 
 
 def _complete(
@@ -278,21 +285,21 @@ def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]
             if any(row["paper"] == key for row in published)
         },
         "by_fidelity": {
-            fidelity: count(own)
+            fidelity: count(selected)
             for fidelity in fidelities
-            if (own := [row for row in published if row["fidelity"] == fidelity])
+            if (selected := [row for row in published if row["fidelity"] == fidelity])
         },
         "failed": did_not_hold(rows),
         "apart": [
             {
                 "kind": kind,
                 "title": _KIND_WORDS[kind][0],
-                "counts": count(own),
-                "count": len(own),
-                "failed": [row for row in own if row["verdict"] == "not reproduced"],
+                "counts": count(selected),
+                "count": len(selected),
+                "failed": [row for row in selected if row["verdict"] == "not reproduced"],
             }
             for kind in KINDS
-            if kind != "published" and (own := [row for row in rows if row["kind"] == kind])
+            if kind != "published" and (selected := [row for row in rows if row["kind"] == kind])
         ],
     }
 
@@ -305,10 +312,10 @@ def _paper(
     published: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """A paper's section: its claims by kind, figures and published tables."""
-    own = [row for row in rows if row["paper"] == key]
+    selected = [row for row in rows if row["paper"] == key]
     kinds = []
     for kind in KINDS:
-        claims = [row for row in own if row["kind"] == kind]
+        claims = [row for row in selected if row["kind"] == kind]
         title, meaning, number = _KIND_WORDS[kind]
         if claims:
             kinds.append(
@@ -322,11 +329,11 @@ def _paper(
         "name": paper.name,
         "arxiv": paper.arxiv,
         "idea": paper.idea,
-        "headlines": [row for row in own if row["headline"]],
-        "counts": count(row for row in own if row["kind"] == "published"),
+        "headlines": [row for row in selected if row["headline"]],
+        "counts": count(row for row in selected if row["kind"] == "published"),
         "kinds": kinds,
-        "figures": [one for one in figures if one["paper"] == key],
-        "published": [one for one in published if one["paper"] == key],
+        "figures": [figure for figure in figures if figure["paper"] == key],
+        "published": [table for table in published if table["paper"] == key],
     }
 
 
@@ -342,21 +349,21 @@ def _published(
         "columns": list(table.columns),
         "rows": [dict(row) for row in table.rows],
         "anchor": f"file-{_slug(Path(table.file).stem)}",
-        "figures": [one for one in figures if table.file in one["published"]],
+        "figures": [figure for figure in figures if table.file in figure["published"]],
         "claims": [row for row in rows if row["file"] == table.file],
     }
 
 
 def _job(file: str | Path) -> dict[str, Any]:
     """The record of a job; what it does not say is left empty."""
-    found = read_json(file)
+    content = read_json(file)
     keys = ("stage", "item", "commit", "dirty", "code", "config", "lock", "load", "ended_utc")
-    gpus = [gpu.get("name") for gpu in found.get("gpus") or []]
-    cores = found.get("cores")
-    machine = [found.get("cpu"), f"{cores} cores" if cores else "", *gpus, found.get("python")]
+    gpus = [gpu.get("name") for gpu in content.get("gpus") or []]
+    cores = content.get("cores")
+    machine = [content.get("cpu"), f"{cores} cores" if cores else "", *gpus, content.get("python")]
     return {
-        **{key: found.get(key) for key in keys},
-        **{key: found.get(key) or {} for key in ("inputs", "outputs", "packages")},
+        **{key: content.get(key) for key in keys},
+        **{key: content.get(key) or {} for key in ("inputs", "outputs", "packages")},
         "machine": ", ".join(filter(None, machine)),
     }
 

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from railx.errors import UserError
 from railx.io import atomic_path
 
 __all__ = ["CHROMIUMS", "find_chromium", "print_pdf"]
@@ -40,21 +41,21 @@ def find_chromium() -> str:
 
     Raises ValueError where there is none.
     """
-    wanted = os.environ.get("CHROMIUM")
-    if wanted:
-        found = shutil.which(wanted)
-        if found is None:
-            raise ValueError(
-                f"CHROMIUM: got {wanted!r}, which is no program; allowed: a Chromium or Chrome"
+    requested = os.environ.get("CHROMIUM")
+    if requested:
+        browser = shutil.which(requested)
+        if browser is None:
+            raise UserError(
+                f"CHROMIUM: got {requested!r}, which is no program; allowed: a Chromium or Chrome"
             )
-        return found
-    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if found is None:
-        raise ValueError(
+        return browser
+    browser = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if browser is None:
+        raise UserError(
             f"no Chromium to print with: none of {', '.join(CHROMIUMS)} is on the path; allowed:"
             " one of them installed (Debian: apt install chromium), or its place in CHROMIUM"
         )
-    return found
+    return browser
 
 
 def print_pdf(page: str | Path, pdf: str | Path) -> None:
@@ -65,7 +66,7 @@ def print_pdf(page: str | Path, pdf: str | Path) -> None:
     """
     page = Path(page).resolve()
     if not page.is_file():
-        raise ValueError(f"{page}: no such page; make it first: railx reproduce")
+        raise UserError(f"{page}: no such page; make it first: railx reproduce")
     chromium = find_chromium()
     # Chromium refuses its sandbox to root.
     extra = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
@@ -86,7 +87,7 @@ def print_pdf(page: str | Path, pdf: str | Path) -> None:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ValueError(f"{chromium}: did not print {page}: {error}") from None
+            raise UserError(f"{chromium}: did not print {page}: {error}") from None
         if done.returncode or not beside.read_bytes().startswith(b"%PDF"):
             said = " ".join(done.stderr.split())[-200:] or "nothing said"
-            raise ValueError(f"{chromium}: did not print {page}: {said}")
+            raise UserError(f"{chromium}: did not print {page}: {said}")

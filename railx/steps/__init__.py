@@ -1,8 +1,8 @@
-"""Generated training steps: what each rank computes and sends, as programs.
+"""Generated training steps: the computation and messages of each rank, as programs.
 
 A job (:mod:`railx.steps.settings`) becomes passes of layers
-(:mod:`railx.steps.layers`), these become programs of ranks for the replay
+(:mod:`railx.steps.layers`), and these become programs of ranks for the replay
 (:mod:`railx.steps.programs`). Their circuits follow a rule: light paths between ports
-(:class:`railx.fabric.circuits.Layout`) or a bit a stage
-(:mod:`railx.steps.stage_bits`).
+(:class:`railx.fabric.circuits.Layout`) or one bit for each stage
+(:mod:`railx.steps.stage_bits`). :mod:`railx.steps.sweep` makes the tables.
 """

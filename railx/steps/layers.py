@@ -1,4 +1,4 @@
-"""What one pass of a stage computes and sends, in order.
+"""The computation and messages of one pass of a stage, in order.
 
 A pass takes a micro-batch forward or backward through the layers of a stage. It is a
 row of segments: computation by the roofline (the longer of operations over the reached
@@ -42,9 +42,9 @@ class Segment:
     """A stretch of a pass.
 
     ``kind``: ``compute``; ``tensor``, a collective inside the server; ``expert`` and
-    ``context``, collectives of those parallelisms. ``lasts_ns`` holds where no other
-    rank has to come; ``sent_bytes`` are what a rank sends, ``payload_bytes`` what it
-    puts in. ``on_rail``: whether it needs circuits.
+    ``context``, collectives of those parallelisms. ``lasts_ns`` is the time without
+    waiting for other ranks; ``sent_bytes`` leave a rank, ``payload_bytes`` is the size
+    of its tensor. ``on_rail``: whether it needs circuits.
     """
 
     kind: Literal["compute", "tensor", "expert", "context"]
@@ -56,7 +56,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is gathered and reduced together: a layer, or the tables of an end.
+    """Parameters that are gathered and reduced together: a layer, or an end's tables.
 
     ``number`` counts the layers of the model from 0; None for the tables of an end.
     """
@@ -67,12 +67,12 @@ class Unit:
 
 
 def gather_share(ranks: int) -> float:
-    """What each rank of a ring sends of what is gathered or scattered."""
+    """The share of a gathered or scattered tensor that each rank of a ring sends."""
     return (ranks - 1) / ranks
 
 
 def all_reduce_share(ranks: int) -> float:
-    """What each rank of a ring sends of what is reduced everywhere."""
+    """The share of an all-reduced tensor that each rank of a ring sends."""
     return 2 * gather_share(ranks)
 
 
@@ -193,7 +193,7 @@ def _computed(
 
 
 def _summed(job: StepJob, direction: Direction) -> Segment:
-    """Adding up what the visited experts gave: two operations an element."""
+    """The sum over the visited experts' outputs: two operations an element."""
     model, device = job.model, job.device
     passes = 1 if direction == "forward" else _BACKWARD
     operations = 2 * job.tokens * model.experts_per_token * model.hidden * passes

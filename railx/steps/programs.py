@@ -5,10 +5,10 @@ the stage's ranks. What stays inside a server is folded into computation: it nee
 circuits, and no other rank waits for it. Where one rail stands for all of a server,
 ranks are those of rail 0: rails do the same at the same time.
 
-Forward and backward messages of a pair of stages are channels of their own, so that
-neither waits behind the other. A stage receives when it has nothing else to do, and
-goes on while it sends. Shards (FSDP) are gathered one unit ahead, and again in the
-backward pass; gradients are scattered after the last micro-batch's.
+Forward and backward messages of a pair of stages use separate channels, so that neither
+waits behind the other. A stage receives when it has nothing else to do, and goes on
+while it sends. Shards (FSDP) are gathered one unit ahead, and again in the backward
+pass; gradients are scattered after the last micro-batch's backward pass.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
     "templates",
 ]
 
-#: What an operation on the rails belongs to, by its lane.
+#: The parallelism of an operation on the rails, by its lane.
 PARALLELISMS = {
     "from_before": "PP",
     "to_next": "PP",
@@ -112,13 +112,13 @@ class Template:
         self.moves.append(Move("begin"))
 
     def begin_pass(self, number: int) -> None:
-        """What follows belongs to a pass."""
+        """Further moves belong to a pass."""
         self._mark = number
 
     def issue(
         self, lane: str, kind: str, payload: float, sent: float, rate_gb_s: float
     ) -> tuple[str, int]:
-        """Hand an operation over; returns what can be waited for."""
+        """Issue an operation; returns its lane and number, for ``wait``."""
         number = self.used[lane]
         self.used[lane] += 1
         move = Move(
@@ -170,7 +170,7 @@ class _Stage:
         self._electrical = electrical
         self._rate = job.device.scale_out_gb_s
         self._template = Template()
-        #: Messages that were handed over, by lane, and gathers and reductions.
+        #: Issued messages by lane, and issued reductions.
         self._sends: dict[str, tuple[str, int]] = {}
         self._reductions: list[tuple[str, int]] = []
         self._segments = {
@@ -310,7 +310,7 @@ class _Numbers:
     stages: int
 
     def ranks(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Every rank with its place: in the server, context, data and stage."""
+        """Every rank with its position: in the server, context, data and stage."""
         for stage in range(self.stages):
             for data in range(self.data):
                 for context in range(self.context):
@@ -334,7 +334,7 @@ def _numbers(job: StepJob, all_ranks: bool) -> _Numbers:
 def _members(
     numbers: _Numbers, job: StepJob, lane: str, position: Sequence[int]
 ) -> tuple[int, ...]:
-    """The ranks that an operation of a lane joins, for a rank at a place."""
+    """The ranks that an operation of a lane joins, for a rank at a position."""
     inside, context, data, stage = position
     stages = numbers.stages
     here = numbers.at(inside, context, data, stage)
@@ -363,7 +363,7 @@ def _channel(lane: str, members: Sequence[int]) -> str:
 
 
 def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool) -> Programs:
-    """What every rank does, over so many steps of training.
+    """The programs of all ranks over a number of training steps.
 
     ``electrical``: packet switches join all ranks of a rail. ``all_ranks``: otherwise
     those of rail 0 alone.

@@ -46,7 +46,7 @@ class StepModel:
     attention_weights: Annotated[int, AtLeast(1)]
     """Weights of the projections of a layer's attention."""
     whole_attention_weights: Annotated[int, AtLeast(0)]
-    """Those among them that every tensor rank multiplies in full, as projections to a
+    """Attention weights that every tensor rank multiplies in full, as projections to a
     low rank.
     """
     score_width: Annotated[int, AtLeast(0)]
@@ -119,13 +119,13 @@ class DegreeSettings:
     """Stages."""
     tensor: Annotated[int, AtLeast(1)]
     """Ranks that share every layer; they sit in one server."""
-    context: Annotated[int, AtLeast(1)]
+    context: Annotated[int, AtLeast(1)] = 1
     """Ranks that share every sequence."""
-    context_in_server: bool
+    context_in_server: bool = False
     """Whether a server holds the context ranks too, so that they need no circuits."""
-    expert: Annotated[int, AtLeast(1)]
+    expert: Annotated[int, AtLeast(1)] = 1
     """Ranks that share the experts of a layer."""
-    expert_over: Literal["tensor", "data"]
+    expert_over: Literal["tensor", "data"] = "tensor"
     """Where groups of experts lie: over the ``tensor`` ranks of a server and then over
     replicas, or over replicas (``data``) alone.
     """
@@ -169,18 +169,18 @@ class DeviceSettings:
     peak_tflops: Annotated[float, Positive()]
     """Peak of matrix products in the training precision."""
     efficiency: Annotated[float, Fraction()]
-    """Share of the peak that is reached (MFU of what is not waiting)."""
+    """Share of the peak that computation reaches (MFU without waiting)."""
     memory_gb_s: Annotated[float, Positive()]
     """Memory bandwidth, the other roof."""
     scale_up_gb_s: Annotated[float, Positive()]
-    """What a device sends inside its server, one direction."""
+    """Bandwidth of a device inside its server, one direction."""
     scale_out_gb_s: Annotated[float, Positive()]
-    """What a device sends on its rail, one direction, over both ports together."""
+    """Bandwidth of a device on its rail, one direction, both ports together."""
 
 
 @dataclass(frozen=True)
 class StepJob:
-    """A training step: what is computed, how it is spread, on which devices."""
+    """A training step: model, parallelism and devices."""
 
     model: StepModel
     """Shape of the model."""
@@ -207,16 +207,16 @@ class StepJob:
     layer as soon as they are there, behind computation (``overlapped``) or before it
     goes on (``in_line``). Shards scatter theirs always behind it.
     """
-    small_reductions: Annotated[int, AtLeast(0)]
+    small_reductions: Annotated[int, AtLeast(0)] = 0
     """Small all-reduces over the replicas at the end (norm of gradients)."""
-    recomputed: bool
+    recomputed: bool = False
     """Whether backward passes run the forward pass again."""
-    sequence_parallel: bool
+    sequence_parallel: bool = True
     """Whether tensor ranks split tokens between products. Then four gathers and
     scatters forward and six backward stand for two all-reduces each way, and tensor
     ranks send their own share to other stages and experts.
     """
-    bytes_per_element: Annotated[int, AtLeast(1)]
+    bytes_per_element: Annotated[int, AtLeast(1)] = 2
     """Bytes of a parameter, activation or gradient as it is sent."""
 
     def __post_init__(self) -> None:
@@ -264,7 +264,7 @@ class StepJob:
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Under what each job is replayed."""
+    """Circuit rules, latencies and bandwidths of the replays."""
 
     rules: Annotated[tuple[CircuitRule, ...], NotEmpty()]
     """``circuits``: light paths between ports, as our controller sets them.
@@ -272,15 +272,15 @@ class SweepSettings:
     """
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Reconfiguration latencies, each on demand and provisioned."""
-    bandwidths_gb_s: tuple[Annotated[float, Positive()], ...]
+    bandwidths_gb_s: tuple[Annotated[float, Positive()], ...] = ()
     """Bandwidths of the rails to run once more."""
-    bandwidth_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
+    bandwidth_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = ()
     """Latencies of that sweep."""
-    iterations: Annotated[int, AtLeast(1)]
+    iterations: Annotated[int, AtLeast(1)] = 1
     """Steps that are replayed; the last one counts. 1: a first step, from circuits that
     are dark; more: a step among others.
     """
-    whole: bool
+    whole: bool = False
     """Whether all ranks are replayed. Otherwise one rail stands for all of a server,
     which do the same at the same time.
     """
@@ -288,7 +288,7 @@ class SweepSettings:
 
 @dataclass(frozen=True)
 class VariantSettings:
-    """One job of a family: what is its own."""
+    """One job of a family: the settings that differ."""
 
     data: Annotated[int, AtLeast(1)]
     """Replicas or shards."""
@@ -304,14 +304,14 @@ class VariantSettings:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """A family of jobs, and what each is replayed under."""
+    """A family of jobs and their replays."""
 
     job: StepJob
-    """The step, of which every variant changes something."""
+    """The step that the variants change."""
     variants: Annotated[dict[str, VariantSettings], NotEmpty()]
     """The jobs by name."""
     sweep: SweepSettings
-    """Under what they are replayed."""
+    """The replays of each job."""
 
     def __post_init__(self) -> None:
         for name, variant in self.variants.items():

@@ -1,10 +1,10 @@
 """The circuits of Opus' controller: one bit for each stage of a rail.
 
-A bit says what all ports of a stage on a rail are for: 1 the pipeline, 0 the ring of
-its replicas (arXiv 2602.12521, the artifact's encoding). A message between two stages
-sets the bits of both, every other operation clears the bit of its stage. So a stage has
-one state on a rail, whichever replica asks, a rail of p stages has 2^p states, and bits
-that differ change at the same time.
+A bit sets all ports of a stage on a rail: 1 for the pipeline, 0 for the ring of its
+replicas (arXiv 2602.12521, the artifact's encoding). A message between two stages sets
+the bits of both, every other operation clears the bit of its stage. So a stage has one
+state on a rail for all replicas, a rail of p stages has 2^p states, and different bits
+change at the same time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 
 __all__ = ["Bit", "StageBits"]
 
 
 class Bit(NamedTuple):
-    """The bit of a stage on a rail with its value: what the ports are set to."""
+    """The bit of a stage on a rail with its value, the setting of the ports."""
 
     rail: int
     stage: int
@@ -27,12 +28,12 @@ class Bit(NamedTuple):
 
     @property
     def ports(self) -> tuple[tuple[str, int, int], ...]:
-        """What has one value at a time: the bit itself."""
+        """The resource with one value at a time: the bit itself."""
         return (("bit", self.rail, self.stage),)
 
     @property
     def right(self) -> int:
-        """What tells the switch of the bit."""
+        """The rail, which identifies the switch of the bit."""
         return self.rail
 
 
@@ -45,7 +46,7 @@ class StageBits:
 
     def __post_init__(self) -> None:
         if self.ranks_per_stage % self.gpus_per_server:
-            raise ValueError(
+            raise UserError(
                 f"ranks_per_stage: got {self.ranks_per_stage}; allowed: a multiple of"
                 f" {self.gpus_per_server}, the ranks of a server"
             )
@@ -59,7 +60,7 @@ class StageBits:
         return len({member // self.gpus_per_server for member in members}) <= 1
 
     def circuits(self, configuration: Configuration) -> tuple[Bit, ...]:
-        """The bits that have to be so for ``configuration``; none within a server."""
+        """The bits that ``configuration`` needs; none within a server."""
         if self.is_scale_up(configuration.members):
             return ()
         value = int(configuration.kind == "pair")

@@ -1,7 +1,7 @@
 """Jobs and failures on a reconfigurable grid.
 
-Placement, circuits, the largest usable job, streams of jobs, degraded lines. The door
-has the settings alone, so that checking an experiment loads no solver.
+Placement, circuits, the largest usable job, streams of jobs, degraded lines. The
+package exports the settings alone, so that checking an experiment loads no solver.
 """
 
 from railx.tenancy.settings import (

@@ -2,13 +2,13 @@
 
 RailX and HammingMesh take products, a torus takes a block. RailX joins the chosen
 positions of a line by circuits of its optical switches, HammingMesh by the electrical
-switches of the line. What differs is that circuits are the job's own, and limited to an
+switches of the line. The difference: circuits belong to the job, and are limited to an
 all-to-all of r + 1 nodes. On a torus the links are fixed, and a job takes a rectangle
 of neighbours, which may wrap around. Every system may turn a job by 90 degrees.
 
 Whether a free product of a given size exists is a hard problem in general (a biclique),
-and the searches for it are heuristics: what they return is always free, but they may
-miss a product. The search for a block is exact.
+and the searches for it are heuristics: their results are always free, but they may miss
+a product. The search for a block is exact.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What failed switches and rails leave of a line's bandwidth.
+"""The bandwidth of a line after failures of switches and rails, and after rewiring.
 
-It is counted link by link on the line's rings, and so is what rewiring gives back. A
-line of N nodes with r rails is a ring per rail. As an all-to-all (N = r + 1) every pair
-has two links. A failed switch takes one whole ring; a failed rail of one node takes
-that node's two links of one ring. Static loads under routing are not part of this room.
+It is counted link by link on the line's rings. A line of N nodes with r rails is a ring
+per rail. As an all-to-all (N = r + 1) every pair has two links. A failed switch removes
+one ring; a failed rail of one node removes that node's two links of one ring. Static
+loads under routing are not modelled here.
 
 Plans:
 
@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.tenancy.grid import position_rings
 from railx.vocabulary.hamiltonian import undirected_rings
 
@@ -62,7 +63,7 @@ def line_bandwidth(
     failed: Iterable[tuple[int, int]],
     plan: LinePlan,
 ) -> dict[str, Any]:
-    """What is left of a line of ``length`` nodes after failures.
+    """The remaining bandwidth of a line of ``length`` nodes after failures.
 
     ``failed`` are (node, rail) pairs; for failed switches only the rail counts.
 
@@ -82,13 +83,13 @@ def line_bandwidth(
     bad = pairs_failed if fault == "rail" else []
     used = np.arange(length)
     if len(alive) == 0:
-        raise ValueError(f"failed: all {rails} rails have failed; allowed: at most {rails - 1}")
+        raise UserError(f"failed: all {rails} rails have failed; allowed: at most {rails - 1}")
     rings = position_rings(length, rails, setting)
     healthy = _links(rings, length)
     if plan == "shrink":
         used = np.setdiff1d(used, [node for node, _ in bad])[: len(alive) + 1]
         if len(used) < 3 or setting == "ring":
-            raise ValueError(
+            raise UserError(
                 f"plan: got shrink for {len(used)} nodes as {setting}; allowed: shrink of an"
                 " all-to-all to 3 nodes or more"
             )

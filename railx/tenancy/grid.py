@@ -1,7 +1,7 @@
-"""Jobs on a RailX grid: which nodes each takes, and the circuits that wire it.
+"""Jobs on a RailX grid: their nodes and their circuits.
 
-Nothing may be shared or broken, which is checked. Rails of X leave a node only along
-its row and rails of Y only along its column, and an optical switch joins any two of its
+A check refuses shared and failed parts. Rails of X leave a node only along its row and
+rails of Y only along its column, and an optical switch joins any two of its
 ports. A job can therefore take any set of rows times any set of columns, adjacent or
 not, and jobs whose nodes are disjoint share no port (RailX, abstract: jobs of different
 shape and scale; the product rule is derived from the wiring).
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.tenancy.settings import GridJobSettings, Wiring, check_job
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import Circuits
@@ -83,7 +84,7 @@ class Faults:
                     0 <= value < limit for value, limit in zip(fault, most, strict=True)
                 ):
                     allowed = ", ".join(f"0 to {limit - 1}" for limit in most)
-                    raise ValueError(
+                    raise UserError(
                         f"faults.{name}: {fault} lies outside the grid; allowed: ({allowed})"
                     )
 
@@ -131,7 +132,7 @@ class PlacedJob:
                 or lines[0] < 0
                 or lines[-1] >= grid.side
             ):
-                raise ValueError(
+                raise UserError(
                     f"{key}: got {list(lines)}; allowed: distinct positions from 0 to"
                     f" {grid.side - 1} in ascending order"
                 )
@@ -153,7 +154,7 @@ def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
     if setting != "hyperx" or length == 2:
         return np.tile(np.arange(length, dtype=np.int64), (rails, 1))
     if length > rails + 1:
-        raise ValueError(
+        raise UserError(
             f"hyperx: an all-to-all of {length} nodes needs {length - 1} rails and {rails} are"
             f" usable; allowed: at most {rails + 1} nodes, or setting torus or ring"
         )
@@ -203,14 +204,14 @@ def placement_circuits(
             rails = usable_rails(grid, faults, dimension, line, positions)
             where = f"{'row' if dimension == 0 else 'column'} {line}"
             if not len(rails):
-                raise ValueError(
+                raise UserError(
                     f"{where}: no rail of its {len(positions)} nodes is usable; allowed: nodes with"
                     " a rail in common"
                 )
             try:
                 rings = position_rings(len(positions), len(rails), placement.setting)
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from None
             parts.append(
                 _line(grid, dimension, line, rails, np.asarray(positions, dtype=np.int64)[rings])
             )

@@ -1,11 +1,11 @@
-"""The largest job that a grid with failed nodes still holds, exactly.
+"""The largest job on a grid with failed nodes, exactly.
 
-It is found for products of lines and for contiguous blocks. A product of rows and
-columns avoids the failed nodes if every failed (row, column) pair has its row or its
-column left out: the lines left out are a vertex cover of a bipartite graph. With a rows
-and c columns left out the job has (R - a)(C - c) nodes, so what is wanted is, for every
-a, the least c. Unlike a minimum vertex cover alone this is not solved by matching: it
-depends on how the cover is divided between rows and columns.
+For products of lines and for contiguous blocks. A product of rows and columns avoids
+the failed nodes if every failed (row, column) pair has its row or its column left out:
+the lines left out are a vertex cover of a bipartite graph. With a rows and c columns
+left out the job has (R - a)(C - c) nodes, so the search needs the smallest c for every
+a. A matching gives a minimum vertex cover, but not its division between rows and
+columns.
 
 Two exact methods are given: branching over connected components (fast where the graph
 is sparse, as with tens of failures on thousands of nodes) and an integer programme for
@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from railx.errors import UserError
 
 __all__ = ["Largest", "formula_share", "largest_block", "largest_product", "matching_size"]
 
@@ -54,7 +56,7 @@ def formula_share(failed: int, side: int) -> float:
     the lines left out divide into rows and columns.
     """
     if not 0 <= failed <= side:
-        raise ValueError(
+        raise UserError(
             f"failed: got {failed}; allowed: 0 to {side}, no more can lie in distinct lines"
         )
     return (1 - failed / (2 * side)) ** 2

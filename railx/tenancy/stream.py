@@ -1,10 +1,10 @@
 """A random stream of jobs on a grid with failures.
 
-It tells how much of the grid is used, how long jobs wait, and how many are turned away.
-The stream is event-driven and deterministic: arrivals, finishes, failures and repairs
-come in order of time, each followed by an attempt to start what waits. Nodes are all
-that is counted; no network is simulated. The paper prints no such numbers, so the
-distributions of sizes, arrivals and durations are settings of our own.
+It measures the use of the grid, waiting times and rejections. The stream is
+event-driven and deterministic: arrivals, finishes, failures and repairs come in order
+of time, each followed by an attempt to start waiting jobs. It counts nodes and
+simulates no network. The paper prints no such numbers; the distributions of sizes,
+arrivals and durations are our settings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Failures:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of every job and of the grid.
+    """The outcome of every job, and the use of the grid.
 
     * ``start_hours`` and ``end_hours`` are NaN for a job that never started or ended,
       ``remaining_hours`` what it still had to do.

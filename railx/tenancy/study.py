@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 Rows = list[dict[str, Any]]
-# Each study draws from a sequence of its own, so that a change of one leaves the others
-# as they were.
+# Each study has its own random sequence, so that a change of one leaves the others
+# unchanged.
 _FAULTS, _DEGRADED, _MIX, _STREAM = range(4)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.record import RECORD, RECORD_SCHEMA
@@ -56,13 +57,13 @@ def list_invocations(
     """
     return [
         {
-            "invocation": one.invocation,
-            "experiment": one.experiment,
-            "logged_utc": one.logged_utc,
-            "runs": one.runs,
-            "new": one.new,
+            "invocation": entry.invocation,
+            "experiment": entry.experiment,
+            "logged_utc": entry.logged_utc,
+            "runs": entry.runs,
+            "new": entry.new,
         }
-        for one in _logged(Path(folder), experiment, store)
+        for entry in _logged(Path(folder), experiment, store)
     ]
 
 
@@ -86,8 +87,8 @@ def compare_invocations(
     apart; without intervals where it differs at all. Raises ValueError naming the
     invocations that there are.
     """
-    known = _logged(Path(folder), experiment, store)
-    a, b = (_record(_resolve(name, known).record) for name in (invocation_a, invocation_b))
+    logged = _logged(Path(folder), experiment, store)
+    a, b = (_record(_resolve(name, logged).record) for name in (invocation_a, invocation_b))
     return {
         "schema": COMPARISON_SCHEMA,
         "a": _about(a),
@@ -116,16 +117,16 @@ def only_changed(comparison: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(folder: Path, experiment: str | None, store: str | None) -> list[_Logged]:
-    found = sorted(_everything(folder, store), key=lambda one: one.logged_utc)
-    names = sorted({one.experiment for one in found})
-    if experiment is not None and found and experiment not in names:
-        raise ValueError(f"experiment: got {experiment!r}; allowed: {', '.join(names)}")
-    if not found:
-        raise ValueError(
+    entries = sorted(_everything(folder, store), key=lambda entry: entry.logged_utc)
+    names = sorted({entry.experiment for entry in entries})
+    if experiment is not None and entries and experiment not in names:
+        raise UserError(f"experiment: got {experiment!r}; allowed: {', '.join(names)}")
+    if not entries:
+        raise UserError(
             f"{folder}: no invocation was tracked to its end; allowed: a results folder in which"
             " tracking has run"
         )
-    return [one for one in found if experiment in (None, one.experiment)]
+    return [entry for entry in entries if experiment in (None, entry.experiment)]
 
 
 def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
@@ -141,7 +142,7 @@ def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
         if not lines:
             raise
     else:
-        seen = {one.invocation for one in tracked}
+        seen = {entry.invocation for entry in tracked}
         yield from tracked
     for line in lines:
         path = folder / "wandb" / str(line["folder"]) / "files" / RECORD
@@ -159,23 +160,23 @@ def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
 
 def _in_mlflow(folder: Path, store: str | None) -> Iterator[_Logged]:
     client = open_store(folder, create=False, store=store)
-    experiments = {one.experiment_id: one.name for one in client.search_experiments()}
+    experiments = {entry.experiment_id: entry.name for entry in client.search_experiments()}
     condition = f"tags.`{STAGE}` = '{INVOCATION_STAGE}'"
     for run in finished_runs(client, list(experiments), condition):
         tags = run.data.tags
-        place = artifact_folder(run.info.artifact_uri)
-        if place is not None:
+        artifacts = artifact_folder(run.info.artifact_uri)
+        if artifacts is not None:
             yield _Logged(
                 tags[INVOCATION],
                 experiments[run.info.experiment_id],
                 tags[f"{TAG}logged_utc"],
                 int(tags[f"{TAG}results"]),
                 int(tags[f"{TAG}new"]),
-                place / RECORD,
+                artifacts / RECORD,
             )
 
 
-class _NotReadable(ValueError):
+class _NotReadable(UserError):
     """A store that is there and that its database does not read."""
 
 
@@ -206,15 +207,15 @@ def _readable(folder: Path, store: str | None) -> Iterator[None]:
         ) from None
 
 
-def _resolve(name: str, known: list[_Logged]) -> _Logged:
-    for one in known:
-        if one.invocation == name:
-            return one
-    place = {"latest": -1, "previous": -2}.get(name)
-    if place is not None and len(known) >= -place:
-        return known[place]
-    names = ", ".join(one.invocation for one in known)
-    raise ValueError(
+def _resolve(name: str, logged: list[_Logged]) -> _Logged:
+    for entry in logged:
+        if entry.invocation == name:
+            return entry
+    index = {"latest": -1, "previous": -2}.get(name)
+    if index is not None and len(logged) >= -index:
+        return logged[index]
+    names = ", ".join(entry.invocation for entry in logged)
+    raise UserError(
         f"invocation: got {name!r}; allowed: {names}, latest, previous (of two or more)"
     )
 
@@ -222,7 +223,7 @@ def _resolve(name: str, known: list[_Logged]) -> _Logged:
 def _record(path: Path) -> dict[str, Any]:
     record: dict[str, Any] = read_json(path)
     if record.get("schema") != RECORD_SCHEMA:
-        raise ValueError(f"{path}: schema is {record.get('schema')!r}; allowed: {RECORD_SCHEMA}")
+        raise UserError(f"{path}: schema is {record.get('schema')!r}; allowed: {RECORD_SCHEMA}")
     return record
 
 
@@ -351,16 +352,16 @@ def _moved(
 def _verdicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     sides = ({row["claim"]: row for row in record["verdicts"]} for record in (a, b))
     for claim, old, new in _pairs(*sides):
-        known = new or old
-        values = [(row or {}).get("verdict") for row in (old, new)]
+        row = new or old
+        values = [(side or {}).get("verdict") for side in (old, new)]
         yield {
             "claim": claim,
-            "paper": known["paper"],
+            "paper": row["paper"],
             "a": values[0],
             "b": values[1],
             "a_ours": (old or {}).get("ours_text"),
             "b_ours": (new or {}).get("ours_text"),
-            "published": known.get("published_text"),
+            "published": row.get("published_text"),
             "flipped": values[0] != values[1],
-            "reason": known.get("reason"),
+            "reason": row.get("reason"),
         }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from railx.errors import UserError
 from railx.tracking.results import Curve
 
 __all__ = ["Curves", "read_curves"]
@@ -51,7 +52,7 @@ def read_curves(
     """
     unknown = sorted(set(values.values()) - set(_HOW))
     if unknown:
-        raise ValueError(f"history: got {', '.join(unknown)}; allowed: {', '.join(_HOW)}")
+        raise UserError(f"history: got {', '.join(unknown)}; allowed: {', '.join(_HOW)}")
     # By curve and value, then repeat, then step: the rows' numbers (one per rank).
     gathered: dict[tuple[str, str], dict[Any, dict[float, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
@@ -70,12 +71,12 @@ def read_curves(
     points: dict[str, float] = {}
     for (name, value), repeats in gathered.items():
         reduced = {
-            which: {at: _HOW[values[value]](found) for at, found in sorted(steps.items())}
+            which: {at: _HOW[values[value]](numbers) for at, numbers in sorted(steps.items())}
             for which, steps in repeats.items()
         }
-        kept = {which: line for which, line in reduced.items() if (name, which) not in disturbed}
+        chosen = {which: line for which, line in reduced.items() if (name, which) not in disturbed}
         # Where all were disturbed there is nothing better to draw.
-        middle = _medians((kept or reduced).values())
+        middle = _medians((chosen or reduced).values())
         curves.append(Curve(f"{name}/{value}", step, tuple(middle.items())))
         if len(reduced) > 1:
             curves += [
@@ -85,11 +86,11 @@ def read_curves(
         key = f"{name}.{value}"
         if settings:
             points |= {f"{key}@{at:g}": number for at, number in middle.items()}
-        if len(kept) > 1 and settings:
-            spread = {at: [line[at] for line in kept.values() if at in line] for at in middle}
+        if len(chosen) > 1 and settings:
+            spread = {at: [line[at] for line in chosen.values() if at in line] for at in middle}
             intervals |= {f"{key}@{at:g}": (min(all_), max(all_)) for at, all_ in spread.items()}
-        elif len(kept) > 1:
-            means = [fmean(line.values()) for line in kept.values()]
+        elif len(chosen) > 1:
+            means = [fmean(line.values()) for line in chosen.values()]
             intervals[key] = (min(means), max(means))
     return Curves(tuple(curves), intervals, points)
 
@@ -99,4 +100,4 @@ def _medians(lines: Iterable[Mapping[float, float]]) -> dict[float, float]:
     for line in lines:
         for step, value in line.items():
             at[step].append(value)
-    return {step: median(found) for step, found in sorted(at.items())}
+    return {step: median(numbers) for step, numbers in sorted(at.items())}

@@ -33,13 +33,13 @@ class Ledger:
         """All lines, oldest first."""
         if not self._path.exists():
             return []
-        found = []
+        entries = []
         for line in self._path.read_text(encoding="utf-8").splitlines():
             try:
-                found.append(json.loads(line))
+                entries.append(json.loads(line))
             except json.JSONDecodeError:
                 continue
-        return [line for line in found if isinstance(line, dict)]
+        return [line for line in entries if isinstance(line, dict)]
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a line and make sure that it is on disk."""

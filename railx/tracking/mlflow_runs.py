@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import write_json
 from railx.tracking.media import table_json
 from railx.tracking.record import RECORD
@@ -83,18 +84,18 @@ def log_to_mlflow(
     """
     client = open_store(folder, create=True, store=settings.mlflow_store)
     identifier = open_experiment(client, invocation.experiment, folder)
-    place = client.get_experiment(identifier).artifact_location
+    location = client.get_experiment(identifier).artifact_location
     address = store_address(folder, settings.mlflow_store)
     runs = {result.key: invocation.run_id(result.key) for result in results}
-    rows = _Rows(int(identifier), place, invocation)
+    rows = _Rows(int(identifier), location, invocation)
     tables: dict[str, list[str]] = {}
     for result in results:
-        target = _artifacts(place, runs[result.key])
-        source = _artifacts(place, first[result.key]) if result.key in first else None
-        tables[result.key] = _place(result, settings, target, source)
-    _place_record(_artifacts(place, invocation.run_id("")), record)
+        target = _artifacts(location, runs[result.key])
+        source = _artifacts(location, first[result.key]) if result.key in first else None
+        tables[result.key] = _copy_artifacts(result, settings, target, source)
+    _write_record(_artifacts(location, invocation.run_id("")), record)
     with begin(address) as connection:
-        if not _known(connection, invocation.run_id("")):
+        if not _is_logged(connection, invocation.run_id("")):
             rows.add_invocation(results, len(set(runs) - set(first)))
             for result in results:
                 rows.add(result, runs[result.key], first.get(result.key), tables[result.key])
@@ -123,11 +124,11 @@ def _first_runs(connection: Any, experiment: int, keys: Sequence[str], but: str)
         # The first to be written ends first; copies of it later.
         .order_by(runs.c.end_time.desc())
     )
-    wanted = set(keys)
-    return {key: run for key, run in connection.execute(asked) if key in wanted}
+    requested = set(keys)
+    return {key: run for key, run in connection.execute(asked) if key in requested}
 
 
-def _known(connection: Any, run: str) -> bool:
+def _is_logged(connection: Any, run: str) -> bool:
     from mlflow.store.tracking.dbmodels.models import SqlRun
     from sqlalchemy import select
 
@@ -139,8 +140,8 @@ def _known(connection: Any, run: str) -> bool:
 class _Rows:
     """The rows of an invocation, gathered by table and written at once."""
 
-    def __init__(self, experiment: int, place: str, invocation: Invocation) -> None:
-        self._experiment, self._place, self._invocation = experiment, place, invocation
+    def __init__(self, experiment: int, location: str, invocation: Invocation) -> None:
+        self._experiment, self._location, self._invocation = experiment, location, invocation
         self._now = time.time_ns() // 1_000_000
         self._rows: Rows = {}
         self._datasets: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -163,7 +164,7 @@ class _Rows:
             invocation.run_id(""),
             invocation.name,
             0.0,
-            {**tags, **self._own_tags(), **_verdict_tags(verdicts)},
+            {**tags, **self._invocation_tags(), **_verdict_tags(verdicts)},
         )
         self._add_params(invocation.run_id(""), invocation.config)
         self._add_metrics(invocation.run_id(""), counts, ())
@@ -186,7 +187,7 @@ class _Rows:
         if tables:
             listed = [{"path": path, "type": "table"} for path in tables]
             tags["mlflow.loggedArtifacts"] = json.dumps(listed)
-        tags |= {**self._own_tags(), **_verdict_tags(result.verdicts)}
+        tags |= {**self._invocation_tags(), **_verdict_tags(result.verdicts)}
         self._add_run(run, result.title, result.job.get("seconds", 0.0), tags)
         self._add_params(run, result.config)
         job = {f"job.{key}": value for key, value in result.job.items()}
@@ -211,7 +212,7 @@ class _Rows:
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             connection.execute(statement, rows[start : start + _ROWS_AT_ONCE])
 
-    def _own_tags(self) -> dict[str, str]:
+    def _invocation_tags(self) -> dict[str, str]:
         return {f"{TAG}{key}": value for key, value in self._invocation.tags.items()}
 
     def _add_run(self, run: str, title: str, seconds: float, tags: Mapping[str, str]) -> None:
@@ -229,7 +230,7 @@ class _Rows:
                 "end_time": self._now,
                 "source_version": "",
                 "lifecycle_stage": "active",
-                "artifact_uri": f"{self._place}/{run}/artifacts",
+                "artifact_uri": f"{self._location}/{run}/artifacts",
                 "experiment_id": self._experiment,
             }
         )
@@ -288,7 +289,9 @@ class _Rows:
         asked = select(table.c.name, table.c.digest, table.c.dataset_uuid).where(
             table.c.experiment_id == self._experiment
         )
-        known = {(name, digest): own for name, digest, own in connection.execute(asked)}
+        logged = {
+            (name, digest): identifier for name, digest, identifier in connection.execute(asked)
+        }
         for key in given:
             joined: dict[str, list[str]] = {}
             for run, context in self._datasets[key]:
@@ -299,7 +302,7 @@ class _Rows:
                     {
                         "input_uuid": link,
                         "source_type": "DATASET",
-                        "source_id": known[key],
+                        "source_id": logged[key],
                         "destination_type": "RUN",
                         "destination_id": run,
                     }
@@ -320,9 +323,9 @@ def _steps(
     for name, value in {_allowed(name): value for name, value in values.items()}.items():
         yield name, 0, value
     for curve in curves:
-        whole = all(step == round(step) for step, _ in curve.points)
+        total = all(step == round(step) for step, _ in curve.points)
         points = {
-            round(step) if whole else round(step * _STEPS): value for step, value in curve.points
+            round(step) if total else round(step * _STEPS): value for step, value in curve.points
         }
         for step, value in points.items():
             yield _allowed(curve.name), step, value
@@ -332,14 +335,14 @@ def _verdict_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {f"verdict.{row['claim']}": str(row["verdict"]) for row in rows}
 
 
-def _artifacts(place: str, run: str) -> Path:
-    folder = artifact_folder(place)
+def _artifacts(location: str, run: str) -> Path:
+    folder = artifact_folder(location)
     if folder is None:
-        raise ValueError(f"MLflow's artifacts: got {place}; allowed: a folder")
+        raise UserError(f"MLflow's artifacts: got {location}; allowed: a folder")
     return folder / run / "artifacts"
 
 
-def _place(
+def _copy_artifacts(
     result: StageResult, settings: TrackingSettings, target: Path, source: Path | None
 ) -> list[str]:
     """Copy the files of a result, or link those that its first run has.
@@ -384,7 +387,7 @@ def _copy(path: Path, target: Path, source: Path | None) -> None:
         shutil.copyfile(path, target)
 
 
-def _place_record(target: Path, record: Mapping[str, Any]) -> None:
+def _write_record(target: Path, record: Mapping[str, Any]) -> None:
     target.mkdir(parents=True, exist_ok=True)
     write_json(target / RECORD, record)
     write_json(target / "config.json", record["config"])

@@ -22,7 +22,7 @@ RECORD = "invocation.json"
 
 
 def invocation_record(
-    invocation: Invocation, results: Sequence[StageResult], found: Collection[str]
+    invocation: Invocation, results: Sequence[StageResult], existing: Collection[str]
 ) -> dict[str, Any]:
     """The record as plain JSON data.
 
@@ -59,7 +59,7 @@ def invocation_record(
                 "digest": result.digest,
                 "contents": result.contents,
                 "config": _digest(result.config),
-                "found": result.key in found,
+                "found": result.key in existing,
                 "fidelity": result.fidelity,
                 "numbers": {**numbers(result.metrics), **result.points},
                 "intervals": {key: list(pair) for key, pair in result.intervals.items()},

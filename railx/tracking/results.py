@@ -138,20 +138,20 @@ def result_digest(config: Any, inputs: Iterable[str | Path] = (), code: str = ""
 
 
 #: Digests of files by path, size and time: many stages read the same files.
-_KNOWN: dict[tuple[str, int, int], str] = {}
+_DIGESTS: dict[tuple[str, int, int], str] = {}
 
 
 def file_digest(path: str | Path) -> str:
     """SHA-256 (hexadecimal) of a file; one that did not change is read once."""
     status = Path(path).stat()
-    known = (str(Path(path).resolve()), status.st_size, status.st_mtime_ns)
-    if known not in _KNOWN:
+    key = (str(Path(path).resolve()), status.st_size, status.st_mtime_ns)
+    if key not in _DIGESTS:
         digest = hashlib.sha256()
         with Path(path).open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
-        _KNOWN[known] = digest.hexdigest()
-    return _KNOWN[known]
+        _DIGESTS[key] = digest.hexdigest()
+    return _DIGESTS[key]
 
 
 def flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

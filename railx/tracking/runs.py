@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.tracking.mlflow_runs import found_in_mlflow, log_to_mlflow
 from railx.tracking.record import invocation_record
 from railx.tracking.results import Invocation, StageResult, TrackedRun
@@ -45,7 +46,7 @@ def log_runs(
     """
     for key, value in (("experiment", experiment), ("invocation", invocation)):
         if not _NAME.fullmatch(value):
-            raise ValueError(
+            raise UserError(
                 f"{key}: got {value!r}; allowed: letters, digits, underscores, dots and hyphens, at"
                 " most 100"
             )
@@ -56,7 +57,7 @@ def log_runs(
             f"stage results: {', '.join(twice)} given more than once; allowed: one result for each"
             " stage and name"
         )
-    place, in_wandb = Path(folder), settings.wandb != "disabled"
+    root, in_wandb = Path(folder), settings.wandb != "disabled"
     if not settings.mlflow and not in_wandb:
         return [
             TrackedRun(result.stage, result.name, result.digest, None, False, None, False)
@@ -69,18 +70,18 @@ def log_runs(
         config or {},
         {"experiment": experiment} | ({"commit": commit} if commit else {}),
     )
-    found = (
-        found_in_mlflow(stage_results, settings, place, experiment, invocation)
+    existing = (
+        found_in_mlflow(stage_results, settings, root, experiment, invocation)
         if settings.mlflow
-        else found_in_wandb(stage_results, place, experiment, invocation)
+        else found_in_wandb(stage_results, root, experiment, invocation)
     )
-    record = invocation_record(group, stage_results, found)
+    record = invocation_record(group, stage_results, existing)
     none: tuple[str | None, bool] = (None, False)
     runs: list[Mapping[str, tuple[str | None, bool]]] = [
-        log_to_mlflow(stage_results, settings, place, group, record, found)
+        log_to_mlflow(stage_results, settings, root, group, record, existing)
         if settings.mlflow
         else {},
-        log_to_wandb(stage_results, settings, place, group, record) if in_wandb else {},
+        log_to_wandb(stage_results, settings, root, group, record) if in_wandb else {},
     ]
     return [
         TrackedRun(

@@ -15,24 +15,24 @@ __all__ = ["TrackingSettings"]
 class TrackingSettings:
     """Which trackers get the runs."""
 
-    mlflow: bool
+    mlflow: bool = True
     """Whether runs go to MLflow."""
-    mlflow_store: str | None
+    mlflow_store: str | None = None
     """Where MLflow keeps its runs; null: a SQLite file under results/,
     ``postgresql://user@host/database``: a PostgreSQL database (its password in
     ~/.pgpass or PGPASSWORD).
     """
-    wandb: Literal["offline", "online", "disabled"]
+    wandb: Literal["offline", "online", "disabled"] = "offline"
     """W&B's own mode: offline runs reach the server with ``make sync``, online ones at
     once (after ``wandb login``).
     """
-    project: Annotated[str, NotEmpty()]
+    project: Annotated[str, NotEmpty()] = "railx-lab"
     """W&B project."""
-    entity: str | None
+    entity: str | None = None
     """W&B user or team; null: the one that is logged in."""
-    artifact_limit_mb: Annotated[float, NonNegative()]
+    artifact_limit_mb: Annotated[float, NonNegative()] = 6.0
     """Files up to this size are copied into the trackers, larger ones only named."""
-    table_rows: Annotated[int, NonNegative()]
+    table_rows: Annotated[int, NonNegative()] = 1000
     """Tables up to this many rows can be read in the trackers, others are files."""
 
     def __post_init__(self) -> None:

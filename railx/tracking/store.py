@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from railx.errors import UserError
 from railx.io import write_text
 
 __all__ = [
@@ -71,7 +72,7 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
     """
     database, pointer = folder / _DATABASE, folder / _POINTER
     if not create and store is None and not database.exists() and not pointer.exists():
-        raise ValueError(
+        raise UserError(
             f"{database}: no tracked runs yet; allowed: a results folder in which tracking has run"
         )
     client_class = _quiet_client()
@@ -102,21 +103,21 @@ def open_experiment(client: Any, name: str, folder: Path) -> str:
     """
     from mlflow.exceptions import MlflowException
 
-    known = client.get_experiment_by_name(name)
-    if known is None:
-        place = (folder / _ARTIFACTS / name).resolve().as_uri()
+    stored = client.get_experiment_by_name(name)
+    if stored is None:
+        location = (folder / _ARTIFACTS / name).resolve().as_uri()
         try:
-            identifier: str = client.create_experiment(name, artifact_location=place)
+            identifier: str = client.create_experiment(name, artifact_location=location)
         except MlflowException:
             # Another job was faster.
-            known = client.get_experiment_by_name(name)
-            if known is None:
+            stored = client.get_experiment_by_name(name)
+            if stored is None:
                 raise
         else:
             return identifier
-    if known.lifecycle_stage != "active":
-        client.restore_experiment(known.experiment_id)
-    return str(known.experiment_id)
+    if stored.lifecycle_stage != "active":
+        client.restore_experiment(stored.experiment_id)
+    return str(stored.experiment_id)
 
 
 def finished_runs(client: Any, experiments: list[str], condition: str = "") -> list[Any]:
@@ -203,18 +204,18 @@ def _follow(client: Any, address: str, folder: Path) -> None:
     from sqlalchemy import func, update
 
     with begin(address) as connection:
-        for old_place, place, identifier in moved:
+        for old_location, location, identifier in moved:
             mine = int(identifier)
             connection.execute(
                 update(SqlExperiment.__table__)
                 .where(SqlExperiment.__table__.c.experiment_id == mine)
-                .values(artifact_location=place)
+                .values(artifact_location=location)
             )
             runs = SqlRun.__table__
             connection.execute(
                 update(runs)
-                .where(runs.c.experiment_id == mine, runs.c.artifact_uri.like(f"{old_place}/%"))
-                .values(artifact_uri=func.replace(runs.c.artifact_uri, old_place, place))
+                .where(runs.c.experiment_id == mine, runs.c.artifact_uri.like(f"{old_location}/%"))
+                .values(artifact_uri=func.replace(runs.c.artifact_uri, old_location, location))
             )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.io import read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.views import VIEWS_SCHEMA, build_report, build_workspace
@@ -30,8 +31,8 @@ Save = Callable[[str, Mapping[str, Any]], None]
 
 def pending_runs(folder: str | Path) -> list[Path]:
     """The offline runs below ``folder``/wandb that were not uploaded, oldest first."""
-    place = Path(folder) / "wandb"
-    runs = sorted(place.glob("offline-run-*/run-*.wandb"))
+    root = Path(folder) / "wandb"
+    runs = sorted(root.glob("offline-run-*/run-*.wandb"))
     return [run.parent for run in runs if not run.with_suffix(".wandb.synced").exists()]
 
 
@@ -40,19 +41,19 @@ def pending_views(folder: str | Path) -> list[tuple[str, str, dict[str, Any]]]:
 
     A view that names other metrics or invocations than the last is a new one.
     """
-    place, done = Path(folder), Ledger(Path(folder)).uploaded()
-    found = []
-    for path in sorted((place / "wandb").glob("*.views.json")):
+    root, done = Path(folder), Ledger(Path(folder)).uploaded()
+    runs = []
+    for path in sorted((root / "wandb").glob("*.views.json")):
         views = read_json(path)
         if views.get("schema") != VIEWS_SCHEMA:
-            raise ValueError(f"{path}: schema is {views.get('schema')!r}; allowed: {VIEWS_SCHEMA}")
+            raise UserError(f"{path}: schema is {views.get('schema')!r}; allowed: {VIEWS_SCHEMA}")
         for kind, of in (("workspace", ["names"]), ("report", ["names", "invocations"])):
-            told = [views["project"], views["entity"], *(views[key] for key in of)]
-            digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+            words = [views["project"], views["entity"], *(views[key] for key in of)]
+            digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
             mark = f"{kind}:{views['experiment']}:{digest}"
             if mark not in done:
-                found.append((mark, kind, views))
-    return found
+                runs.append((mark, kind, views))
+    return runs
 
 
 def sync(

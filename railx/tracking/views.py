@@ -40,9 +40,9 @@ def logged_names(results: Sequence[StageResult], media: Iterable[str]) -> dict[s
     curves: dict[str, list[str]] = {}
     for result in results:
         for curve in result.curves:
-            known = curves.setdefault(curve.step, [])
-            if _shown(curve) and curve.name not in known:
-                known.append(curve.name)
+            points = curves.setdefault(curve.step, [])
+            if _shown(curve) and curve.name not in points:
+                points.append(curve.name)
     return {
         "steps": curves,
         "curved": {
@@ -50,7 +50,7 @@ def logged_names(results: Sequence[StageResult], media: Iterable[str]) -> dict[s
             for result in results
             if result.curves
         },
-        "verdicts": sorted(verdict_counts(row for one in results for row in one.verdicts)),
+        "verdicts": sorted(verdict_counts(row for logged in results for row in logged.verdicts)),
         "jobs": any("seconds" in result.job for result in results),
         "media": list(media),
     }
@@ -63,8 +63,8 @@ def build_workspace(project: str, entity: str, experiment: str, names: Mapping[s
     if names["verdicts"]:
         sections.append(("Verdicts", [_verdicts(names["verdicts"])]))
     for step, curves in names["steps"].items():
-        for value, own in _by_value(curves).items():
-            lines = [panels.LinePlot(title=name, x=step, y=[name]) for name in own]
+        for value, members in _by_value(curves).items():
+            lines = [panels.LinePlot(title=name, x=step, y=[name]) for name in members]
             sections.append((f"{value} over {step}", lines))
     if names["media"]:
         media = [panels.MediaBrowser(title=key, media_keys=[key]) for key in names["media"]]
@@ -77,8 +77,8 @@ def build_workspace(project: str, entity: str, experiment: str, names: Mapping[s
         project=project,
         name=f"{experiment} by invocation",
         sections=[
-            spaces.Section(name=name, panels=drawn, is_open=place < 2)
-            for place, (name, drawn) in enumerate(sections)
+            spaces.Section(name=name, panels=drawn, is_open=index < 2)
+            for index, (name, drawn) in enumerate(sections)
         ],
         runset_settings=spaces.RunsetSettings(
             filters=expr.And(expr.Tags().isin([experiment])),
@@ -117,8 +117,8 @@ def build_report(
         ]
     for title, curves in names["curved"].items():
         lines = [
-            panels.LinePlot(title=value, x=step_of[own[0]], y=own)
-            for value, own in _by_value(curves).items()
+            panels.LinePlot(title=value, x=step_of[members[0]], y=members)
+            for value, members in _by_value(curves).items()
         ]
         only = expr.Metric(_RESULT) == title
         blocks += [panels.H2(title), panels.PanelGrid(runsets=runs(only), panels=lines)]

@@ -329,13 +329,13 @@ def _log_invocation(
 
 
 def _finish(run: Any, invocation: Invocation, key: str, stage: str, name: str) -> dict[str, Any]:
-    place = Path(run.dir).parent
+    run_folder = Path(run.dir).parent
     run.finish()
     return {
         "run": run.id,
         "experiment": invocation.experiment,
         "key": key,
-        "folder": place.name,
+        "folder": run_folder.name,
         "stage": stage,
         "name": name,
         "invocation": invocation.name,

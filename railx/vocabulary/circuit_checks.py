@@ -15,7 +15,7 @@ IntArray = NDArray[np.int64]
 
 
 def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
-    """Every port of a switch is the one of the node at its position.
+    """Check that every port of a switch belongs to the node at its position.
 
     Port 2p (plus side) or 2p + 1 (minus side) of a switch of a line belongs to the node
     at position p of that line.
@@ -25,12 +25,14 @@ def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
         (circuits.node_b, circuits.port_b, 1),
     ):
         line, position = circuits.line.astype(np.int64), port.astype(np.int64) // 2
-        own_x = line_nodes(grid, 0, line, position)
-        own_y = line_nodes(grid, 1, line, position, paired_columns=paired)
+        node_x = line_nodes(grid, 0, line, position)
+        node_y = line_nodes(grid, 1, line, position, paired_columns=paired)
         lines = grid.columns // 2 if paired else grid.columns
         exists = np.where(circuits.dimension == 0, line < grid.rows, line < lines)
         astray = (
-            (np.where(circuits.dimension == 0, own_x, own_y) != node) | (port % 2 != side) | ~exists
+            (np.where(circuits.dimension == 0, node_x, node_y) != node)
+            | (port % 2 != side)
+            | ~exists
         )
         if astray.any():
             first = int(astray.argmax())
@@ -41,17 +43,14 @@ def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
 
 
 def check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed: bool) -> None:
-    """The arcs of every sub-line of every line are those of the part.
-
-    Each as often as the part says.
-    """
-    own = (
+    """Check that the arcs of all sub-lines are those of the part."""
+    in_part = (
         (circuits.dimension == dimension)
         & (circuits.rail >= part.first_rail)
         & (circuits.rail < part.first_rail + part.rails)
     )
-    line = circuits.line[own].astype(np.int64)
-    a, b = (port[own].astype(np.int64) // 2 for port in (circuits.port_a, circuits.port_b))
+    line = circuits.line[in_part].astype(np.int64)
+    a, b = (port[in_part].astype(np.int64) // 2 for port in (circuits.port_a, circuits.port_b))
     first_a, first_b = (part.move(p, np.zeros_like(p)) for p in (a, b))
     where = f"circuits: {'row' if dimension == 0 else 'column'}"
     strays = np.flatnonzero(first_a != first_b)
@@ -65,19 +64,17 @@ def check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed: 
     sub_lines, which = np.unique(line * length + first_a, return_inverse=True)
     counts = np.zeros((len(sub_lines), part.size, part.size), dtype=np.int64)
     np.add.at(counts, (which, part.coordinate(a), part.coordinate(b)), 1)
-    wanted = np.zeros((part.size, part.size), dtype=np.int64)
-    place = np.arange(part.size)
+    expected = np.zeros((part.size, part.size), dtype=np.int64)
     if part.kind == "ring":
-        wanted[place, (place + 1) % part.size] = part.rails
+        expected[:] = part.rails * np.roll(np.eye(part.size, dtype=np.int64), 1, axis=1)
     else:
-        wanted[:] = part.copies * (1 - np.eye(part.size, dtype=np.int64))
+        expected[:] = part.copies * (1 - np.eye(part.size, dtype=np.int64))
     if part.kind == "all_to_all" and not directed:
-        counts, wanted = counts + counts.transpose(0, 2, 1), wanted + wanted.T
-    wrong = np.argwhere(counts != wanted)
+        counts, expected = counts + counts.transpose(0, 2, 1), expected + expected.T
+    wrong = np.argwhere(counts != expected)
     if len(wrong):
-        at, one, other = wrong[0].tolist()
+        at, a, b = wrong[0].tolist()
         raise ValueError(
-            f"{where} {sub_lines[at] // length}: places {one} and {other} of a sub-line of"
-            f" {part.size} are joined by {counts[at, one, other]} rails; allowed:"
-            f" {wanted[one, other]}"
+            f"{where} {sub_lines[at] // length}: places {a} and {b} of a sub-line of"
+            f" {part.size} are joined by {counts[at, a, b]} rails; allowed: {expected[a, b]}"
         )

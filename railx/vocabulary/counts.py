@@ -239,9 +239,9 @@ def torus_boards(chips: int, dimensions: int, board_side: int) -> tuple[int, ...
     boards = math.ceil(chips / board_side**dimensions)
     side = max(2, math.ceil(boards ** (1 / dimensions) - 1e-9))
     sizes = [side] * dimensions
-    for place in range(dimensions):
+    for dimension in range(dimensions):
         if side > 2 and math.prod(sizes) // side * (side - 1) >= boards:
-            sizes[place] = side - 1
+            sizes[dimension] = side - 1
     return tuple(board_side * size for size in sorted(sizes, reverse=True))
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.io import read_json, write_text
 from railx.settings import to_dict
 from railx.vocabulary.topology import DIMENSIONS, Circuits, Topology
@@ -49,7 +50,7 @@ _COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "nod
 def circuits_of(topology: Topology) -> Circuits:
     """The circuits of a topology; ValueError where it has no optical switches."""
     if topology.circuits is None:
-        raise ValueError(
+        raise UserError(
             f"{topology.family}: a topology without optical switches has no cross-connects"
         )
     return topology.circuits
@@ -133,16 +134,16 @@ def read_circuits(path: str | Path) -> Circuits:
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
-        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise ValueError(
-            f"{path}: schema {found!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list"
+        schema = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
+        raise UserError(
+            f"{path}: schema {schema!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list"
         )
     rows: list[tuple[int, ...]] = []
     for switch in stored["switches"]:
         nodes, dimension = switch["port_nodes"], DIMENSIONS.index(switch["dimension"])
         for k, (a, b) in enumerate(switch["circuits"]):
             if not (0 <= a < len(nodes) and 0 <= b < len(nodes)) or None in (nodes[a], nodes[b]):
-                raise ValueError(
+                raise UserError(
                     f"{path}: {switch['name']} joins ports {a} and {b}; allowed: ports with a node"
                     " in port_nodes"
                 )
@@ -183,7 +184,7 @@ def read_circuits_csv(path: str | Path) -> Circuits:
     with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         if tuple(next(reader, ())) != _COLUMNS:
-            raise ValueError(
+            raise UserError(
                 f"{path}: not a cross-connect list; allowed: a first line {','.join(_COLUMNS)}"
             )
         rows = [
@@ -211,16 +212,16 @@ def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
     bounds = np.concatenate([[0], np.cumsum(np.bincount(circuits.ocs))]).tolist()
     entries = []
     for ocs, name in enumerate(names):
-        own = slice(bounds[ocs], bounds[ocs + 1])
-        if own.start == own.stop:
+        rows = slice(bounds[ocs], bounds[ocs + 1])
+        if rows.start == rows.stop:
             continue
         entry: dict[str, Any] = {"ocs": ocs, "name": name, "dimension": DIMENSIONS[dimension[ocs]]}
         entry["line"] = int(line[ocs]) if line[ocs] >= 0 else None
         entry["rail"] = int(rail[ocs])
         entry["port_nodes"] = [node if node >= 0 else None for node in nodes[ocs].tolist()]
-        entry["circuits"] = pairs[own]
+        entry["circuits"] = pairs[rows]
         if entry["line"] is None:
-            entry["lines"] = lines[own]
+            entry["lines"] = lines[rows]
         entries.append(entry)
     return entries
 
@@ -250,7 +251,7 @@ def _checked(circuits: Circuits, path: str | Path) -> Circuits:
     ports, uses = np.unique(ocs * span + port, return_counts=True)
     if len(uses) and uses.max() > 1:
         switch, twice = divmod(int(ports[uses.argmax()]), span)
-        raise ValueError(
+        raise UserError(
             f"{path}: port {twice} of optical switch {switch} is in {int(uses.max())} circuits;"
             " allowed: at most 1"
         )

@@ -1,6 +1,6 @@
 """What every RailX setting shares: nodes of m x m chips on a grid, and rails.
 
-Each rail of each line is plugged into its own optical switch. A RailX setting differs
+Every rail of a line is plugged into a separate optical switch. A RailX setting differs
 from another only in the circuits that the optical switches close, so a setting is given
 by the arcs of its rails: from the plus side of one position of a line to the minus side
 of another. An optical switch is any matching of its ports, so a rail of a line is any
@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.vocabulary.topology import (
     INTERNAL,
     Circuits,
@@ -257,18 +258,18 @@ def rail_ports(topology: Topology) -> RailPorts:
     """
     circuits, links = topology.circuits, topology.links
     if circuits is None:
-        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
     first = len(links) - 2 * len(circuits)  # internal links come first, then two rows per circuit
     rails = int(circuits.rail.max()) + 1
     ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
     row = first + 2 * np.arange(len(circuits))
-    for side, own, other in (
+    for side, node, neighbour in (
         (1, circuits.node_a, circuits.node_b),
         (0, circuits.node_b, circuits.node_a),
     ):
-        at = (circuits.dimension, own, circuits.rail, side)
+        at = (circuits.dimension, node, circuits.rail, side)
         ports.link[at] = row + (1 - side)
-        ports.neighbour[at] = other
+        ports.neighbour[at] = neighbour
     return ports
 
 
@@ -278,7 +279,7 @@ def rail_of_links(topology: Topology) -> IntArray:
     ValueError as :func:`rail_ports`.
     """
     if topology.circuits is None:
-        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
     rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
     return np.concatenate([np.full(len(topology.links) - len(rails), -1), rails])
 
@@ -307,7 +308,7 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
     """
     circuits = topology.circuits
     if circuits is None:
-        raise ValueError(
+        raise UserError(
             f"{topology.family}: a topology without optical circuits has no line wiring"
         )
     a, b, rail = line_circuits(circuits, dimension).T
@@ -350,16 +351,16 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
     ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines of the
     dimension are not all wired alike.
     """
-    own = circuits.dimension == dimension
-    lines = int(circuits.line[own].max()) + 1
-    columns = (circuits.port_a[own] // 2, circuits.port_b[own] // 2, circuits.rail[own])
+    rows = circuits.dimension == dimension
+    lines = int(circuits.line[rows].max()) + 1
+    columns = (circuits.port_a[rows] // 2, circuits.port_b[rows] // 2, circuits.rail[rows])
     by_line = np.stack(columns, axis=1).astype(np.int64).reshape(lines, -1, 3)
     if not (by_line == by_line[0]).all():
         raise ValueError(
             f"circuits: the {'rows' if dimension == 0 else 'columns'} are not all wired alike"
         )
-    one_line: IntArray = by_line[0]
-    return one_line
+    first_line: IntArray = by_line[0]
+    return first_line
 
 
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:

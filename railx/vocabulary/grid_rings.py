@@ -134,14 +134,14 @@ class GridRings:
         participants = grid.m * len(positions)
         places = _places(participants, closed)
         entries: list[RingLink] = []
-        own = [hops for hops in arcs if hops[0].rail < grid.n]
-        for ring, hops in enumerate(own):
+        lane_rings = [hops for hops in arcs if hops[0].rail < grid.n]
+        for ring, hops in enumerate(lane_rings):
             entries += [
                 (ring * participants + places[k], *link)
                 for k, hop in enumerate(self._chip_hops(hops, dimension, closed))
                 for link in hop
             ]
-        return line_rings(participants, len(own), self.vertices(dimension, lines), entries)
+        return line_rings(participants, len(lane_rings), self.vertices(dimension, lines), entries)
 
     def mesh_rings(self, dimension: int) -> LineRings | None:
         """One ring there and back along the first chip row (column) of the first node.
@@ -152,7 +152,7 @@ class GridRings:
         if grid.m == 1:
             return None
         step = 1 if dimension == 0 else grid.m
-        up = [(step * place, step * (place + 1), -1, 0) for place in range(grid.m - 1)]
+        up = [(step * k, step * (k + 1), -1, 0) for k in range(grid.m - 1)]
         links = up + [(d, c, rail, channel) for c, d, rail, channel in reversed(up)]
         places = _places(grid.m, False)
         entries = [(places[k], *link) for k, link in enumerate(links)]
@@ -190,8 +190,8 @@ class GridRings:
         a, b, rail = line_circuits(self.topology.circuits, dimension).T
         follows[rail, a] = b
         orders = np.zeros((rails, length), dtype=np.int64)
-        for place in range(1, length):
-            orders[:, place] = follows[np.arange(rails), orders[:, place - 1]]
+        for k in range(1, length):
+            orders[:, k] = follows[np.arange(rails), orders[:, k - 1]]
         as_lists: list[list[int]] = orders.tolist()
         return as_lists
 
@@ -201,7 +201,7 @@ class GridRings:
         step = 1 if dimension == 0 else m
         links: list[list[Link]] = []
         for arc in hops:
-            row = [arc.a * m**2 + step * place for place in range(m)]
+            row = [arc.a * m**2 + step * k for k in range(m)]
             row = row if arc.plus else row[::-1]
             links += [[(c, d, -1, 0)] for c, d in itertools.pairwise(row)]
             links.append(self.arc_links(dimension, arc))
@@ -211,7 +211,7 @@ class GridRings:
         # same links the other way.
         up = links[: len(links) // 2]
         last = hops[len(hops) // 2].a * m**2
-        up += [[(last + step * place, last + step * (place + 1), -1, 0)] for place in range(m - 1)]
+        up += [[(last + step * k, last + step * (k + 1), -1, 0)] for k in range(m - 1)]
         return up + [[(d, c, rail, channel)] for ((c, d, rail, channel),) in reversed(up)]
 
 
@@ -235,7 +235,7 @@ def _places(participants: int, closed: bool) -> list[int]:
         return list(range(participants))
     top = participants - 1
     sends = [k % 2 == 0 or k == top if k <= top else (2 * top - k) % 2 == 1 for k in range(2 * top)]
-    return [int(place) - 1 for place in np.cumsum(sends)]
+    return [int(end) - 1 for end in np.cumsum(sends)]
 
 
 def _walk(m: int, c: int, d: int) -> list[tuple[int, int]]:

@@ -21,6 +21,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
+
 __all__ = ["check_decomposition", "check_undirected", "hamiltonian_cycles", "undirected_rings"]
 
 IntArray = NDArray[np.int64]
@@ -36,9 +38,9 @@ def hamiltonian_cycles(n: int) -> IntArray:
     module for n = 4k + 2.
     """
     if n < 3:
-        raise ValueError(f"n: got {n}; allowed: at least 3, a Hamiltonian cycle needs 3 vertices")
+        raise UserError(f"n: got {n}; allowed: at least 3, a Hamiltonian cycle needs 3 vertices")
     if n in (4, 6):
-        raise ValueError(
+        raise UserError(
             f"n: got {n}; K*_{n} has no decomposition into directed Hamiltonian cycles (Bermond and"
             " Faber 1976); allowed: 3, 5 or at least 7, or the undirected rings,"
             f" undirected_rings({n}), which exist for every n"
@@ -60,7 +62,7 @@ def undirected_rings(n: int) -> IntArray:
     closed through one hub.
     """
     if n < 3:
-        raise ValueError(f"n: got {n}; allowed: at least 3, a ring needs 3 vertices")
+        raise UserError(f"n: got {n}; allowed: at least 3, a ring needs 3 vertices")
     return _odd_cycles(n) if n % 2 else _rotations(_zig_zag(n - 1))
 
 
@@ -187,7 +189,7 @@ def _cuts_of_4k_plus_2(base: IntArray) -> IntArray:
     if len(np.unique(cycle)) != len(
         base
     ):  # the construction is checked for n up to 3,000, not proved
-        raise ValueError(
+        raise UserError(
             f"n: got {base.shape[1] + 1}; our construction for n = 4k + 2 fails here; allowed: a"
             " neighbouring odd n"
         )

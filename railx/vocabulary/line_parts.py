@@ -69,7 +69,7 @@ class PartSettings:
 
 @dataclass(frozen=True)
 class LinePart:
-    """A part with its place among the rails of its line.
+    """A part with its position among the rails of its line.
 
     Rails ``first_rail`` to ``first_rail + rails - 1`` of all lines.
     """
@@ -89,11 +89,11 @@ class LinePart:
         return self.rails // (self.size - 1) if self.kind == "all_to_all" else self.rails
 
     def coordinate(self, position: IntArray) -> IntArray:
-        """The place of a line position in its sub-line, 0 to size - 1."""
+        """The coordinate of a line position in its sub-line, 0 to size - 1."""
         return position // self.stride % self.size
 
     def move(self, position: IntArray, coordinate: IntArray) -> IntArray:
-        """The line position at another place of the same sub-line."""
+        """The line position at another coordinate of the same sub-line."""
         return position + (coordinate - self.coordinate(position)) * self.stride
 
     def sub_lines(self, length: int) -> IntArray:
@@ -101,11 +101,11 @@ class LinePart:
 
         Shape (length / size, size).
         """
-        block, offset, place = np.indices(
+        block, offset, coordinate = np.indices(
             (length // (self.size * self.stride), self.stride, self.size)
         )
         positions: IntArray = (
-            block * self.size * self.stride + place * self.stride + offset
+            block * self.size * self.stride + coordinate * self.stride + offset
         ).reshape(-1, self.size)
         return positions
 

@@ -1,9 +1,9 @@
 """Rings of a line, link by link.
 
-One description for the rings of every family, and how to find their links. A line is a
-row of nodes, of boards or of chips. A collective over d dimensions runs the rings of
-all lines of all d dimensions at once. What a family has to say is who follows whom on
-its rings, and over which channels.
+One description for the rings of every family, and a way to find their links. A line is
+a row of nodes, of boards or of chips. A collective over d dimensions runs the rings of
+all lines of all d dimensions at once. A family gives the order of the participants on
+its rings, and the channels between them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,18 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.vocabulary.hamiltonian import undirected_rings
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ChannelIndex", "ChipOrderRing", "LineRings", "RingLink", "line_rings"]
+__all__ = [
+    "ChannelIndex",
+    "ChipOrderRing",
+    "LineRings",
+    "RingLink",
+    "joined_rings",
+    "line_rings",
+    "torus_rings",
+]
 
 IntArray = NDArray[np.int64]
 #: Of one message over one link: message, source place, destination place, rail (-1:
@@ -118,3 +127,64 @@ class ChannelIndex:
         vertices, rails = self.topology.vertices, int(self.topology.links.rail.max()) + 2
         key: IntArray = (src.astype(np.int64) * vertices + dst) * rails + rail + 1
         return key
+
+
+# Grids of single chips: a line of a torus is n rings in each direction. A line of L
+# chips that are all joined has L - 1 rings in each direction which take every pair of
+# neighbours twice, so that each has half of the links of a pair. Together they fill all
+# ports.
+
+
+def torus_rings(chip: IntArray, n: int) -> tuple[LineRings, ...]:
+    """The rings of every dimension of a torus, all lines of each.
+
+    ``chip``: the number of the chip at every position, ``n``: links between neighbours.
+    """
+    return tuple(_torus_line(lines, n) for lines in _lines(chip))
+
+
+def joined_rings(chip: IntArray, lanes: int) -> tuple[LineRings, ...]:
+    """The same where all chips of a line are joined, each pair by ``lanes`` links."""
+    return tuple(_joined_line(lines, lanes) for lines in _lines(chip))
+
+
+def _lines(chip: IntArray) -> list[IntArray]:
+    """The chips of the lines along each axis of a grid of chips, int[lines, length]."""
+    return [
+        np.moveaxis(chip, axis, -1).reshape(-1, length) for axis, length in enumerate(chip.shape)
+    ]
+
+
+def _torus_line(lines: IntArray, n: int) -> LineRings:
+    length = lines.shape[1]
+    order = list(range(length))
+    # Round a ring of two both ways lead to the same neighbour: the way down takes the
+    # second n channels.
+    second = n * (length == 2)
+    both = [
+        (way, lane + second * (way is not order))
+        for lane in range(n)
+        for way in (order, order[::-1])
+    ]
+    return _directed_rings(lines, both, 1.0)
+
+
+def _joined_line(lines: IntArray, lanes: int) -> LineRings:
+    length = lines.shape[1]
+    orders = undirected_rings(length).tolist() if length > 2 else [[0, 1]]
+    return _directed_rings(
+        lines, [(way, 0) for order in orders for way in (order, order[::-1])], lanes / 2
+    )
+
+
+def _directed_rings(
+    lines: IntArray, rings: Sequence[tuple[list[int], int]], ports: float
+) -> LineRings:
+    """Rings by the order of their positions and their channel."""
+    length = lines.shape[1]
+    entries: list[RingLink] = [
+        (ring * length + k, order[k], order[(k + 1) % length], -1, channel)
+        for ring, (order, channel) in enumerate(rings)
+        for k in range(length)
+    ]
+    return line_rings(length, len(rings), lines, entries, ports)

@@ -1,4 +1,4 @@
-"""Where the ranks of a job stand, by the kind of network.
+"""Chips of the ranks of a job, by the kind of network.
 
 The ranks form a box: chips of a node (mesh) x nodes of a row (x) x nodes of a column
 (y). Networks without nodes on a grid get the nearest equivalent: blocks of a torus,
@@ -27,7 +27,7 @@ Sizes: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The chip of each rank (int64[mesh, x, y]) and how they were found.
+    """The chips of the ranks (int64[mesh, x, y]) and their kind of placement.
 
     ``kind`` is one of:
 
@@ -44,7 +44,7 @@ class Placement:
 
 
 def snake(columns: int, rows: int) -> IntArray:
-    """Places (y * columns + x) of a mesh along a path of neighbours.
+    """Positions (y * columns + x) of a mesh along a path of neighbours.
 
     Up column 0 and snaking back through the others. It is a ring where the columns or
     rows are even and more than one.
@@ -54,8 +54,8 @@ def snake(columns: int, rows: int) -> IntArray:
         return x * columns + y
     path = [row * columns for row in range(rows)]
     for step, row in enumerate(range(rows - 1, -1, -1)):
-        places = range(1, columns) if step % 2 == 0 else range(columns - 1, 0, -1)
-        path += [row * columns + place for place in places]
+        back = range(1, columns) if step % 2 == 0 else range(columns - 1, 0, -1)
+        path += [row * columns + column for column in back]
     return np.array(path, dtype=np.int64)
 
 
@@ -144,7 +144,7 @@ def _surface(block: Sequence[int]) -> float:
 
 
 def _walk(block: Sequence[int]) -> IntArray:
-    """Places of a box (int[places, dimensions]) along a path of neighbours.
+    """Positions of a box (int[positions, dimensions]) along a path of neighbours.
 
     A ring in layers of an even side.
     """
@@ -154,7 +154,7 @@ def _walk(block: Sequence[int]) -> IntArray:
     # Every other layer backwards: the path enters a layer where it left the one below.
     layers = [layer[:: 1 if z % 2 == 0 else -1] for z in range(block[2])]
     return np.concatenate(
-        [np.column_stack([own, np.full(len(own), z)]) for z, own in enumerate(layers)]
+        [np.column_stack([xy, np.full(len(xy), z)]) for z, xy in enumerate(layers)]
     )
 
 

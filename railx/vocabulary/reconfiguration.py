@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.settings import NotEmpty, SettingsError, to_dict
 from railx.vocabulary.cross_connects import (
     circuit_set,
@@ -64,7 +65,7 @@ class ReconfigurationPlan:
 
     By switch, its disconnects before its connects. ``ocs``, ``action`` (an index of
     :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64) have one entry per step.
-    ``before`` and ``after`` are the settings of the two topologies, ``kept`` the
+    ``before`` and ``after`` are the settings of the two topologies, ``unchanged`` the
     circuits that stay up, ``switches`` all switches, ``names`` their names.
     """
 
@@ -74,7 +75,7 @@ class ReconfigurationPlan:
     action: IntArray
     port_a: IntArray
     port_b: IntArray
-    kept: int
+    unchanged: int
     switches: int
     names: tuple[str, ...]
 
@@ -136,7 +137,7 @@ def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPl
         action=action[order],
         port_a=rows[order, 1],
         port_b=rows[order, 2],
-        kept=len(rows_old) - len(down),
+        unchanged=len(rows_old) - len(down),
         switches=len(names_old),
         names=tuple(
             a if not a.startswith("unused") else b
@@ -188,44 +189,44 @@ def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
 def check_same_hardware(before: Topology, after: Topology) -> None:
     """Refuse two topologies whose nodes or cabling differ: ValueError says in what."""
     old_settings, new_settings = to_dict(before.settings), to_dict(after.settings)
-    for what, one, other in (
+    for what, old_value, new_value in (
         ("m", old_settings.get("m"), new_settings.get("m")),
         ("n", old_settings.get("n"), new_settings.get("n")),
         ("chips", before.chips, after.chips),
         ("nodes", before.nodes, after.nodes),
         ("electrical switches", before.switches, after.switches),
     ):
-        if one != other:
-            raise ValueError(
-                f"{what}: {one} before and {other} after; allowed: two settings of the same"
-                " hardware"
+        if old_value != new_value:
+            raise UserError(
+                f"{what}: {old_value} before and {new_value} after; allowed: two settings of the"
+                " same hardware"
             )
     old, new = circuits_of(before), circuits_of(after)
     tables = [switch_places(circuits) for circuits in (old, new)]
     counts = [len(table[0]) for table in tables]
     if counts[0] != counts[1]:
-        raise ValueError(
+        raise UserError(
             f"optical switches: {counts[0]} before and {counts[1]} after; allowed: the same"
             " switches, so the same numbers of rows and columns of nodes and the same cabling"
         )
     used = (tables[0][0] >= 0) & (tables[1][0] >= 0)
-    for what, one_table, other_table in zip(("dimension", "line", "rail"), *tables, strict=True):
-        wrong = np.flatnonzero(used & (one_table != other_table))
+    for what, old_table, new_table in zip(("dimension", "line", "rail"), *tables, strict=True):
+        wrong = np.flatnonzero(used & (old_table != new_table))
         if len(wrong):
             ocs = int(wrong[0])
-            raise ValueError(
-                f"optical switch {ocs}: {what} {one_table[ocs]} before and {other_table[ocs]}"
+            raise UserError(
+                f"optical switch {ocs}: {what} {old_table[ocs]} before and {new_table[ocs]}"
                 " after; allowed: the same cabling"
             )
-    one_ports, other_ports = port_nodes(old), port_nodes(new)
-    span = min(one_ports.shape[1], other_ports.shape[1])
-    one_ports, other_ports = one_ports[:, :span], other_ports[:, :span]
-    moved = np.argwhere((one_ports >= 0) & (other_ports >= 0) & (one_ports != other_ports))
+    old_ports, new_ports = port_nodes(old), port_nodes(new)
+    span = min(old_ports.shape[1], new_ports.shape[1])
+    old_ports, new_ports = old_ports[:, :span], new_ports[:, :span]
+    moved = np.argwhere((old_ports >= 0) & (new_ports >= 0) & (old_ports != new_ports))
     if len(moved):
         ocs, port = moved[0].tolist()
-        raise ValueError(
-            f"port {port} of optical switch {ocs}: cabled to node {one_ports[ocs, port]} before and"
-            f" {other_ports[ocs, port]} after; allowed: the same cabling"
+        raise UserError(
+            f"port {port} of optical switch {ocs}: cabled to node {old_ports[ocs, port]} before and"
+            f" {new_ports[ocs, port]} after; allowed: the same cabling"
         )
 
 

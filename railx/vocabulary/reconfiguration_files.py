@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.io import read_json, write_text
 from railx.vocabulary.reconfiguration import ACTIONS, ReconfigurationPlan
 
@@ -32,7 +33,7 @@ def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
         "schema": RECONFIGURATION_SCHEMA,
         "before": plan.before,
         "after": plan.after,
-        "kept": plan.kept,
+        "kept": plan.unchanged,
         "disconnected": plan.disconnected,
         "connected": plan.connected,
         "optical_switches": plan.switches,
@@ -62,9 +63,9 @@ def read_reconfiguration(path: str | Path) -> ReconfigurationPlan:
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != RECONFIGURATION_SCHEMA:
-        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise ValueError(
-            f"{path}: schema {found!r}; allowed: {RECONFIGURATION_SCHEMA}, a reconfiguration plan"
+        schema = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
+        raise UserError(
+            f"{path}: schema {schema!r}; allowed: {RECONFIGURATION_SCHEMA}, a reconfiguration plan"
         )
     names = [f"unused{i}" for i in range(stored["optical_switches"])]
     rows = []

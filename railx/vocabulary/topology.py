@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.settings import SettingsError
 
 __all__ = [
@@ -154,7 +155,7 @@ def kind_code(name: str) -> int:
     name.
     """
     if name not in LINK_KINDS:
-        raise ValueError(f"link kind: got {name!r}; allowed: {', '.join(LINK_KINDS)}")
+        raise UserError(f"link kind: got {name!r}; allowed: {', '.join(LINK_KINDS)}")
     return LINK_KINDS.index(name)
 
 

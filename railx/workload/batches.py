@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.effort import Cost, Costs
+from railx.errors import UserError
 from railx.settings import AtLeast, SettingsError
 from railx.workload.lengths import MOST_TOKENS
 
@@ -37,8 +38,7 @@ class BatchSettings:
     """Longest sequence that is used; null takes the longest of the corpus."""
     overlong: Literal["truncate", "drop"]
     """What happens to longer sequences: ``truncate`` cuts them off there, ``drop``
-    leaves them out.
-    """
+    leaves them out."""
 
     def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
         """With what is null taken from a corpus of ``lengths`` int64 [n]."""
@@ -60,17 +60,17 @@ def checked_lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Lengths int64 [n] of a corpus; ValueError names the first that is none."""
     given = np.asarray(lengths)
     if not given.size:
-        raise ValueError("lengths: no sequences; allowed: at least one length")
+        raise UserError("lengths: no sequences; allowed: at least one length")
     numeric = given.dtype.kind in "iuf" and given.ndim == 1
     good = (given >= 1) & (given <= MOST_TOKENS) & (given == np.floor(given)) if numeric else None
     if good is None:
-        raise ValueError(
+        raise UserError(
             f"lengths: got {given.dtype} of {given.ndim} dimensions; allowed: a list of whole"
             " numbers"
         )
     if not good.all():
         first = int(np.argmin(good))
-        raise ValueError(
+        raise UserError(
             f"sequence {first}: got {given[first]} tokens; allowed: a whole number from 1 to"
             f" {MOST_TOKENS}"
         )

@@ -4,9 +4,9 @@ Devices, memory and all-to-all bandwidth by the degree of sequence parallelism; 
 pipelines send between stages and gather within one, where anybody knows it.
 
 A table of bandwidths ends somewhere (the published ones at degree 64). Larger powers of
-two take its last value, which flatters them: nobody measured them. A degree that is no
-power of two takes the value of the next larger one of the table, in FlexSP's the slower
-of its neighbours.
+two take its last value, which flatters them, as they were not measured. A degree that
+is no power of two takes the value of the next larger one of the table, in FlexSP's the
+slower of its neighbours.
 """
 
 from __future__ import annotations
@@ -39,31 +39,26 @@ class ClusterSettings:
     """Bandwidth of one device in an all-to-all, by the degree of sequence parallelism.
     Powers of two beyond the last one listed take its value, one missing before it is
     not used; any other degree takes the value of the next larger one listed. Degree 1
-    exchanges nothing.
-    """
+    exchanges nothing."""
     topology: str | None = None
     """Name of a topology of the experiment's bandwidth settings, whose table takes the
-    place of these bandwidths; null: these are used.
-    """
+    place of these bandwidths; null: these are used."""
     all_to_all_latency_ms: Mapping[str, Annotated[float, NonNegative()]] = field(
         default_factory=dict
     )
     """Time of the exchanges of one layer, forward and backward, whatever they move, by
     degree as above; pipelines pay it for every chunk, sequence-parallel groups where
-    the cost model says so. Degrees that are missing have none.
-    """
+    the cost model sets so. Degrees that are missing have none."""
     point_to_point_gb_s: Annotated[float, Positive()] | None = None
     """Bandwidth of one device to its counterpart of the next pipeline stage; null: what
-    stages send takes no time.
-    """
+    stages send takes no time."""
     point_to_point_latency_ms: Annotated[float, NonNegative()] = 0.0
-    """Time of what a stage sends for a chunk whatever its size; with a bandwidth alone.
-    """
+    """Time of what a stage sends for a chunk whatever its size; with a bandwidth
+    alone."""
     gather_gb_s: Mapping[str, Annotated[float, Positive()]] = field(default_factory=dict)
     """Bandwidth of one device in a gather among the devices of a pipeline stage, by
     their number as degrees above. More than the last one listed take the bandwidth of
-    the cost model's own traffic of ZeRO-3.
-    """
+    the cost model's own traffic of ZeRO-3."""
 
     def __post_init__(self) -> None:
         for key in ("all_to_all_gb_s", "all_to_all_latency_ms", "gather_gb_s"):

@@ -1,6 +1,6 @@
 """Corpora: the sequences that plans distribute and training reads.
 
-Each is named by where its lengths come from. ``kind`` says how real a corpus is:
+Each is named by the source of its lengths. ``kind`` is how real a corpus is:
 ``real_text`` (tokens and lengths), ``real_lengths`` (a user's lengths, no tokens),
 ``published_quantiles`` (drawn from a published distribution) and ``synthetic`` (a
 stand-in where no lengths are published).
@@ -9,8 +9,11 @@ stand-in where no lengths are published).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import platform
-from collections.abc import Sequence
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,10 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from railx.effort import Cost, Costs
+from railx.errors import UserError
 from railx.io import in_repository, read_metadata, read_table, write_table
 from railx.settings import AtLeast, Between, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload import lengths as length_sources
-from railx.workload.text import folder_documents, stdlib_documents
 from railx.workload.tokenizer import (
     BYTES,
     Tokenizer,
@@ -43,14 +46,18 @@ __all__ = [
     "QuantileCorpusSettings",
     "StdlibCorpusSettings",
     "build_corpus",
+    "folder_documents",
+    "folder_files",
     "read_corpus_lengths",
+    "split_definitions",
+    "stdlib_documents",
     "write_corpus",
 ]
 
 CorpusKind = Literal["real_text", "real_lengths", "published_quantiles", "synthetic"]
 _Name = Annotated[str, NotEmpty()]
 _Path = Annotated[str, NotEmpty()]
-#: What the metadata of a corpus file says of its tokens.
+#: Keys of a corpus file's metadata about its tokens.
 _TOKENS_DESCRIBED = (
     *("tokenizer", "tokenizer_digest", "merges", "vocabulary_size", "token_bytes"),
     "beginning_of_sequence",
@@ -70,11 +77,11 @@ class StdlibCorpusSettings:
     """Name that tables and figures show."""
     unit: Literal["file", "definition"]
     """What a document is: a whole file, or one top-level function or class."""
-    sequences: Annotated[int, AtLeast(1)] | None
+    sequences: Annotated[int, AtLeast(1)] | None = None
     """Documents to keep, drawn by the seed; null keeps all."""
-    tokenizer: TokenizerName
+    tokenizer: TokenizerName = "bytes"
     """What tokens are: bytes, or pairs of bytes merged as often as the text asks."""
-    vocabulary: Annotated[int, Between(257, 2**24)]
+    vocabulary: Annotated[int, Between(257, 2**24)] = 257
     """Token ids, that of the beginning of a sequence included; bytes have 257."""
 
     def __post_init__(self) -> None:
@@ -123,8 +130,7 @@ class MixtureCorpusSettings:
     """Where the Pareto tail begins; below longest_tokens."""
     tail_exponent: Annotated[float, Positive()]
     """Exponent of the tail: the share of it beyond a length falls with this power of
-    the length.
-    """
+    the length."""
     longest_tokens: Annotated[int, AtLeast(2)]
     """Longest sequence that is drawn."""
 
@@ -349,7 +355,7 @@ def _mixture_corpus(settings: MixtureCorpusSettings, seed: int) -> Corpus:
 
 
 def _tokens_described(encoded: Encoded | None, kind: np.dtype[Any] | None) -> dict[str, Any]:
-    """What the metadata says of the tokens; null where there are none."""
+    """The metadata about tokens; null where there are none."""
     if encoded is None or kind is None:
         return dict.fromkeys(_TOKENS_DESCRIBED)
     tokenizer = encoded.tokenizer
@@ -369,3 +375,86 @@ def _digest(lengths: npt.NDArray[np.int64], tokens: Sequence[bytes | None]) -> s
     for document in tokens:
         digest.update(document or b"")
     return digest.hexdigest()
+
+
+# Third-party packages are no part of the interpreter, and its tests are left out
+# because many distributions do not ship them.
+_LEFT_OUT = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+)
+# A top-level definition starts at its first decorator, or at def or class where it has
+# none.
+_DEFINITION = re.compile(rb"(?m)^(?:@[^\n]*\n(?:[ \t@)#][^\n]*\n)*)?(?:async def |def |class )")
+
+
+def stdlib_documents(unit: Literal["file", "definition"]) -> list[bytes]:
+    """The interpreter's standard-library Python sources in the order of their paths.
+
+    ``unit`` "file": a document is a file; "definition": a file is cut at its top-level
+    functions and classes, which gives many short documents and a long tail. Raises
+    ValueError where the interpreter has no sources.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [
+        path
+        for path in sorted(root.rglob("*.py"))
+        if not _LEFT_OUT & set(path.relative_to(root).parts)
+    ]
+    documents = [document for path in files for document in _cut(path.read_bytes(), unit)]
+    if not documents:
+        raise UserError(
+            f"{root}: no Python sources of the standard library; allowed: an interpreter installed"
+            " with them"
+        )
+    return documents
+
+
+def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
+    """The files below ``folder`` whose path matches ``pattern``, sorted by path.
+
+    A glob, ``**`` for any depth. Empty files hold no sequence and are left out. Raises
+    ValueError where the folder is missing or nothing remains.
+    """
+    return [text for path in folder_files(folder, pattern) if (text := path.read_bytes())]
+
+
+def folder_files(folder: str | Path, pattern: str) -> list[Path]:
+    """The files with text that :func:`folder_documents` reads, sorted by path.
+
+    Raises what it raises, without reading any.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise UserError(f"{folder}: no such folder; allowed: a folder of text files")
+    try:
+        files = sorted(path for path in root.glob(pattern) if path.is_file())
+    except NotImplementedError:
+        raise UserError(
+            f"{folder}: the pattern {pattern} begins at the root; allowed: one below the folder"
+        ) from None
+    if not files:
+        raise UserError(f"{folder}: no file matches {pattern}; allowed: at least one")
+    filled = [path for path in files if path.stat().st_size]
+    if not filled:
+        raise UserError(
+            f"{folder}: all {len(files)} files that match {pattern} are empty; allowed: at least"
+            " one with text"
+        )
+    return filled
+
+
+def split_definitions(source: bytes) -> list[bytes]:
+    """A Python source cut before each top-level function and class.
+
+    Decorators are included; joined again it is unchanged.
+    """
+    starts = [match.start() for match in _DEFINITION.finditer(source)]
+    bounds = [0, *(start for start in starts if start > 0), len(source)]
+    return [source[start:stop] for start, stop in itertools.pairwise(bounds) if stop > start]
+
+
+def _cut(source: bytes, unit: Literal["file", "definition"]) -> Iterator[bytes]:
+    if unit == "definition":
+        yield from split_definitions(source)
+    elif source:
+        yield source

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from railx.errors import UserError
 from railx.io import in_repository
 from railx.settings import SettingsError
 from railx.workload.batches import BatchSettings, check_batch
@@ -21,9 +22,10 @@ from railx.workload.corpus import (
     MixtureCorpusSettings,
     QuantileCorpusSettings,
     build_corpus,
+    folder_files,
+    stdlib_documents,
 )
 from railx.workload.lengths import published_quantiles, read_length_file
-from railx.workload.text import folder_files, stdlib_documents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +52,7 @@ def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> Non
                 folder_files(place, corpus.pattern)
             elif not place.is_file() or place.stat().st_size <= _MOST_READ_BYTES:
                 read_length_file(place, corpus.column)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             said = str(error).replace(str(place), corpus.path)
             raise SettingsError(f"{key}.path", f"got {said}") from None
     quantiles = getattr(corpus, "quantiles", None)
@@ -66,7 +68,7 @@ def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> Non
                 f"{key}.quantiles",
                 f"got {quantiles!r} without all cells; allowed: the columns kind, key, value",
             ) from None
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             raise SettingsError(f"{key}.quantiles", f"got {error}") from None
 
 

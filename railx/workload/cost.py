@@ -13,9 +13,9 @@ public code prices no traffic of ZeRO-3; :class:`ShardingTraffic` is a term of o
 for it, off unless it is asked for. It is the same for every micro-batch, so it is part
 of b1.
 
-Whoever prices groups by :meth:`CostModel.group_time_ms` counts the latency. Our search,
-its small optimum and groups of any degree also plan with it; the published planners do
-not know it, and our lower bound, which leaves it out, stays one.
+:meth:`CostModel.group_time_ms` counts the latency. Our search, its small optimum and
+groups of any degree also plan with it; the published planners do not know it, and our
+lower bound, which leaves it out, stays one.
 
 A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. No overlap of
 computation with all-to-all, no dependence on where a group lies.
@@ -84,17 +84,16 @@ class ShardingTraffic:
 
     gb_s: Annotated[float, Positive()]
     """Bandwidth of one device in a gather over all devices."""
-    parameter_bytes: Literal[2, 4, 8]
+    parameter_bytes: Literal[2, 4, 8] = 2
     """Bytes of a parameter that is gathered."""
-    gradient_bytes: Literal[2, 4, 8]
+    gradient_bytes: Literal[2, 4, 8] = 2
     """Bytes of a gradient that is reduced."""
-    exposed_share: Annotated[float, Between(0.0, 1.0)]
+    exposed_share: Annotated[float, Between(0.0, 1.0)] = 1.0
     """Share of the time that computation does not hide; 1 hides nothing."""
     pipelines_gather: Literal["batch", "chunk"] = "batch"
     """How often a pipeline stage gathers and reduces, among its own devices: once a
     batch, and then holds whole parameters and gradients all the while, or for every
-    chunk.
-    """
+    chunk."""
 
 
 @dataclass(frozen=True)
@@ -118,71 +117,63 @@ class FittedCostSettings:
     """b1: overhead, once per micro-batch."""
     activation_mib_per_token: Annotated[float, Positive()]
     """Activations of the whole model; the ranks of a group share them."""
-    backward_over_forward: Annotated[float, Positive()]
+    backward_over_forward: Annotated[float, Positive()] = 2.0
     """Time of a backward pass over that of its forward pass."""
-    bytes_per_element: Literal[2, 4, 8]
+    bytes_per_element: Literal[2, 4, 8] = 2
     """Bytes of one activation, in memory and in an all-to-all."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
     """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3]
+    zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
-    """
+    """What the last stage of a pipeline keeps of a token beyond its layers, its
+    scores."""
 
 
 @dataclass(frozen=True)
 class AnalyticCostSettings:
     """Operations over the device's throughput and bytes over its bandwidth.
 
-    For machines that nobody has profiled.
+    For machines without a profile.
     """
 
     kind: Literal["analytic"]
     """Where the coefficients come from: operations and bytes."""
-    compute_efficiency: Annotated[float, Fraction()]
+    compute_efficiency: Annotated[float, Fraction()] = 0.5
     """Share of the device's peak that is reached."""
-    constant_ms: Annotated[float, NonNegative()]
+    constant_ms: Annotated[float, NonNegative()] = 5.0
     """Overhead, once per micro-batch."""
-    backward_over_forward: Annotated[float, Positive()]
+    backward_over_forward: Annotated[float, Positive()] = 2.0
     """Time of a backward pass over that of its forward pass."""
-    bytes_per_element: Literal[2, 4, 8]
+    bytes_per_element: Literal[2, 4, 8] = 4
     """Bytes of one activation, in memory and in an all-to-all."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
     """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3]
+    zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
-    """
+    """What the last stage of a pipeline keeps of a token beyond its layers, its
+    scores."""
 
 
 @dataclass(frozen=True)
@@ -197,26 +188,22 @@ class ProfiledCostSettings:
     """Where the coefficients come from: a measured layer."""
     profile: Annotated[str, NotEmpty()]
     """Name of a profile of the experiment, of the model of this plan."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
     """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3]
+    zero_stage: Literal[1, 2, 3] = 3
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters.
-    """
+    3 also the parameters."""
     fit: ProfileFit | None = None
     """What was fitted; null takes it from the profile that is named."""
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does.
-    """
+    does."""
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own.
-    """
+    whole; pipelines plan their own."""
     group_latency: bool = False
     """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured.
-    """
+    pipelines do for each chunk. Off where nothing was published or measured."""
 
 
 CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings
@@ -267,7 +254,7 @@ class CostModel:
     * ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
       one device.
     * ``constant_ms``: once per micro-batch. ``sharding_ms`` is the part of it that is
-      exposed traffic of ZeRO-3 (0 where nobody asked).
+      exposed traffic of ZeRO-3 (0 without).
     * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
       degrees that may be used, powers of two and others, ascending.
     * ``latency_ms``: of a group's exchanges in all layers, whatever they move, by
@@ -276,7 +263,7 @@ class CostModel:
     * ``forward_share``: forward part of the compute time.
     * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
       cluster's table; from these follow the times of all other degrees.
-    * ``heads``: of the model, None where nobody said.
+    * ``heads``: of the model, None where unknown.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
       5).
@@ -404,7 +391,7 @@ def build_cost_model(
     another model or the model's states leave no memory for tokens.
     """
     if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
-        # What was measured takes the place of what the cluster says.
+        # Measured bandwidths replace those of the cluster.
         measured = settings.fit.all_to_all_gb_s
         cluster = replace(cluster, all_to_all_gb_s={**cluster.all_to_all_gb_s, **measured})
     bandwidths = _bandwidths(cluster, model, degrees)

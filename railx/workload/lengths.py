@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from railx.errors import UserError
+
 __all__ = [
     "MOST_TOKENS",
     "check_lengths",
@@ -42,7 +44,7 @@ def published_quantiles(
     at its length, to keep the logarithm finite.
     """
     if not Path(path).is_file():
-        raise ValueError(
+        raise UserError(
             f"{path}: no such file; allowed: a table of quantiles with the columns kind, key, value"
         )
     with Path(path).open(newline="", encoding="utf-8") as file:
@@ -56,7 +58,7 @@ def published_quantiles(
         None,
     )
     if count is None:
-        raise ValueError(
+        raise UserError(
             f"{path}: no row summary,count; allowed: the number of sequences behind the quantiles"
         )
     points: dict[float, float] = {}
@@ -68,7 +70,7 @@ def published_quantiles(
     lengths = np.array(sorted(points))
     above = np.array([points[length] for length in lengths])
     if len(lengths) < 2 or np.any(np.diff(above) > 0):
-        raise ValueError(
+        raise UserError(
             f"{path}: quantiles are not monotone; allowed: longer sequences have smaller shares"
             " above them"
         )
@@ -125,7 +127,7 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
     """
     if not Path(path).is_file():
         what = "a folder" if Path(path).is_dir() else "no such file"
-        raise ValueError(
+        raise UserError(
             f"{path}: {what}; allowed: a JSON list, text, CSV or Parquet file of lengths"
         )
     reader = {".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}.get(
@@ -135,12 +137,12 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
         values = reader(Path(path), column) if reader else _read_lines(Path(path))
         return check_lengths(values, str(path))
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: byte {error.start} is no text; allowed: a JSON list, text, CSV or Parquet"
             " file of lengths, by the ending of its name"
         ) from error
     except csv.Error as error:
-        raise ValueError(f"{path}: no CSV ({error}); allowed: a table of lengths") from None
+        raise UserError(f"{path}: no CSV ({error}); allowed: a table of lengths") from None
 
 
 def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
@@ -157,18 +159,16 @@ def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
         except (TypeError, ValueError, OverflowError):
             is_integer = False
         if not is_integer:
-            raise ValueError(
-                f"{origin}: {location} is {value!r}; allowed: a whole number of tokens"
-            )
+            raise UserError(f"{origin}: {location} is {value!r}; allowed: a whole number of tokens")
         if number > MOST_TOKENS:
-            raise ValueError(
+            raise UserError(
                 f"{origin}: {location} has length {number}; allowed: at most {MOST_TOKENS} tokens"
             )
         if number < 1:
-            raise ValueError(f"{origin}: {location} has length {number}; allowed: at least 1 token")
+            raise UserError(f"{origin}: {location} has length {number}; allowed: at least 1 token")
         lengths.append(number)
     if not lengths:
-        raise ValueError(f"{origin}: no sequences; allowed: at least one length")
+        raise UserError(f"{origin}: no sequences; allowed: at least one length")
     return np.array(lengths, dtype=np.int64)
 
 
@@ -202,11 +202,11 @@ def _read_json(path: Path, _: str) -> Iterable[tuple[str, Any]]:
     except UnicodeDecodeError:
         raise
     except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from None
+        raise UserError(f"{path}: not valid JSON ({error})") from None
     except RecursionError:
-        raise ValueError(f"{path}: JSON nested too deeply; allowed: a list of lengths") from None
+        raise UserError(f"{path}: JSON nested too deeply; allowed: a list of lengths") from None
     if not isinstance(values, list):
-        raise ValueError(f"{path}: a JSON {type(values).__name__}; allowed: a list of lengths")
+        raise UserError(f"{path}: a JSON {type(values).__name__}; allowed: a list of lengths")
     return ((f"sequence {index}", value) for index, value in enumerate(values))
 
 
@@ -214,7 +214,7 @@ def _read_lines(path: Path) -> Iterable[tuple[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"{path}: not text; allowed: one length per line") from None
+        raise UserError(f"{path}: not text; allowed: one length per line") from None
     return (
         (f"line {number}", line.strip())
         for number, line in enumerate(lines, start=1)
@@ -227,7 +227,7 @@ def _read_csv(path: Path, column: str) -> Iterable[tuple[str, Any]]:
         reader = csv.DictReader(file)
         names, rows = list(reader.fieldnames or []), list(reader)
     if names and column not in names:
-        raise ValueError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
+        raise UserError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
     return ((f"sequence {index}", (row[column] or "").strip()) for index, row in enumerate(rows))
 
 
@@ -235,9 +235,9 @@ def _read_parquet(path: Path, column: str) -> Iterable[tuple[str, Any]]:
     try:
         file = pq.ParquetFile(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not a Parquet file ({error})") from None
+        raise UserError(f"{path}: not a Parquet file ({error})") from None
     names = file.schema_arrow.names
     if column not in names:
-        raise ValueError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
+        raise UserError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
     values = file.read(columns=[column]).column(0).to_pylist()
     return ((f"sequence {index}", value) for index, value in enumerate(values))

@@ -1,4 +1,4 @@
-"""Memory of one rank in training: what is alive at once when most is alive.
+"""Peak memory of one rank in training.
 
 Notable:
 
@@ -32,11 +32,11 @@ __all__ = ["Kernels", "Memory", "ModelShard", "Pass", "pass_bytes", "rank_memory
 
 @dataclass(frozen=True)
 class ModelShard:
-    """What a rank holds of the model, and how.
+    """The part of the model on a rank, and how it is stored.
 
-    ``ranks`` share the rows of its parameters. ``cast`` says that the master is apart
-    from what the model computes with, ``hold`` how long the latter stays. Without both
-    the parameters themselves are the master.
+    ``ranks`` share the rows of its parameters. ``cast``: the master is apart from the
+    parameters that the model computes with; ``hold`` is how long the latter stay.
+    Without both the parameters themselves are the master.
     """
 
     layers: int
@@ -74,7 +74,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Kernels:
-    """How the kernels at hand keep what the backward pass needs.
+    """How kernels store activations for the backward pass.
 
     ``fused_attention``: one call takes all sequences of a pass, and its output is not
     joined from theirs.

@@ -36,8 +36,7 @@ class ModelSettings:
 
     name: Annotated[str, NotEmpty()]
     """Name that plans and figures show; a fitted cost model names the one that it holds
-    for.
-    """
+    for."""
     layers: Annotated[int, AtLeast(1)]
     """Transformer blocks, one above the other."""
     hidden: Annotated[int, AtLeast(1)]
@@ -45,8 +44,8 @@ class ModelSettings:
     heads: Annotated[int, AtLeast(1)]
     """Attention heads; of even width where positions are rotary."""
     kv_heads: Annotated[int, AtLeast(1)]
-    """Heads of keys and values, a divisor of heads; fewer are grouped-query attention.
-    """
+    """Heads of keys and values, a divisor of heads; fewer are grouped-query
+    attention."""
     feed_forward: Annotated[int, AtLeast(1)]
     """Width of the feed-forward layer."""
     vocabulary: Annotated[int, AtLeast(2)]
@@ -55,12 +54,10 @@ class ModelSettings:
     """Activation: ``swiglu`` has three matrices, ``gelu`` two."""
     positions: Literal["rotary", "learned"] = "rotary"
     """``learned`` ones are a table with one row per position of the longest context,
-    ``rotary`` ones have no parameters.
-    """
+    ``rotary`` ones have no parameters."""
     biases: bool = False
     """Whether every linear layer and every norm has a bias (GPT); without, a norm has a
-    scale alone (LLaMA).
-    """
+    scale alone (LLaMA)."""
     tied_embeddings: bool = False
     """Whether input and output share one table of embeddings."""
     rotary_base: Annotated[float, Positive()] = 10000.0
@@ -69,8 +66,7 @@ class ModelSettings:
     """What a norm adds to the variance before it divides."""
     max_positions: Annotated[int, AtLeast(0)] = 0
     """Rows of the table of learned positions in training: the tokens of the longest
-    sequence that the model can take. 0 where positions are rotary.
-    """
+    sequence that the model can take. 0 where positions are rotary."""
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:

@@ -24,8 +24,8 @@ Notable:
   the pipelines really use, all replicas: the rest of the cluster holds nothing for
   them. The first stage holds the embedding, the last one the head;
 * traffic of ZeRO-3 is that of a stage among its own devices, once a batch or for every
-  chunk, as the cost model says. Once a batch, its copies take memory all the while;
-* where a cluster says how many tokens a device holds, that many tokens of the whole
+  chunk, as the cost model sets. Once a batch, its copies take memory all the while;
+* where a cluster gives the tokens that a device holds, that many tokens of the whole
   model times the pipeline's devices are the capacity of every stage.
 """
 
@@ -68,7 +68,8 @@ class PipelineShape:
     """``stages`` of ``degree`` sequence-parallel ranks each, ``replicas`` of them.
 
     With ``tensor`` so many of a stage's ranks divide all states among them, and the
-    others that hold the same its optimizer's (ZeRO-1); None: as the cost model says.
+    others that hold the same its optimizer's (ZeRO-1); None: as the cost model divides
+    them.
     """
 
     stages: int
@@ -117,7 +118,7 @@ class PipelineCost:
       together, half in each.
     * ``layer_counts``: layers of each stage.
     * ``capacities``: bytes that each stage's ranks have for activations;
-      ``given_tokens``: what the cluster says of its devices, where they follow from it.
+      ``given_tokens``: the cluster's tokens per device, where they follow from it.
     * ``layer_bytes``: what a layer keeps of a token on all ranks of its stage,
       ``logits_bytes`` what the last stage keeps of it beyond its layers.
     * ``input_bytes``: the input of a layer, e D; ``key_value_bytes``: its keys and
@@ -193,7 +194,7 @@ class PipelineCost:
 
         InfiniPipe eq. 11, whose units fit once the stage's layers stand in it in place
         of the model's: a layer's all-to-all is done again too. Parameters are not
-        gathered again: backward has gathered them, and its own time says so.
+        gathered again: backward has gathered them, and its time includes that.
         """
         pass_ms = forward_ms - self.gather_ms
         return self.recompute_over_forward * pass_ms / max(self.layer_counts)
@@ -216,8 +217,8 @@ class PipelineCost:
     def tokens_per_device(self) -> int:
         """Most tokens of the whole model, none recomputed, that a rank can hold.
 
-        Of the stage that has most room for them, rounded up: what every stage holds is
-        said in bytes.
+        Of the stage that has most room for them, rounded up: ``capacities`` hold the
+        exact bytes.
         """
         stages = range(self.shape.stages)
         tokens = max(
@@ -266,9 +267,9 @@ def build_pipeline_cost(
 ) -> PipelineCost:
     """Coefficients for one shape of pipelines; ``cost`` where it is built already.
 
-    Nothing is recomputed in it, whatever the settings say of sequence-parallel groups.
-    SettingsError for a shape that the cluster, the heads or the layers do not allow,
-    and where a stage's states leave no memory for tokens.
+    It recomputes nothing, whatever ``checkpoint_layers`` of the settings. SettingsError
+    for a shape that the cluster, the heads or the layers do not allow, and where a
+    stage's states leave no memory for tokens.
     """
     if shape.stages > model.layers:
         raise SettingsError(
@@ -282,7 +283,7 @@ def build_pipeline_cost(
             f" {shape.all_devices} devices; allowed: at most {cluster.devices}",
         )
     if cost is None or settings.checkpoint_layers:
-        # A memory that the whole cluster would share says nothing about this shape.
+        # Memory that the whole cluster shares does not limit this shape.
         free = replace(cluster, tokens_per_device=cluster.tokens_per_device or 1)
         plain = replace(settings, checkpoint_layers=0)
         cost = build_cost_model(plain, free, model, max_length_tokens)
@@ -363,12 +364,12 @@ def _recompute_over_forward(settings: CostModelSettings) -> float:
 
 
 def _latency_ms(settings: CostModelSettings, cluster: ClusterSettings, degree: int) -> float:
-    """That of a layer's exchanges; what was measured takes the cluster's place."""
+    """Latency of a layer's exchanges: the measured one, else the cluster's."""
     return layer_latencies_ms(settings, cluster).get(degree, 0.0)
 
 
 def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
-    """What a rank sends for a chunk, by the chunk's tokens."""
+    """Time of sending a chunk to the next stage, by its tokens."""
     if cluster.point_to_point_gb_s is None:
         return PassTime(0.0, 0.0)
     bytes_per_ms = cluster.point_to_point_gb_s * 1e6

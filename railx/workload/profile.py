@@ -1,7 +1,7 @@
-"""Profiles of a decoder layer: what is measured, and what planners take from it.
+"""Profiles of a decoder layer: settings, the fit and its predictions.
 
-``training/profile.py`` measures; here stand its settings and the fit. A rank of a
-Ulysses group of degree d that computes s tokens after a context of C takes, per layer,
+``training/profile.py`` measures. A rank of a Ulysses group of degree d that computes s
+tokens after a context of C takes, per layer,
 
     time = (1/d) (a1 ((C + s)² - C²) + a2 s) + b1
 
@@ -10,9 +10,9 @@ backward pass have coefficients of their own; a recomputed layer's backward pass
 share of its forward pass more. Memory is per token of the rank: what a forward pass
 keeps, of all layers or of recomputed ones, and what a backward pass leaves of each
 token of the context (the gradients of its keys and values). A fifth of the points,
-drawn by a seed, has no part in the fit and says how far it is off. FlexSP says that its
-own cost model is off by less than 6 % (appendix C), InfiniPipe typically by less than
-5 % in time and memory; the fit holds both numbers beside ours.
+drawn by a seed, is held out of the fit and gives its error. FlexSP states an error of
+its own cost model of less than 6 % (appendix C), InfiniPipe typically by less than 5 %
+in time and memory; the fit records both numbers beside ours.
 
 Where processes can be had for it, the exchanges of a group are measured too, all-to-all
 of a layer forward and backward: time = latency + bytes / bandwidth for each degree. As
@@ -84,8 +84,7 @@ class ProfileSettings:
     """Where to measure; ``auto`` takes CUDA where it is there."""
     precision: Literal["float32", "float64", "bfloat16"]
     """Precision of activations, products and weights, as sharding gives them to a
-    layer.
-    """
+    layer."""
     attention: Literal["auto", "sdpa", "varlen", "blocks"]
     """Attention kernel; ``auto`` takes the fastest that can run."""
     compile: bool
@@ -98,13 +97,12 @@ class ProfileSettings:
     """Tokens of a slice, those of all ranks of its group together."""
     degrees: tuple[Annotated[int, AtLeast(1)], ...]
     """Degrees of sequence parallelism: a rank has its share of the tokens and of the
-    heads. What it would send is rearranged but not sent.
-    """
+    heads. What it would send is rearranged but not sent."""
     contexts: tuple[Annotated[int, AtLeast(0)], ...]
     """Earlier tokens of the same sequence, which a slice attends to."""
     checkpointing: tuple[bool, ...]
-    """Whether layers keep their input only and are computed again in the backward pass.
-    """
+    """Whether layers keep their input only and are computed again in the backward
+    pass."""
     warmups: Annotated[int, AtLeast(1)]
     """Passes of each point whose times are not kept."""
     repeats: Annotated[int, AtLeast(1)]
@@ -112,8 +110,7 @@ class ProfileSettings:
     exchange_degrees: tuple[Annotated[int, AtLeast(2), PowerOfTwo()], ...]
     """Degrees whose all-to-all is measured, by as many processes on this machine: gloo
     on CPU cores, NCCL with a GPU for each. Empty measures none, and planners take the
-    cluster's bandwidths.
-    """
+    cluster's bandwidths."""
     held_out_seed: Annotated[int, AtLeast(0)]
     """Seed that draws the fifth of the points that has no part in the fit."""
 
@@ -251,8 +248,7 @@ class ProfileFit:
     """The forward part of b1."""
     recompute_over_forward: Annotated[float, NonNegative()] | None
     """What a recomputed layer's backward pass takes more, over its forward pass; null
-    where no layer was recomputed.
-    """
+    where no layer was recomputed."""
     ends_linear_ms_per_token: Annotated[float, NonNegative()]
     """Time of embedding, head and loss per token."""
     ends_constant_ms: Annotated[float, NonNegative()]
@@ -269,17 +265,15 @@ class ProfileFit:
     """What embedding, head and loss keep for theirs."""
     context_bytes_per_token: Annotated[float, NonNegative()] | None
     """What a layer's backward pass leaves for each token of the context, that is the
-    gradients of its keys and values; null without a context.
-    """
+    gradients of its keys and values; null without a context."""
     all_to_all_gb_s: Mapping[str, Annotated[float, Positive()]]
     """Bandwidth of one rank in an all-to-all by degree, of those that were measured."""
     all_to_all_latency_ms: Mapping[str, Annotated[float, NonNegative()]]
     """Time of the exchanges of a layer whatever they move, by degree; planners leave it
-    out.
-    """
+    out."""
     held_out_all_to_all_error: Annotated[float, NonNegative()] | None
-    """Median error of the times of exchanges that had no part in the fit; null without.
-    """
+    """Median error of the times of exchanges that had no part in the fit; null
+    without."""
     points: Annotated[int, AtLeast(1)]
     """Points of layers that were measured without recomputation."""
     held_out: Annotated[int, AtLeast(1)]
@@ -298,8 +292,7 @@ class ProfileFit:
     """Most that FlexSP's cost model is off, as its paper says, to compare."""
     published_pipeline_error: Annotated[float, NonNegative()]
     """What InfiniPipe's cost model is typically off in time and memory, as its paper
-    says, to compare.
-    """
+    says, to compare."""
     held_out_memory_error: Annotated[float, NonNegative()]
     """Median error of what a forward pass keeps, of those without context."""
     held_out_checkpoint_memory_error: Annotated[float, NonNegative()] | None
@@ -359,12 +352,12 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         for degree in sorted({row["degree"] for row in rows if row["part"] == "all_to_all"})
     }
     exchanged = {degree: measured for degree, measured in exchanges.items() if measured is not None}
-    said = layer[0]
+    first_row = layer[0]
     return ProfileFit(
-        model=said["model"],
-        device=said["device"],
-        dtype=said["dtype"],
-        torch=said["torch"],
+        model=first_row["model"],
+        device=first_row["device"],
+        dtype=first_row["dtype"],
+        torch=first_row["torch"],
         quadratic_ms_per_token2=float(times[0]),
         linear_ms_per_token=float(times[1]),
         constant_ms=float(times[2]),
@@ -396,7 +389,7 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         published_pipeline_error=PUBLISHED_PIPELINE_ERROR,
         held_out_memory_error=_error(_memory_terms(unused) @ stored, _column(unused, "kept_bytes")),
         held_out_checkpoint_memory_error=again.get("kept_error"),
-        fidelity=said["fidelity"],
+        fidelity=first_row["fidelity"],
     )
 
 

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.errors import UserError
+
 if TYPE_CHECKING:
     import tokenizers
 
@@ -33,7 +35,7 @@ TokenizerName = Literal["bytes", "byte_pair"]
 # Each byte is the character of the same number (Latin-1), so that a package for text
 # takes any document.
 _ENCODING = "latin-1"
-# Words with the space before them, numbers, other signs and white space: ASCII is said
+# Words with the space before them, numbers, other signs and white space: ASCII is meant
 # letter by letter, because the characters above it are bytes.
 _SPACE, _LETTERS, _DIGITS = r" \t\n\r\f\v", "A-Za-z_\u0080-\u00ff", "0-9"
 _WORDS = f" ?[{_LETTERS}]+| ?[{_DIGITS}]{{1,3}}| ?[^{_SPACE}{_LETTERS}{_DIGITS}]+|[{_SPACE}]+"
@@ -145,7 +147,7 @@ def train_tokenizer(documents: Sequence[bytes], vocabulary: int) -> Tokenizer:
     if {piece.decode(_ENCODING): number for number, piece in enumerate(trained.pieces)} != ids:
         raise ValueError("the package tokenizers numbers its tokens in another way than expected")
     if trained.vocabulary != vocabulary:
-        raise ValueError(
+        raise UserError(
             f"vocabulary: got {vocabulary}; allowed: at most {trained.vocabulary}, the ids that"
             " the pairs of this text give"
         )
@@ -157,7 +159,7 @@ def token_type(largest: int) -> np.dtype[Any]:
     for width in (1, 2, 4):
         if largest < 256**width:
             return np.dtype(f"<u{width}")
-    raise ValueError(f"token id {largest}; allowed: below {256**4}")
+    raise UserError(f"token id {largest}; allowed: below {256**4}")
 
 
 def _words() -> Any:

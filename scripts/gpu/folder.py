@@ -18,7 +18,7 @@ from .work import CODE, STAND_INS
 __all__ = ["prepare", "write_folder"]
 
 #: The code that travels, and of the tests what two steps run.
-_CODE = ("railx", "training")
+_CODE = ("railx", "railx_torch", "training")
 _TESTS = (
     "commands.py",
     "training/coverage.py",

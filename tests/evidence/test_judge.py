@@ -16,12 +16,12 @@ from railx.evidence import (
     VERDICTS,
     Claim,
     ClaimError,
+    PublishedNumbers,
     claims_table,
     count_verdicts,
     judge,
     load_claims,
     read_papers,
-    read_published,
 )
 from railx.io import write_table
 
@@ -286,7 +286,7 @@ def test_an_unknown_row_is_answered_with_the_first_eight(tmp_path: Path) -> None
     names = [f"row_{number}" for number in range(9)]
     (tmp_path / "many.csv").write_text("id,value\n" + "".join(f"{name},1\n" for name in names))
     with pytest.raises(ValueError, match=re.escape(", ".join(names[:8]) + ", ...)")):
-        read_published(tmp_path, "many.csv", "none")
+        PublishedNumbers(tmp_path).row("many.csv", "none")
 
 
 def test_a_trend_of_one_point_is_not_attempted(desk: Desk) -> None:
@@ -666,13 +666,13 @@ def test_broken_files_are_named(desk: Desk) -> None:
     (desk.claims / "paper.yaml").write_text("claims: [", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml, line 1: not valid YAML"):
         desk.load()
-    (desk.claims / "paper.yaml").write_text("claims: [3]\npaper: x", encoding="utf-8")
+    (desk.claims / "paper.yaml").write_text("claims: [3]\npaper: paper", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1"):
         desk.load()
-    (desk.claims / "paper.yaml").write_text("claims: [{kind: check}]\npaper: x", encoding="utf-8")
+    (desk.claims / "paper.yaml").write_text("claims: [{kind: check}]\npaper: paper")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1: "):
         desk.load()
-    (desk.claims / "paper.yaml").write_text("claims: []\npaper: x", encoding="utf-8")
+    (desk.claims / "paper.yaml").write_text("claims: []\npaper: paper", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claims: got \(\); allowed: not empty"):
         desk.load()
 

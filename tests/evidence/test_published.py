@@ -11,11 +11,12 @@ import pytest
 from railx.evidence import (
     Claim,
     ClaimError,
+    PublishedNumbers,
+    check_rows_judged,
     judge,
     load_claims,
     published_tables,
     read_papers,
-    read_published,
 )
 from railx.io import write_json, write_table
 from tests.builders import PUBLISHED, ROOT, published, write_result
@@ -23,11 +24,12 @@ from tests.builders import PUBLISHED, ROOT, published, write_result
 RESOURCES = ROOT / "resources"
 CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED, RESOURCES / "papers.yaml")
 PAPERS = read_papers(RESOURCES / "papers.yaml")
+NUMBERS = PublishedNumbers(PUBLISHED)
 TABLES = {table.file: table for table in published_tables(PUBLISHED, PAPERS)}
 
 
 def value(file: str, row_id: str) -> float:
-    return read_published(PUBLISHED, file, row_id).value
+    return NUMBERS.number(file, NUMBERS.row(file, row_id), "value").value
 
 
 def verdicts(results: Path, wanted: str = "") -> dict[str, dict[str, Any]]:
@@ -107,8 +109,20 @@ def test_every_published_row_is_judged_or_its_table_says_what_it_is_for() -> Non
     for table in TABLES.values():
         assert table.columns[0] == "id", table.file
         without = {row["id"] for row in table.rows} - rows_with_a_claim(table.file)
-        says_all = table.why.startswith("Every row has a claim")
-        assert says_all == (not without), (table.file, sorted(without))
+        assert table.every_row_judged == (not without), (table.file, sorted(without))
+        assert table.why.startswith("Every row has a claim") == (not without), table.file
+
+
+def test_a_row_that_no_claim_judges_is_named() -> None:
+    check_rows_judged(CLAIMS, list(TABLES.values()))
+    rest = [
+        claim for claim in CLAIMS if claim.published.id != "13b_384k_github_flexsp_over_megatron"
+    ]
+    with pytest.raises(ClaimError) as error:
+        check_rows_judged(rest, list(TABLES.values()))
+    assert str(error.value).startswith(
+        "flexsp_speedups.csv: 13b_384k_github_flexsp_over_megatron: no claim judges this row;"
+    )
 
 
 def test_units_of_settings_and_results_are_said_once() -> None:
@@ -185,10 +199,12 @@ def test_tables_without_description_or_source_are_named(tmp_path: Path) -> None:
 
 def test_an_unknown_number_is_allowed_where_nothing_is_compared_with_it(tmp_path: Path) -> None:
     describe(tmp_path, "a,1,paper,high\nb,,paper,low")
-    assert read_published(tmp_path, "t.csv", "a").known
-    assert not read_published(tmp_path, "t.csv", "b", may_be_unknown=True).known
+    numbers = PublishedNumbers(tmp_path)
+    known, unknown = numbers.rows("t.csv")
+    assert numbers.number("t.csv", known, "value").available
+    assert not numbers.number("t.csv", unknown, "value", may_be_unknown=True).available
     with pytest.raises(ValueError, match=r"value of b in t\.csv is ''; allowed: a number"):
-        read_published(tmp_path, "t.csv", "b")
+        numbers.number("t.csv", unknown, "value")
 
 
 def test_derived_numbers_of_opus_follow_from_its_tables() -> None:
@@ -319,8 +335,8 @@ def write_groups(results: Path, plan: str, groups: Groups, exchanged: float = 0.
 
 
 def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
-    write_groups(tmp_path, "static_wikipedia", SLOW)
-    write_groups(tmp_path, "flexsp_wikipedia", FAST)
+    write_groups(tmp_path, "static_7b_192k_wikipedia", SLOW)
+    write_groups(tmp_path, "flexsp_7b_192k_wikipedia", FAST)
     found = verdicts(tmp_path, "flexsp_")
     speedup = found["flexsp_speedup_wikipedia"]
     assert speedup["ours"] == pytest.approx(1.72)
@@ -402,9 +418,15 @@ def test_speed_ups_over_batch_ada_follow_from_the_printed_ones() -> None:
 
 
 def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
-    for plan in ("static_7b_384k_commoncrawl", "flexsp_7b_384k_commoncrawl", "static_wikipedia"):
+    for plan in (
+        "static_7b_384k_commoncrawl",
+        "flexsp_7b_384k_commoncrawl",
+        "static_7b_192k_wikipedia",
+    ):
         write_groups(tmp_path, plan, [(0, 8, 10.0), (0, 64, 4.0)], 0.5)
-    write_groups(tmp_path, "flexsp_wikipedia", [(0, 8, 10.0), (0, 8, 30.0), (0, 16, 4.0)], 0.06)
+    write_groups(
+        tmp_path, "flexsp_7b_192k_wikipedia", [(0, 8, 10.0), (0, 8, 30.0), (0, 16, 4.0)], 0.06
+    )
     found = verdicts(tmp_path, "flexsp_all")
     assert found["flexsp_all_to_all_share_in_a_node_least"]["ours"] == pytest.approx(0.06)
     for name in ("across_nodes_most", "of_plan", "of_static"):
@@ -430,7 +452,7 @@ def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
 def test_groups_of_a_device_are_counted_once(tmp_path: Path) -> None:
     # Device 0 is in groups of 2, 4 and 8, twice in that of 4, and alone once.
     groups = [(0, 2, 1.0), (0, 2, 1.0), (1, 4, 1.0), (2, 8, 1.0), (3, 4, 1.0), (4, 1, 1.0)]
-    write_groups(tmp_path, "flexsp_wikipedia", groups)
+    write_groups(tmp_path, "flexsp_7b_192k_wikipedia", groups)
     found = verdicts(tmp_path, "flexsp_groups_of_a_device")["flexsp_groups_of_a_device"]
     assert (found["ours"], found["verdict"]) == (3.0, "reproduced")
 
@@ -590,7 +612,7 @@ def test_bucketing_errors_are_the_worst_batch_of_each_method(tmp_path: Path) -> 
         )
         for iteration, rounded in parts
     ]
-    write_result(tmp_path, "buckets.errors", rows, "flexsp_wikipedia", fidelity="analytic")
+    write_result(tmp_path, "buckets.errors", rows, "flexsp_7b_192k_wikipedia", fidelity="analytic")
     found = verdicts(tmp_path)
     least, naive = (found[f"flexsp_{name}bucketing_error_wikipedia"] for name in ("", "naive_"))
     assert least["ours"] == pytest.approx(0.04)

@@ -103,6 +103,7 @@ def test_the_order_of_repeats_changes_nothing(values: list[float], chance: Any) 
 @settings(deadline=None, max_examples=25)
 @given(VALUES)
 @example([9.0, 9.0, 8.812])
+@example([35.0, 34.377, 34.377])
 def test_the_interval_holds_the_median_and_stays_among_the_repeats(values: list[float]) -> None:
     found = estimate(values)
     assert found.value == np.median(values)

@@ -158,7 +158,7 @@ def test_blocks_are_what_was_replayed(
     issues = columns["rank"][columns["does"] == DOES.index("issue")]
     assert sum(operations.values()) == len(issues)
     whole = {
-        (span.rank, span.said["iteration"]): (span.start_ns, span.end_ns)
+        (span.rank, span.details["iteration"]): (span.start_ns, span.end_ns)
         for span in process.spans
         if span.name.startswith("iteration")
     }

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from railx.exchange.anynet import anynet
 from railx.exchange.astra_network import analytical, dimensions, ns3
+from railx.exchange.formats import anynet
 from railx.exchange.goal import write_goal
 from railx.fabric.circuits import Configuration
 from railx.replay.engine import ReplayedOperation, Step

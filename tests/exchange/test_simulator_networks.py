@@ -16,9 +16,8 @@ import pytest
 from infragraph import Infrastructure
 from infragraph.infragraph_service import InfraGraphService
 
-from railx.exchange.anynet import anynet
 from railx.exchange.astra_network import Dimension, analytical, dimensions, ns3
-from railx.exchange.formats import NETWORK_FORMATS
+from railx.exchange.formats import NETWORK_FORMATS, anynet
 from railx.exchange.infragraph import infragraph
 from railx.exchange.wires import join
 from railx.vocabulary.topology import Topology

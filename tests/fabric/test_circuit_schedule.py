@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from railx.fabric.circuit_schedule import CircuitSchedule
 from railx.fabric.circuits import Configuration
+from railx.fabric.cycle import CircuitSchedule
 
 PIPELINE = Configuration("pair", (0, 1))
 DATA = Configuration("ring", (0, 2))

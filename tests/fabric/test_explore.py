@@ -15,9 +15,8 @@ from railx.fabric.actions import Action
 from railx.fabric.circuits import Circuit, Configuration
 from railx.fabric.core import ControllerCore
 from railx.fabric.decisions import handed_back
-from railx.fabric.decisions.granting import Granting
-from railx.fabric.decisions.listeners import Listeners
-from railx.fabric.decisions.switching import Switching
+from railx.fabric.decisions.granting import Granting, Switching
+from railx.fabric.decisions.leases import Listeners
 from tests.fabric import explore as exploration
 from tests.fabric.copies import SHARED
 from tests.fabric.explore import SCENARIOS, explore, random_scenario

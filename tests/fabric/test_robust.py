@@ -21,13 +21,13 @@ from railx.fabric import (
     FabricClient,
     FabricError,
     FabricSettings,
-    connections,
     launch_controller,
 )
 from railx.fabric.circuits import Port
 from railx.fabric.controller import serve
 from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN, MessageDecoder, encode
+from railx.fabric.serving import connections
 from railx.fabric.serving.base import OBSERVERS
 from railx.fabric.switches import EmulatedSwitchSettings
 from railx.settings import SettingsError, to_dict

@@ -42,9 +42,8 @@ from railx.network.settings import (
 from railx.network.static_loads import static_routings, uniform_lane_loads
 from railx.network.throughput import simulate_static
 from railx.settings import AtLeast, Positive, SettingsError, load
-from railx.vocabulary.chip_rings import torus_rings
 from railx.vocabulary.counts import Bill, Ports
-from railx.vocabulary.line_rings import LineRings
+from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.analysis import check_deadlock_free, check_delivery, path_lengths
 from railx.vocabulary.routing.rings import route_rings

@@ -162,7 +162,7 @@ def test_cubes_form_a_torus(side: int, shape: tuple[int, int, int]) -> None:
     check_optical_circuits(topology)
     metrics = check_cut(topology)
     plain = build_topology(
-        Torus3DSettings("torus_3d", 2, side * x, side * y, side * z, 400.0, 10.0)
+        Torus3DSettings("torus_3d", n=2, x_scale=side * x, y_scale=side * y, z_scale=side * z)
     )
     assert (topology.chips, topology.nodes) == (plain.chips, x * y * z)
     cube, local = np.divmod(np.arange(topology.chips), side**3)

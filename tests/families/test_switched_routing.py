@@ -236,7 +236,8 @@ def test_cube_loads_are_those_of_a_plain_torus(side: int, shape: tuple[int, int,
     x, y, z = shape
     topology = build("tpu_v4", cube_side=side, x_cubes=x, y_cubes=y, z_cubes=z)
     lengths = (side * x, side * y, side * z)
-    plain = build_topology(Torus3DSettings("torus_3d", 1, *lengths, 400.0, 10.0))
+    x, y, z = lengths
+    plain = build_topology(Torus3DSettings("torus_3d", x_scale=x, y_scale=y, z_scale=z))
     for routing in ("min", "balanced"):
         table = routed(topology, routing)
         loads = table_lane_loads(topology, table)

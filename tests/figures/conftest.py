@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from railx.economics import EconomicsSettings, rail_economics, rail_map
-from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, theme
+from railx.figures import FIGURES, CanvasSettings, FigureSettings, canvas, draw_figure, figure_of
+from railx.io import read_json, write_json
 from railx.settings import load
 from railx.workload.profile import compared, fit_profile
 from tests.builders import PUBLISHED, choice, profile_rows, write_result
@@ -24,7 +27,6 @@ from tests.figures.papers import (
 )
 from tests.figures.step_tables import write_generated
 from tests.figures.training_tables import write_live, write_passes, write_planned
-from workflow.config import choices
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -829,8 +831,8 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
 
 def published_inputs(name: str) -> dict[str, list[Path]]:
     """The published tables of a figure."""
-    wanted = figure_of(name).inputs
-    return {one.key: [PUBLISHED / one.published] for one in wanted if one.published}
+    tables = figure_of(name).inputs
+    return {table.key: [PUBLISHED / table.published] for table in tables if table.published}
 
 
 def load_settings(name: str, **changes: Any) -> CanvasSettings:
@@ -845,30 +847,55 @@ def load_settings(name: str, **changes: Any) -> CanvasSettings:
 
 
 @pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Path]]]:
-    made = write_all(tmp_path_factory.mktemp("tables"))
-    assert set(made) == set(FIGURES)
-    return {name: published_inputs(name) | own for name, own in made.items()}
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run, the same for all its worker processes."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "figures"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def gallery(
-    inputs: dict[str, dict[str, list[Path]]], tmp_path_factory: pytest.TempPathFactory
-) -> Gallery:
-    folder = tmp_path_factory.mktemp("figures")
-    shown = Gallery({name: folder / name for name in choices("figure")}, {})
-    write = theme.save
+def inputs(shared: Path) -> dict[str, dict[str, list[Path]]]:
+    """Tables for every figure, made by the first worker that needs them."""
+    names = shared / "tables.json"
+    with FileLock(shared / "tables.lock"):
+        if not names.exists():
+            tables = write_all(shared / "tables")
+            assert set(tables) == set(FIGURES)
+            write_json(
+                names,
+                {
+                    name: {key: [str(path) for path in paths] for key, paths in files.items()}
+                    for name, files in tables.items()
+                },
+            )
+    made = {
+        name: {key: [Path(path) for path in paths] for key, paths in tables.items()}
+        for name, tables in read_json(names).items()
+    }
+    return {name: published_inputs(name) | tables for name, tables in made.items()}
 
-    def watched(figure: Any, output: Path, dpi: int) -> None:
-        shown.clashes[output.stem] = clashes(figure)
-        write(figure, output, dpi)
 
+@pytest.fixture(scope="session")
+def gallery(inputs: dict[str, dict[str, list[Path]]], shared: Path) -> Gallery:
+    return Gallery(shared, lambda name, output: _draw(name, inputs, output))
+
+
+def _draw(name: str, inputs: dict[str, dict[str, list[Path]]], output: Path) -> list[str]:
+    """Draw a shipped figure; the texts that lie on one another are returned."""
+    overlaps: list[str] = []
+    write = canvas.save
+
+    def watched(figure: Any, path: Path, dpi: int) -> None:
+        overlaps.extend(clashes(figure))
+        write(figure, path, dpi)
+
+    settings = load_settings(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(theme, "save", watched)
-        for name, path in shown.paths.items():
-            settings = load_settings(name)
-            draw_figure(settings, inputs[settings.figure], path)
-    return shown
+        patch.setattr(canvas, "save", watched)
+        draw_figure(settings, inputs[settings.figure], output)
+    return overlaps
 
 
 @pytest.fixture(scope="session")

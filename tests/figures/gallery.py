@@ -1,21 +1,41 @@
-"""Figures drawn once for many tests, and what is looked for before they are saved."""
+"""Figures drawn once for all tests of a run, and the texts in them that overlap."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
+from railx.io import read_json, write_json
+
 
 @dataclass(frozen=True)
 class Gallery:
-    """Every shipped figure, drawn once: its path without ending, and the texts that lie
-    on one another.
+    """The shipped figures, each drawn once in a run of the tests, when it is looked at.
+
+    ``folder`` belongs to all workers of the run. ``draw`` draws a figure by name as a
+    path without ending and returns the texts that lie on one another.
     """
 
-    paths: dict[str, Path]
-    clashes: dict[str, list[str]]
+    folder: Path
+    draw: Callable[[str, Path], list[str]]
+
+    def path(self, name: str) -> Path:
+        """The files of a figure without their ending."""
+        output, overlaps = self.folder / name, self.folder / f"{name}.overlaps.json"
+        with FileLock(self.folder / f"{name}.lock"):
+            if not overlaps.exists():
+                write_json(overlaps, {"overlaps": self.draw(name, output)})
+        return output
+
+    def overlaps(self, name: str) -> list[str]:
+        """The texts of a figure that lie on one another."""
+        texts: list[str] = read_json(self.path(name).with_suffix(".overlaps.json"))["overlaps"]
+        return texts
 
 
 def clashes(figure: Any) -> list[str]:

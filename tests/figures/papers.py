@@ -74,8 +74,8 @@ def write_plans(results: Path) -> list[Path]:
     return [
         write_result(results, "plan.groups", rows, str(rows[0]["plan"]), fidelity="analytic")
         for rows in (
-            plan_rows("static_wikipedia", "static", 8.0, 64, 4.87),
-            plan_rows("flexsp_wikipedia", "flexsp", 5.0, 8, 96.5),
+            plan_rows("static_7b_192k_wikipedia", "static", 8.0, 64, 4.87),
+            plan_rows("flexsp_7b_192k_wikipedia", "flexsp", 5.0, 8, 96.5),
         )
     ]
 
@@ -93,7 +93,7 @@ def write_baselines(results: Path) -> list[Path]:
         )
         for corpus in ("wikipedia", "github_like")
         for planner, each in (seconds | {"flexsp": 4.0}).items()
-        for plan in [f"{planner}_{corpus}"]
+        for plan in [f"{planner}_7b_192k_{corpus.removesuffix('_like')}"]
     ]
 
 
@@ -143,8 +143,8 @@ def write_pipelines(results: Path) -> dict[str, list[Path]]:
         results / "with_pipeline",
         "plan.groups",
         chunks,
-        "pipeline_wikipedia",
-        plan="pipeline_wikipedia",
+        "pipeline_7b_192k_wikipedia",
+        plan="pipeline_7b_192k_wikipedia",
         planner="pipeline",
         corpus="wikipedia",
         devices=8,
@@ -163,8 +163,8 @@ def write_pipelines(results: Path) -> dict[str, list[Path]]:
         results / "with_pipeline",
         "plan.schedule",
         schedule,
-        "pipeline_wikipedia",
-        plan="pipeline_wikipedia",
+        "pipeline_7b_192k_wikipedia",
+        plan="pipeline_7b_192k_wikipedia",
         pipeline=0,
         replica=0,
         chunk=0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.figures.fidelity import fidelity_line, ordered
+from railx.figures.words import fidelity_line, ordered
 from railx.io import FIDELITIES
 
 

@@ -7,35 +7,32 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from matplotlib.figure import Figure
 
 from railx.figures import CanvasSettings, all_claims, draw_figure, switching_windows
-from railx.figures.published import milliseconds, published_frame
+from railx.figures.tables import milliseconds, published_frame
 from railx.io import read_json
 from railx.settings import SettingsError
-from tests.builders import PUBLISHED, choice, write_result
+from tests.builders import CONF, PUBLISHED, choice, write_result
+from tests.figures.gallery import Gallery
 from tests.figures.papers import claim
+from workflow.config import compose_experiment
+from workflow.plan_names import PlanNames
 
 FigureFiles = dict[str, dict[str, list[Path]]]
 SettingsOf = Callable[..., CanvasSettings]
 
 
-@pytest.fixture(scope="module")
-def data_of(
-    inputs: FigureFiles, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[pd.DataFrame, str]]:
-    """The data behind a figure and its caption; each is drawn once."""
-    folder = tmp_path_factory.mktemp("papers")
+@pytest.fixture(scope="session")
+def data_of(gallery: Gallery) -> Callable[[str], tuple[pd.DataFrame, str]]:
+    """The data behind a shipped figure, and its caption."""
 
-    def draw(name: str) -> tuple[pd.DataFrame, str]:
-        path = folder / name
-        if not path.with_suffix(".csv").exists():
-            draw_figure(settings_of(name), inputs[name], path)
+    def read(name: str) -> tuple[pd.DataFrame, str]:
+        path = gallery.path(name)
         words = read_json(path.with_suffix(".json"))
         return pd.read_csv(path.with_suffix(".csv")), str(words["caption"])
 
-    return draw
+    return read
 
 
 DataOf = Callable[[str], tuple[pd.DataFrame, str]]
@@ -176,11 +173,13 @@ def test_pipelines_are_held_against_the_plans_that_are_named(
     inputs: FigureFiles, settings_of: SettingsOf, tmp_path: Path
 ) -> None:
     given = inputs["pipeline_speedups"]
-    none = write_result(tmp_path, "plan.schedule", [], "flexsp_wikipedia")
+    none = write_result(tmp_path, "plan.schedule", [], "flexsp_7b_192k_wikipedia")
     other = {"plan": "pipeline_other", "iteration": 0, "pipeline": 0, "replica": 0, "stage": 0}
     times = {"start_ms": 0.0, "end_ms": 1.0, "fidelity": "analytic"}
     more = write_result(tmp_path, "plan.schedule", [other | times], "pipeline_other")
-    settings = settings_of("pipeline_speedups", only=["pipeline_wikipedia", "flexsp_wikipedia"])
+    settings = settings_of(
+        "pipeline_speedups", only=["pipeline_7b_192k_wikipedia", "flexsp_7b_192k_wikipedia"]
+    )
     draw_figure(
         settings, given | {"schedule": [*given["schedule"], none, more]}, tmp_path / "drawn"
     )
@@ -280,7 +279,8 @@ def test_a_published_table_keeps_words_and_numbers(tmp_path: Path) -> None:
 def test_experiments_draw_only_plans_that_they_have() -> None:
     """A case of the settings that no plan stands for is passed over, not misspelt."""
     plans = set(choice("figure", "adaptive_speedups")["plans"])
-    assert plans <= {path.stem for path in Path("conf/plan").glob("*.yaml")}
+    names = PlanNames(CONF)
+    assert [plan for plan in plans if names.parts(plan) is None] == []
 
 
 def test_bars_of_planners_are_compared_with_the_reference(data_of: DataOf) -> None:
@@ -331,8 +331,8 @@ def test_iterations_of_plans_that_an_experiment_lacks_are_named(
 
 
 def test_every_plan_of_a_figure_of_iteration_parts_is_one_of_its_experiment() -> None:
-    experiment = yaml.safe_load(Path("conf/experiment/pipelines.yaml").read_text())
-    panels = [choice("figure", name).get("panels", {}) for name in experiment["figures"]]
+    experiment = compose_experiment(["experiment=pipelines"])
+    panels = [choice("figure", name).get("panels", {}) for name in experiment.figures]
     shown = {plan for one in panels for plans in one.values() for plan in plans}
     assert shown
-    assert shown <= set(experiment["plans"])
+    assert shown <= set(experiment.plans)

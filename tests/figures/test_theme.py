@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import is_color_like, to_rgb
 
+from railx.figures.canvas import canvas
 from railx.figures.contrast import DARK_BACKGROUND, contrast, dark_colour, readable
+from railx.figures.figure import CanvasSettings
 from railx.figures.honest import cut_bars
-from railx.figures.settings import CanvasSettings
 from railx.figures.theme import (
     FAINT,
     GREY,
     INK,
     PALETTE,
-    canvas,
     colours,
     degree_colours,
     label,
     lighter,
-    quantity,
     text_colour,
 )
+from railx.figures.words import quantity
 
 
 @given(
@@ -100,7 +100,7 @@ def test_contrast_is_that_of_black_on_white() -> None:
 def _drawn(draw: Callable[[Any], None], tmp_path: Path) -> str:
     """The SVG of one panel."""
     settings = CanvasSettings("any", 6, 4, 50, 9)
-    with canvas(settings, tmp_path / "any", "Any", "One panel", "") as figure:
+    with canvas(settings, tmp_path / "any", "One panel", "", "Any") as figure:
         axes = figure.subplots()
         axes.set(title="Panel", xlabel="Across", ylabel="Up")
         draw(axes)

@@ -5,11 +5,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from railx.errors import UserError
 from railx.io import (
     atomic_path,
     read_json,
     read_metadata,
     read_rows,
+    read_table,
     write_json,
     write_table,
     write_text,
@@ -71,3 +73,13 @@ def test_json_refuses_not_a_number_and_names_a_broken_file(tmp_path: Path) -> No
     (tmp_path / "d.json").write_text("9" * 5_000)
     with pytest.raises(ValueError, match=r"d\.json: not valid JSON"):
         read_json(tmp_path / "d.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"PAR1" + b"\xff" * 40 + b"PAR1"])
+def test_a_damaged_table_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "table.parquet"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{path}: not a Parquet table"):
+        read_table(path)
+    with pytest.raises(FileNotFoundError):
+        read_table(tmp_path / "none.parquet")

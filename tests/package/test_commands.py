@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert left.value.code == 0
     assert capsys.readouterr().out == f"railx-lab {__version__}\n"
+
+
+def test_the_lock_pins_one_version_of_a_package() -> None:
+    """Forks by Python's version would give mypy other stubs on another Python."""
+    pins = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert len(pins) > 200
+    assert len(pins) == len(set(pins))
 
 
 def test_init_writes_every_choice_and_a_second_time_nothing(

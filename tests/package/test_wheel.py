@@ -22,7 +22,7 @@ from workflow.schemas import generated_files
 
 pytestmark = pytest.mark.slow
 
-_NEEDED = ("railx", "training", "workflow", "conf", "resources", "scripts")
+_NEEDED = ("railx", "railx_torch", "training", "workflow", "conf", "resources", "scripts")
 _FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "Snakefile")
 #: As little as an experiment can have.
 _SMALL = """\
@@ -41,6 +41,19 @@ runs: []
 figures: [topology_metrics]
 tracking: "off"
 """
+#: A torch program that uses the backend.
+_GROUP = """\
+import os
+import torch.distributed as dist
+
+store = "file://" + os.path.abspath("store")
+dist.init_process_group("railx", init_method=store, rank=0, world_size=1)
+dist.barrier()
+dist.destroy_process_group()
+import training
+
+print(training.__file__)
+"""
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -52,8 +65,9 @@ def _own(**changes: str) -> dict[str, str]:
 
 
 def _ended(command: list[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
+    options.setdefault("env", _own())
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        command, capture_output=True, text=True, check=False, env=_own(), **options
+        command, capture_output=True, text=True, check=False, **options
     )
 
 
@@ -78,8 +92,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def railx(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The command of the installed wheel, started in a folder."""
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the commands of an environment with the wheel."""
     folder = tmp_path_factory.mktemp("environment")
     assert _ended([sys.executable, "-m", "venv", "--without-pip", folder]).returncode == 0
     (site,) = (folder / "lib").glob("python*/site-packages")
@@ -89,9 +103,15 @@ def railx(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install"]
     done = _ended([*pip, "--quiet", "--no-deps", "--no-index", "--ignore-installed", wheel])
     assert done.returncode == 0, done.stderr
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def railx(installed: Path) -> Run:
+    """The command of the installed wheel, started in a folder."""
 
     def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        return _ended([folder / "bin" / "railx", *arguments], cwd=cwd)
+        return _ended([installed / "railx", *arguments], cwd=cwd)
 
     return run
 
@@ -115,6 +135,26 @@ def test_the_wheel_holds_what_the_code_reads(wheel: Path) -> None:
     generated = {(SHARE / name).as_posix() for name in generated_files()}
     assert generated <= held
     assert not [name for name in held if name.startswith(("tests/", "scripts/", "benchmarks/"))]
+
+
+def test_torch_is_imported_beside_modules_called_as_ours(installed: Path, tmp_path: Path) -> None:
+    """Every torch program of the environment loads our entry point, whatever it is."""
+    names = ("training", "workflow", "railx", "conf", "tests")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("MINE = True\n")
+    imports = "".join(f"import {name}; assert {name}.MINE\n" for name in names)
+    (tmp_path / "program.py").write_text(f"import torch\n{imports}")
+    done = _ended([installed / "python", "program.py"], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_torch_program_creates_a_group_of_the_backend(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(_GROUP)
+    variables = _own(RAILX_FABRIC="electrical", RAILX_GPUS_PER_SERVER="1")
+    done = _ended([installed / "python", "program.py"], cwd=tmp_path, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert "site-packages" in done.stdout
 
 
 def test_the_command_says_its_version_and_what_there_is(railx: Run, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from railx.workload import CostModel, build_cost_model
+from railx.workload.cost import CostModel, build_cost_model
 from tests.builders import checked
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 
 __all__ = ["check_batch", "planned_of", "task_of"]

@@ -26,7 +26,7 @@ from railx.planning.rivals.dynamic_cp import DynamicCPSettings, plan_dynamic_cp_
 from railx.planning.rivals.wlb import plan_wlb_batch
 from railx.planning.sequence.static import plan_static_batch
 from railx.settings import SettingsError
-from railx.workload import CostModel
+from railx.workload.cost import CostModel
 from tests.planning.optima import costs, optimum_ms
 from tests.planning.rules import check_batch, planned_of
 

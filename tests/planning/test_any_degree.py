@@ -17,7 +17,8 @@ from railx.planning.rivals.any_degree import (
     plan_any_degree_batch,
     with_every_degree,
 )
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

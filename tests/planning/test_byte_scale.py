@@ -14,7 +14,8 @@ from railx.planning.rivals.byte_scale import (
     rounds,
     units,
 )
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

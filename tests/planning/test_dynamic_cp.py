@@ -18,7 +18,8 @@ from railx.planning.rivals.dynamic_cp import (
     plan_dynamic_cp_batch,
 )
 from railx.settings import SettingsError
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of
 

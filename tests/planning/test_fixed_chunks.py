@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.pipeline.chunk_rules import sizes_of
-from railx.planning.pipeline.fixed_chunks import fixed_chunks
+from railx.planning.pipeline.chunk_rules import fixed_chunks, sizes_of
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings, _static
 from railx.planning.pipeline.kernels import makespan_1f1b_ms
 from railx.planning.planner import PlanningTask

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
+from railx.planning.groups import Assignment, micro_batch_ms
 from railx.planning.sequence.bound import batch_lower_bound_ms
 from railx.planning.sequence.flexsp import (
     _ladders,
@@ -20,10 +21,10 @@ from railx.planning.sequence.flexsp import (
     plan_flexsp_batch,
     simple_bound_ms,
 )
-from railx.planning.sequence.groups import Assignment, micro_batch_ms
 from railx.planning.sequence.search import Problem, first_limits, search
 from railx.planning.sequence.static import best_static, plan_static_batch, total_ms
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.optima import equals_ms
 from tests.planning.rules import check_batch

@@ -19,8 +19,8 @@ from railx.planning.sequence.blaster import cut_batch, fewest_micro_batches
 from railx.planning.sequence.flexsp_milp import bucketed, plan_milp_batch
 from railx.planning.sequence.programme import build_programme
 from railx.planning.sequence.solver import SolverLimits, SolverPool, solve
-from railx.workload import CostModel, SampledBatch
-from railx.workload.batches import BatchSettings
+from railx.workload.batches import BatchSettings, SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked, drawn_batch
 
 VARIANTS = ("", "_unsorted", "_equal_width", "_unbucketed", "_code")

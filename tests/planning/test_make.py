@@ -18,14 +18,11 @@ from railx.planning.format.tables import plan_rows, plan_summary, schedule_rows
 from railx.planning.make import make_plan
 from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load, to_dict
-from railx.workload import (
-    ClusterSettings,
-    CorpusSettings,
-    CostModelSettings,
-    ModelSettings,
-    build_corpus,
-)
 from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
+from railx.workload.cluster import ClusterSettings
+from railx.workload.corpus import CorpusSettings, build_corpus
+from railx.workload.cost import CostModelSettings
+from railx.workload.model import ModelSettings
 from tests.builders import CONF, checked, write_stage_table
 from workflow.choices import about
 from workflow.config import choices, read_choice

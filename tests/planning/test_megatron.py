@@ -18,7 +18,8 @@ from railx.planning.rivals.megatron import (
     plan_megatron_batch,
     shapes,
 )
-from railx.workload import CostModel, SampledBatch, build_cost_model
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel, build_cost_model
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

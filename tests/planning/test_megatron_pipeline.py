@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.planning.format.occupancy import tensor_ranks
 from railx.planning.format.parts import PlanError
+from railx.planning.format.predictions import tensor_ranks
 from railx.planning.planner import PlanningTask
 from railx.planning.rivals.megatron import MEGATRON, MegatronSettings, every_shape
 from railx.planning.rivals.megatron_pipeline import MEGATRON_PIPELINE, stage_cost
-from railx.workload import SampledBatch, build_cost_model
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import build_cost_model
 from railx.workload.model import stage_parameters
 from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import checked

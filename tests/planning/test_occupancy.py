@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from railx.planning.format.occupancy import (
     batch_starts,
     chunk_bytes,
-    cost_of,
     fits,
     memory_over_time,
     peak_bytes,
@@ -21,6 +20,7 @@ from railx.planning.format.occupancy import (
 )
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.predictions import cost_of
 from railx.planning.format.schedule import (
     ScheduledOp,
     peak_live_chunks,

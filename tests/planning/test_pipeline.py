@@ -29,8 +29,7 @@ from railx.planning.pipeline.infinipipe import (
     plan_pipeline_batch,
 )
 from railx.settings import SettingsError
-from railx.workload import SampledBatch
-from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
+from railx.workload.batches import BatchSettings, FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.corpus import build_corpus
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from tests.builders import checked, drawn_batch

@@ -13,12 +13,12 @@ from railx.planning import planners
 from railx.planning.format.files import read_plan, write_plan
 from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.format.tables import plan_rows, plan_summary
+from railx.planning.groups import micro_batch
 from railx.planning.make import make_plan
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.planners import PLANNERS, PlannerSettings, planner_of
-from railx.planning.sequence.groups import micro_batch
 from railx.settings import SettingsError, load
-from railx.workload import BatchSettings
+from railx.workload.batches import BatchSettings
 from tests.builders import checked
 from tests.commands import loaded
 
@@ -37,7 +37,7 @@ class OneByOneSettings(PlannerBase):
 def _one_by_one(
     settings: OneByOneSettings, task: PlanningTask
 ) -> tuple[SequenceParallelBatch, ...]:
-    from railx.planning.sequence.groups import Assignment
+    from railx.planning.groups import Assignment
 
     order = -1 if settings.backwards else 1
     return tuple(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.planning.format import occupancy
+from railx.planning.format import predictions
 from railx.planning.format.files import read_plan, validate_plan, write_plan
 from railx.planning.format.parts import Chunk, PlanError
 from railx.planning.format.plan import Plan
@@ -131,11 +131,11 @@ def test_an_account_lends_a_pipeline_no_memory() -> None:
     (batch,) = plan.pipeline_batches()
     told = replace(plan, batches=(replace(batch, solver={**batch.solver, "tensor": 8}),))
     validate_plan(told)
-    own, other = (occupancy.cost_of(one) for one in (plan, replace(told, predictions="own")))
+    own, other = (predictions.cost_of(one) for one in (plan, replace(told, predictions="own")))
     assert own is not None
     assert other is not None
     assert other.capacities > own.capacities
-    assert occupancy.cost_of(told) == own
+    assert predictions.cost_of(told) == own
 
 
 def test_memory_in_tokens_is_named_in_tokens() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.planning.groups import micro_batch_ms
 from railx.planning.sequence.blaster import bucket_lengths
-from railx.planning.sequence.groups import micro_batch_ms
 from railx.planning.sequence.programme import (
     Programme,
     build_programme,
@@ -19,7 +19,7 @@ from railx.planning.sequence.programme import (
     micro_batch_bound_ms,
 )
 from railx.planning.sequence.solver import SolverLimits, solve
-from railx.workload import CostModel
+from railx.workload.cost import CostModel
 
 EXACT = SolverLimits(work=None, time_s=None)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from railx.planning.sequence.blaster import cut_batch, rounding_rows
-from railx.workload import CostModel
+from railx.workload.cost import CostModel
 from tests.builders import drawn_batch
 
 

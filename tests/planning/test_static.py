@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.planning.format.parts import PlanError
-from railx.planning.packing import best_fit_decreasing
+from railx.planning.groups import best_fit_decreasing
 from railx.planning.sequence.static import (
     StaticSettings,
     best_static,
@@ -19,7 +19,8 @@ from railx.planning.sequence.static import (
     total_ms,
 )
 from railx.settings import SettingsError
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 
 

@@ -14,7 +14,8 @@ from railx.planning.rivals.wlb import (
     plan_wlb_batch,
     shard_imbalance,
 )
-from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

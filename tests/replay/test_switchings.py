@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import ControllerCore, SwitchAction
 from railx.fabric.journal import Journal, journaled
-from railx.replay.changes import Change
-from railx.replay.switchings import Delays, Switching, delays_of, switchings
+from railx.replay.changes import Change, Delays, Switching, delays_of, switchings
 
 LAYOUT = Layout(1)
 RING, PAIR = Configuration("ring", (0, 1)), Configuration("pair", (1, 2))

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from railx.steps.programs import templates
-from railx.steps.windows import all_phases, per_pipeline, phases, traffic, windows
+from railx.steps.sweep import all_phases, per_pipeline, phases, traffic, window_statistics
 from tests.builders import PUBLISHED
 from tests.steps.jobs import EXPERTS, chosen, small
 
@@ -16,7 +16,7 @@ def test_windows_of_deepseek_are_the_published_ones() -> None:
     (job,) = chosen("deepseek_236b").jobs().values()
     found = {
         (row["transition"], row["direction"]): row
-        for row in windows(job)
+        for row in window_statistics(job)
         if not row["within_layer"]
     }
     names = {"fwd": "forward", "bwd": "backward", "": ""}
@@ -71,8 +71,8 @@ def test_a_job_of_one_stage_has_no_pipeline_traffic() -> None:
 def test_experts_inside_the_server_have_no_windows() -> None:
     inside = small(model=EXPERTS, data=2, tensor=4, expert=4)
     across = small(model=EXPERTS, data=2, tensor=4, expert=8)
-    assert not any("EP" in row["transition"] for row in windows(inside))
-    rows = [row for row in windows(across) if row["transition"] == "EP->EP"]
+    assert not any("EP" in row["transition"] for row in window_statistics(inside))
+    rows = [row for row in window_statistics(across) if row["transition"] == "EP->EP"]
     # Three layers with experts: one window inside each, one between neighbours.
     assert {(row["within_layer"], row["count"]) for row in rows} == {(True, 6), (False, 4)}
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch.distributed as dist
 
-from tests.commands import environment
+import railx_torch
+from tests.commands import ROOT, environment
 from training.environment import read
 from training.session import BackendOptions
 
@@ -107,9 +110,9 @@ def launched(
     installed = folder / "railx_lab-0.dist-info"
     installed.mkdir(exist_ok=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: railx-lab\nVersion: 0\n")
-    (installed / "entry_points.txt").write_text(
-        "[torch.backends]\nrailx = training.autoload:register\n"
-    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (entry,) = project["entry-points"]["torch.backends"].items()
+    (installed / "entry_points.txt").write_text(f"[torch.backends]\n{' = '.join(entry)}\n")
     (folder / "program.py").write_text(program)
     processes = [
         subprocess.Popen(
@@ -142,6 +145,52 @@ def test_a_program_needs_only_variables(tmp_path: Path) -> None:
         assert (report["rank"], report["requests"]) == (rank, 0)
         events = pq.read_table(tmp_path / "trace" / f"{rank}.parquet").to_pylist()
         assert [(event["rank"], event["kind"]) for event in events] == [(rank, "all_reduce")]
+
+
+FOREIGN = """
+import os
+import torch
+import {module}
+assert {module}.MINE, {module}
+"""
+
+
+@pytest.mark.parametrize("module", ["training", "railx"])
+@pytest.mark.parametrize("file", ["{}.py", "{}/__init__.py"])
+def test_a_program_may_have_modules_called_as_ours(tmp_path: Path, module: str, file: str) -> None:
+    path = tmp_path / file.format(module)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("MINE = True\n")
+    program = f"{FOREIGN.format(module=module)}\nprint('imported', flush=True)\n{PROGRAM}"
+    for process in launched(tmp_path, program, {"RAILX_FABRIC": "electrical"}):
+        assert process.stdout == "imported\n", process.stderr
+        assert process.stderr.splitlines()[-1] == (
+            f"RuntimeError: railx: the backend is unavailable: import {module} finds {path},"
+            f" not {ROOT / module}; rename that module"
+        )
+
+
+def test_modules_that_the_backend_does_not_need_may_be_called_as_ours(tmp_path: Path) -> None:
+    names = ("workflow", "conf", "tests")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    # A folder without __init__.py hides no package.
+    (tmp_path / "training").mkdir()
+    program = "".join(FOREIGN.format(module=name) for name in names) + PROGRAM
+    variables = {"RAILX_FABRIC": "electrical", "RAILX_GPUS_PER_SERVER": "1"}
+    for process in launched(tmp_path, program, variables):
+        assert process.returncode == 0, process.stderr
+
+
+def test_a_torch_that_refuses_the_backend_is_imported_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no more backends")
+
+    monkeypatch.setattr(dist.Backend, "register_backend", refuse)
+    with pytest.warns(UserWarning, match="railx: the backend is unavailable: no more backends"):
+        railx_torch.register()
 
 
 def test_a_missing_variable_ends_the_program_in_one_line(tmp_path: Path) -> None:

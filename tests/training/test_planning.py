@@ -24,8 +24,10 @@ from railx.planning.make import make_plan
 from railx.planning.planners import PlannerSettings
 from railx.planning.replan import replanner
 from railx.settings import SettingsError, load
-from railx.workload import ClusterSettings, CostModelSettings, ModelSettings
 from railx.workload.batches import BatchSettings
+from railx.workload.cluster import ClusterSettings
+from railx.workload.cost import CostModelSettings
+from railx.workload.model import ModelSettings
 from tests.builders import choice, stage_columns
 from tests.commands import environment, python
 from tests.training.test_run import (

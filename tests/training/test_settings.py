@@ -20,6 +20,7 @@ from training.settings import (
     TrainingSettings,
     check_plan,
     check_positions,
+    check_sharding,
     fabric_rounds,
     fabric_sweep,
     load_run_settings,
@@ -224,3 +225,27 @@ def test_plans_that_do_not_fit_are_refused(
     with pytest.raises(error) as refused:
         check_plan(plan, MODEL, ranks)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("sharding", "zero_stage", "devices", "said"),
+    [
+        ("zero3", 3, 4, ""),
+        ("none", 3, 1, ""),
+        ("zero3", 1, 1, ""),
+        ("none", 3, 4, "got none, but the plan was priced with ZeRO stage 3"),
+        ("zero3", 2, 4, "got zero3, but the plan was priced with ZeRO stage 2"),
+    ],
+)
+def test_another_sharding_than_the_plans_is_refused_or_said(
+    sharding: str, zero_stage: int, devices: int, said: str
+) -> None:
+    settings = checked("training", "gpu", sharding=sharding)
+    if said:
+        with pytest.raises(SettingsError, match=rf"^training.sharding: {said}; allowed: "):
+            check_sharding(settings, zero_stage, devices)
+    else:
+        assert check_sharding(settings, zero_stage, devices) == ""
+    assert check_sharding(replace(settings, allow_sharding_mismatch=True), zero_stage, devices) == (
+        said
+    )

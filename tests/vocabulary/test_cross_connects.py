@@ -120,4 +120,9 @@ def test_a_circuit_has_no_direction() -> None:
         node_b=circuits.node_a,
     )
     plan = reconfiguration_plan(topology, dataclasses.replace(topology, circuits=turned))
-    assert (len(plan), plan.kept, plan.ports_touched, plan.most_steps_of_a_switch) == (0, 200, 0, 0)
+    assert (len(plan), plan.unchanged, plan.ports_touched, plan.most_steps_of_a_switch) == (
+        0,
+        200,
+        0,
+        0,
+    )

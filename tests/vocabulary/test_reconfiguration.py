@@ -55,14 +55,14 @@ def test_a_plan_ends_at_exactly_the_other_setting(before: int, after: int, tmp_p
     held, wanted = (
         {tuple(row) for row in circuit_set(circuits_of(t)).tolist()} for t in (one, other)
     )
-    assert (plan.kept, plan.disconnected, plan.connected) == (
+    assert (plan.unchanged, plan.disconnected, plan.connected) == (
         len(held & wanted),
         len(held - wanted),
         len(wanted - held),
     )
     back = reconfiguration_plan(other, one)
-    assert (back.kept, back.disconnected, back.connected) == (
-        plan.kept,
+    assert (back.unchanged, back.disconnected, back.connected) == (
+        plan.unchanged,
         plan.connected,
         plan.disconnected,
     )

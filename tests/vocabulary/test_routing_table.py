@@ -27,7 +27,7 @@ from railx.vocabulary.topology import Topology
 
 
 def torus(columns: int, rows: int, lanes: int = 1) -> Topology:
-    return build_topology(Torus2DSettings("torus_2d", lanes, columns, rows, 400.0, 10.0))
+    return build_topology(Torus2DSettings("torus_2d", n=lanes, x_scale=columns, y_scale=rows))
 
 
 def ring_table(

@@ -7,13 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.builders import ROOT
+from workflow import config, mounts
+from workflow.config import CONF, Experiment, compose_experiment
 
-PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
+PACKAGES = ("railx", "railx_torch", "training", "workflow")
+PARTS = ("Snakefile", "conf", "profiles", "resources", *PACKAGES)
 
 
 def _take_interrupts() -> None:
@@ -75,3 +79,27 @@ class PipelineCopy:
 @pytest.fixture(scope="module")
 def pipeline_copy(tmp_path_factory: pytest.TempPathFactory) -> PipelineCopy:
     return PipelineCopy(tmp_path_factory.mktemp("pipeline"))
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of conf/ that is composed instead, with nothing kept from earlier."""
+    copy = tmp_path / "conf"
+    shutil.copytree(CONF, copy)
+    for module in (config, mounts):
+        monkeypatch.setattr(module, "CONF", copy)
+    monkeypatch.setattr(config, "KEPT", tmp_path / "kept")
+    return copy
+
+
+@pytest.fixture
+def mine(conf: Path) -> Callable[..., Experiment]:
+    """``mine("seed: 2", "override")``: conf/experiment/mine.yaml with that content,
+    composed.
+    """
+
+    def compose(content: str, *overrides: str) -> Experiment:
+        (conf / "experiment" / "mine.yaml").write_text(content)
+        return compose_experiment(["experiment=mine", *overrides])
+
+    return compose

@@ -10,8 +10,8 @@ import pytest
 
 from railx.settings import SettingsError
 from workflow.choices import about, choice_content, choices, is_choice
+from workflow.composer import compose
 from workflow.groups import with_defaults
-from workflow.trees import composed_plainly
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def test_a_choice_is_its_file_with_its_own_keys_on_top(
     conf: Path, name: str, content: dict[str, object]
 ) -> None:
     primary = {"defaults": [{"/shape": name}]}
-    assert composed_plainly(conf, primary, []) == {"shape": content}
+    assert compose(conf, primary) == {"shape": content}
 
 
 def test_what_is_no_choice_is_refused_with_all_that_are(conf: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from railx.errors import UserError
 from railx.io import read_rows, write_json, write_table
 from railx.planning.format.files import read_plan
 from railx.settings import to_dict
 from tests.builders import write_result
 from tests.commands import python
 from workflow.cli import BY_HAND, main
+from workflow.commands import listing
 from workflow.config import compose_experiment
 
 PLAN_ON_FOUR = ("cluster=cpu_4", "model=tiny", "cost_model=analytic")
@@ -169,6 +171,32 @@ def test_bad_settings_are_named_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
 ) -> None:
     assert expected in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize("words", [["--debug", "list", "figures"], ["list", "figures", "--debug"]])
+def test_a_bug_is_told_from_a_mistake(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raising(error: Exception) -> None:
+        def action(_: object) -> int:
+            raise error
+
+        monkeypatch.setattr(listing, "_list", action)
+
+    bug, mistake = ValueError("shapes (2,)\nand (3,)"), UserError("n: got 0; allowed: 1")
+    plain = [word for word in words if word != "--debug"]
+    raising(bug)
+    assert main(plain) == 1
+    assert capsys.readouterr().err == (
+        "error: ValueError: shapes (2,) and (3,); its traceback: --debug\n"
+    )
+    assert main(words) == 1
+    *traceback, line = capsys.readouterr().err.splitlines()
+    assert traceback[0] == "Traceback (most recent call last):"
+    assert line == "error: ValueError: shapes (2,) and (3,)"
+    raising(mistake)
+    assert main(plain) == 2
+    assert capsys.readouterr().err == "error: n: got 0; allowed: 1\n"
 
 
 def test_an_empty_corpus_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

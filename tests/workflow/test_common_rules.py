@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from railx.errors import UserError
 from railx.io import read_json
 from railx.provenance.jobs import digest_of
 from tests.builders import ROOT
@@ -119,7 +120,7 @@ def test_claims_and_queries_are_checked_before_any_job(
     read: Read, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse() -> None:
-        raise ValueError("claims.mine.query: got no SELECT")
+        raise UserError("claims.mine.query: got no SELECT")
 
     monkeypatch.setattr(resources, "check_resources", refuse)
     with pytest.raises(SystemExit):

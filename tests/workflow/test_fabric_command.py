@@ -14,10 +14,9 @@ import pytest
 
 from railx.fabric import Configuration, FabricClient, FabricSettings, launch_controller
 from railx.fabric.settings import JournalSettings
-from tests.builders import ROOT, choice
+from tests.builders import ROOT
 from tests.commands import environment, python
 from workflow import cli
-from workflow.commands.fabric import file_of
 from workflow.mounts import choices
 
 
@@ -90,11 +89,6 @@ def test_settings_that_cannot_be_used_are_one_line(capsys: pytest.CaptureFixture
 
 def by_hand(*arguments: str) -> int:
     return cli.main(["fabric", *arguments])
-
-
-def test_files_of_the_fabric_are_read_as_hydra_composes_them() -> None:
-    for name in choices("fabric"):
-        assert file_of(name) == choice("fabric", name)
 
 
 def test_people_look_order_stop_and_replay(

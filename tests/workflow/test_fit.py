@@ -62,6 +62,10 @@ MISFITS = {
         "plans.pipeline_stdlib.planner.schedule: got zero_bubble, which is simulated only; allowed:"
         " 1f1b, searched, gpipe, best_trained (run pipeline_stdlib)"
     ),
+    "runs.static_stdlib.training.allow_sharding_mismatch=false": (
+        "runs.static_stdlib.training.sharding: got none, but the plan was priced with ZeRO stage 3;"
+        " allowed: zero3, any with training.allow_sharding_mismatch=true"
+    ),
     "corpora.stdlib.tokenizer=byte_pair corpora.stdlib.vocabulary=4096": (
         "plans.static_stdlib.model.vocabulary: got 257; allowed: at least 4096, the token ids of"
     ),

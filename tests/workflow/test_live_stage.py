@@ -10,7 +10,7 @@ import pytest
 
 from railx.fabric.circuits import Configuration
 from railx.io import read_rows, write_json
-from railx.replay.switchings import Switching
+from railx.replay.changes import Switching
 from tests.builders import choice
 from training.live_settings import journal_path
 from workflow.stages import STAGES
@@ -121,7 +121,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Row]
         return [Switching(pair, *(round(moment * MS) for moment in moments))]
 
     monkeypatch.setattr(subprocess, "run", program)
-    monkeypatch.setattr("railx.replay.switchings.switchings", read)
+    monkeypatch.setattr("railx.replay.changes.switchings", read)
     stage = STAGES["live"]
     outputs = {key: tmp_path / stage.path(key, "mine") for key in stage.outputs}
     settings = {**choice("live", "dp2_pp2_tp2"), "seed": 1}

@@ -62,15 +62,26 @@ def test_a_log_says_what_was_read_made_and_how_it_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("raise ValueError('a\\n b')", "error: a b"),
+        ("raise UserError('a\\n b')", "error: a b"),
         ("open('/nowhere/at/all')", "error: /nowhere/at/all: No such file or directory"),
         ("raise MemoryError", "error: out of memory"),
         ("{}['x']", "error: KeyError: 'x'; its traceback is in LOG"),
+        (
+            "import numpy as np; np.ones(2) + np.ones(3)",
+            (
+                "error: ValueError: operands could not be broadcast together with shapes (2,)"
+                " (3,); its traceback is in LOG"
+            ),
+        ),
+        ("raise OSError('no thrift')", "error: OSError: no thrift; its traceback is in LOG"),
     ],
 )
-def test_a_failure_is_one_line(body: str, said: str, tmp_path: Path) -> None:
+def test_a_failure_is_one_line_and_a_bug_leaves_its_traceback(
+    body: str, said: str, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
-    done = logged(log, body)
+    done = logged(log, f"from railx.errors import UserError; {body}")
+    assert ("Traceback (most recent call last)" in log.read_text()) == ("traceback" in said)
     assert done.returncode == 1
     assert done.stderr == said.replace("LOG", str(log)) + "\n"
     assert re.search(r"ends: failed after \d+ s", log.read_text().splitlines()[-1])

@@ -380,7 +380,11 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
     (railx(*FILE, "corpus.path=a.json"), _write("a.json", b"[1000000000000]"), ""),
     (railx(*FILE, "corpus.path=a.json"), _write("a.json", b"[-5]"), ""),
     (railx(*FILE, "corpus.path=a.parquet"), _write("a.parquet", b"5\n6\n"), ""),
-    (railx(*FILE, "corpus.path=a.csv"), _write("a.csv", b"\x00\xff\xfe"), "corpus.path: got a.csv: byte "),
+    (
+        railx(*FILE, "corpus.path=a.csv"),
+        _write("a.csv", b"\x00\xff\xfe"),
+        "corpus.path: got a.csv: byte ",
+    ),
     (
         railx("sql", "select", "--experiment", "quick", "--results", "f"),
         _write("f", b""),
@@ -396,7 +400,8 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pipeline's files, code by link: only conf/ is a test's own."""
     folder = tmp_path_factory.mktemp("checkout")
-    for part in ("Snakefile", "railx", "training", "resources", "workflow", "pyproject.toml"):
+    packages = ("railx", "railx_torch", "training", "workflow")
+    for part in ("Snakefile", *packages, "resources", "pyproject.toml"):
         copied = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
         if part == "workflow":
             shutil.copytree(ROOT / part, folder / part)

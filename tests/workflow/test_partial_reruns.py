@@ -101,8 +101,7 @@ def test_one_planner(pipeline: MadePipeline) -> None:
 
 
 def test_one_figure_setting(pipeline: MadePipeline) -> None:
-    with pipeline.changed("conf/figure/cost.yaml", "height_inches: ", "height_inches: 1"):
-        assert pipeline.jobs() == {"figure cost", *ALWAYS}
+    assert pipeline.jobs("figures.cost.height_inches=6.9") == {"figure cost", *ALWAYS}
 
 
 def test_a_comment_changes_nothing(pipeline: MadePipeline) -> None:

@@ -153,7 +153,7 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=0)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=2.5)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=True)),
-        ("topology/torus_2d.yaml", lambda c: c.pop("family")),
+        ("topology/torus_2d.yaml", lambda c: c.update(n=0)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(defaults=["torus_2d", 3])),
         ("traffic/hot_spot.yaml", lambda c: c.update(hot_share=1.5)),
         ("network/packet.yaml", lambda c: c.update(routing="shortest")),

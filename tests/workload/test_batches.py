@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.workload import FilledBatchSettings, sample_batches
+from railx.workload.batches import FilledBatchSettings, sample_batches
 
 
 @given(

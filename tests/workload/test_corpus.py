@@ -8,8 +8,14 @@ import pytest
 
 from railx.io import read_metadata, read_rows
 from railx.settings import SettingsError
-from railx.workload import Corpus, build_corpus, read_corpus_lengths, write_corpus
-from railx.workload.text import split_definitions, stdlib_documents
+from railx.workload.corpus import (
+    Corpus,
+    build_corpus,
+    read_corpus_lengths,
+    split_definitions,
+    stdlib_documents,
+    write_corpus,
+)
 from tests.builders import checked
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from railx.io import read_metadata, read_rows
 from railx.settings import SettingsError
-from railx.workload import build_corpus, write_corpus
+from railx.workload.corpus import build_corpus, write_corpus
 from railx.workload.tokenizer import BYTES, Tokenizer, token_type, train_tokenizer
 from tests.builders import ROOT, checked
 from training.data import read_sequences

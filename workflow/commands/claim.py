@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.places import WORK
 from workflow.commands.judged import claim_by_id, judged, print_judged
 from workflow.commands.shared import add_running, command, running, snakemake
@@ -66,7 +67,7 @@ def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
     missing = [name for name in named if name not in tables]
     if missing:
         others = _experiments_with(named)
-        raise ValueError(
+        raise UserError(
             f"{asked}: the experiment {experiment['name']} makes no table"
             f" {', '.join(missing)}; allowed: --experiment"
             f" {' or '.join(others) or 'of your own that makes it'}"
@@ -106,7 +107,7 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
     # What Snakemake says is no part of the answer.
     code = snakemake([*arguments, *running(options)], entries, stdout=sys.stderr)
     if code:
-        raise ValueError(
+        raise UserError(
             f"claim {options.id}: its tables could not be made (exit code {code});"
             " what went wrong stands above"
         )

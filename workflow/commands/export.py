@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from workflow.commands.shared import command
 
 if TYPE_CHECKING:
@@ -86,27 +87,26 @@ def add(commands: Any) -> None:
 def written_to(out: Path | None) -> Iterator[None]:
     """Refuse a folder, and what the system refuses, in one line about ``--out``."""
     if out is not None and out.is_dir():
-        raise ValueError(f"--out: got {out}, a folder; allowed: a file")
+        raise UserError(f"--out: got {out}, a folder; allowed: a file")
     try:
         yield
     except OSError as error:
         if out is None:
             raise
-        raise ValueError(
+        raise UserError(
             f"--out: got {out}; allowed: a place that can be written ({error.strerror})"
         ) from None
 
 
 def _network(options: argparse.Namespace) -> int:
-    from railx.exchange.anynet import anynet
-    from railx.exchange.formats import NETWORK_FORMATS
+    from railx.exchange.formats import NETWORK_FORMATS, anynet
     from railx.io import write_text
 
     cycle_ns = options.cycle_ns
     if cycle_ns is not None:
         _check_format("--cycle-ns", options.format, "anynet")
         if not 0 < cycle_ns < inf:
-            raise ValueError(f"--cycle-ns: got {cycle_ns}; allowed: greater than 0")
+            raise UserError(f"--cycle-ns: got {cycle_ns}; allowed: greater than 0")
     topology, name = _chosen(options.chosen)
     write = NETWORK_FORMATS[options.format].write
     if cycle_ns is not None:
@@ -136,14 +136,14 @@ def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
     files = [word for word in words if word.endswith(".parquet") and "=" not in word]
     if files:
         if len(words) > 1:
-            raise ValueError(f"got {' '.join(words)}; allowed: one file, or overrides")
+            raise UserError(f"got {' '.join(words)}; allowed: one file, or overrides")
         path = Path(files[0])
         if not path.is_file():
-            raise ValueError(f"got {path}; allowed: a file of `railx topology --out`")
+            raise UserError(f"got {path}; allowed: a file of `railx topology --out`")
         try:
             topology = read_topology(path)
         except (OSError, ArrowException) as error:
-            raise ValueError(f"got {path}; allowed: a Parquet file ({error})") from None
+            raise UserError(f"got {path}; allowed: a Parquet file ({error})") from None
         return topology, str(read_metadata(path).get("name", topology.family))
     name = next((word.partition("=")[2] for word in words if word.startswith("topology=")), "")
     topology = build_topology(compose_stage(words, ("topology",))["topology"])
@@ -181,21 +181,21 @@ def _chrome(options: argparse.Namespace) -> int:
     from railx.io import write_json
 
     if options.out.suffix != ".json":
-        raise ValueError(f"--out: got {options.out}; allowed: a file that ends in .json")
+        raise UserError(f"--out: got {options.out}; allowed: a file that ends in .json")
     programs, events = read_source(options.source)
     if programs is None:
         if options.setting or options.gpus_per_server is not None:
             option = "--setting" if options.setting else "--gpus-per-server"
-            raise ValueError(f"{option}: got a trace; allowed: with programs, which are replayed")
+            raise UserError(f"{option}: got a trace; allowed: with programs, which are replayed")
         assert events is not None
         processes = recorded(events)
     else:
         settings = [_setting(text) for text in options.setting or ["electrical"]]
         try:
             layout = Layout(1 if options.gpus_per_server is None else options.gpus_per_server)
-        except ValueError as error:
+        except UserError as error:
             text = str(error).replace("gpus_per_server", "--gpus-per-server")
-            raise ValueError(text) from None
+            raise UserError(text) from None
         processes = replayed(programs, layout, settings)
     with written_to(options.out):
         write_json(options.out, chrome_trace(processes))
@@ -207,7 +207,7 @@ def _chrome(options: argparse.Namespace) -> int:
 
 def _check_format(option: str, got: str, ending: str) -> None:
     if got != ending:
-        raise ValueError(f"{option}: got it with --format {got}; allowed: with --format {ending}")
+        raise UserError(f"{option}: got it with --format {got}; allowed: with --format {ending}")
 
 
 def _setting(text: str) -> Setting:
@@ -222,7 +222,7 @@ def _setting(text: str) -> Setting:
         return Setting("on_demand" if mode == "on_demand" else "provisioned", latency_ms)
     if mode == "electrical" and not latency:
         return Setting("electrical")
-    raise ValueError(
+    raise UserError(
         f"--setting: got {text}; allowed: electrical, on_demand:MS, provisioned:MS with a latency"
         " in milliseconds"
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from workflow.commands.shared import command
 
-__all__ = ["add", "file_of"]
+__all__ = ["add"]
 
 _EPILOG = """\
 example, in two terminals:
@@ -173,40 +173,18 @@ def _add_serve(actions: Any) -> None:
     parser.set_defaults(action=_serve)
 
 
-def file_of(name: str) -> dict[str, Any]:
-    """What conf/fabric/``name``.yaml says with the files that it names as defaults.
-
-    As Hydra composes it, which takes longer than the rest of the start.
-    """
-    import yaml
-
-    from workflow.mounts import CONF
-
-    content = yaml.safe_load((CONF / "fabric" / f"{name}.yaml").read_text(encoding="utf-8"))
-    plain: dict[str, Any] = {}
-    for below in content.pop("defaults", ["_self_"]):
-        plain = _merged(plain, content if below == "_self_" else file_of(below))
-    return plain
-
-
-def _merged(below: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    merged = below | top
-    for key in below.keys() & top.keys():
-        if isinstance(below[key], dict) and isinstance(top[key], dict):
-            merged[key] = _merged(below[key], top[key])
-    return merged
-
-
 def _settings(options: argparse.Namespace) -> Any:
-    """The settings of ``railx fabric serve``: the file, with the options on top."""
+    """The settings of ``railx fabric serve``: the choice, with the options on top."""
     from railx.fabric.settings import FabricSettings
     from railx.settings import SettingsError, load
-    from workflow.mounts import choices
+    from workflow.choices import is_choice
+    from workflow.composer import compose
+    from workflow.mounts import CONF, choices
 
-    if options.fabric not in choices("fabric"):
+    if not is_choice(CONF, "fabric", options.fabric):
         allowed = ", ".join(choices("fabric"))
         raise SettingsError("--fabric", f"got {options.fabric!r}; allowed: {allowed}")
-    plain = file_of(options.fabric)
+    plain = compose(CONF, {"defaults": [{"/fabric": options.fabric}]})["fabric"]
     plain |= {
         name: getattr(options, name)
         for name in ("gpus_per_server", "host", "port", "timeout_s")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from workflow.commands.export import written_to
 from workflow.commands.shared import command, words
 
@@ -115,11 +116,11 @@ def _network(options: argparse.Namespace) -> int:
     except SettingsError as error:
         key = error.key.removeprefix("topology.")
         name = key if key == "path" else f"--{key.replace('_', '-')}"
-        raise ValueError(f"{name}: {error.message}") from None
+        raise UserError(f"{name}: {error.message}") from None
     digest = hashlib.sha256(in_repository(options.path).read_bytes()).hexdigest()
     if options.out is not None:
         if options.out.suffix != ".yaml":
-            raise ValueError(f"--out: got {options.out}; allowed: a file that ends in .yaml")
+            raise UserError(f"--out: got {options.out}; allowed: a file that ends in .yaml")
         with written_to(options.out):
             text = yaml.safe_dump(to_dict(settings) | {"digest": digest}, sort_keys=False)
             write_text(options.out, f"# {options.path.name}\n{text}")
@@ -140,9 +141,9 @@ def _chakra(options: argparse.Namespace) -> int:
     from railx.replay.run import replay_programs
 
     if options.tflops is not None and not options.tflops > 0:
-        raise ValueError(f"--tflops: got {options.tflops}; allowed: greater than 0")
+        raise UserError(f"--tflops: got {options.tflops}; allowed: greater than 0")
     if options.out is not None and options.out.suffix != ".parquet":
-        raise ValueError(f"--out: got {options.out}; allowed: a file that ends in .parquet")
+        raise UserError(f"--out: got {options.out}; allowed: a file that ends in .parquet")
     price = None if options.bandwidth is None else _price(options.bandwidth)
     imported = read_chakra(options.prefix, options.groups, price=price, tflops=options.tflops)
     programs = imported.programs
@@ -176,9 +177,9 @@ def _plan(options: argparse.Namespace) -> int:
     try:
         plan = read_plan(options.path)
     except OSError as error:
-        raise ValueError(f"got {options.path}: {error.strerror}; allowed: a plan") from None
+        raise UserError(f"got {options.path}: {error.strerror}; allowed: a plan") from None
     except UnicodeDecodeError:
-        raise ValueError(f"got {options.path}, which is no text; allowed: a plan") from None
+        raise UserError(f"got {options.path}, which is no text; allowed: a plan") from None
     lengths = [length for batch in plan.batches for _, length in sequence_lengths(batch)]
     summary = {
         "kind": plan.kind,
@@ -206,5 +207,5 @@ def _price(path: Path) -> Price:
     except (OSError, ValueError):
         rows = []
     if not rows or not columns <= set(rows[0]):
-        raise ValueError(f"--bandwidth: got {path}; allowed: a table of railx bandwidth --out")
+        raise UserError(f"--bandwidth: got {path}; allowed: a table of railx bandwidth --out")
     return price_of([row for row in rows if row["fidelity"] == "analytic"])

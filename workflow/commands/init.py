@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.places import CODE, SHIPPED
 from workflow.commands.shared import command
 
@@ -77,7 +78,7 @@ def _init(options: argparse.Namespace) -> int:
     differ = [name for name in outdated if name not in generated]
     if differ and not options.force:
         shown = ", ".join(map(str, differ[:_SHOWN])) + (", ..." if len(differ) > _SHOWN else "")
-        raise ValueError(
+        raise UserError(
             f"DIR: {folder} has {len(differ)} of these files with another content ({shown});"
             " allowed: --force to write over them, or another folder"
         )
@@ -90,7 +91,7 @@ def _init(options: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"DIR: got {folder}; allowed: a place that can be written"
                 f" ({error.filename}: {error.strerror})"
             ) from None
@@ -109,14 +110,14 @@ def _init(options: argparse.Namespace) -> int:
 def _check(folder: Path) -> None:
     """Refuse a place that holds the code itself, or where nothing can be written."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"DIR: got {folder}, a file; allowed: a folder")
+        raise UserError(f"DIR: got {folder}, a file; allowed: a folder")
     if folder.resolve() in (CODE, SHIPPED):
-        raise ValueError(f"DIR: got {folder}, where the code is; allowed: another folder")
+        raise UserError(f"DIR: got {folder}, where the code is; allowed: another folder")
     above = folder.absolute()
     while not above.exists():
         above = above.parent
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ValueError(f"DIR: got {folder}; allowed: a place that can be written, unlike {above}")
+        raise UserError(f"DIR: got {folder}; allowed: a place that can be written, unlike {above}")
 
 
 def _files(*, resources: bool) -> Iterator[tuple[Path, bytes]]:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from workflow.resources import all_claims
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
@@ -32,7 +33,7 @@ def claim_by_id(name: str, option: str) -> Claim:
         shown = (
             f"{', '.join(near or list(claims)[:_SHOWN])}, ... ({len(claims)} in resources/claims)"
         )
-        raise ValueError(f"{option}: got {name!r}; allowed: {shown}")
+        raise UserError(f"{option}: got {name!r}; allowed: {shown}")
     return claims[name]
 
 

@@ -6,6 +6,7 @@ import argparse
 import shlex
 from typing import Any
 
+from railx.errors import UserError
 from railx.places import WORK
 from workflow.commands import summary
 from workflow.commands.shared import add_running, command, running, snakemake
@@ -46,14 +47,14 @@ def _reproduce(options: argparse.Namespace) -> int:
     from workflow.stages import STAGES
 
     if "=" in options.experiment:
-        raise ValueError(
+        raise UserError(
             f"EXPERIMENT: got {options.experiment!r}, an override; allowed: its name first,"
             f" e.g. railx reproduce quick {options.experiment}"
         )
     arguments = [*running(options), *(["--dry-run"] if options.dry_run else [])]
     if options.until is not None:
         if options.until not in STAGES:
-            raise ValueError(f"--until: got {options.until!r}; allowed: {', '.join(STAGES)}")
+            raise UserError(f"--until: got {options.until!r}; allowed: {', '.join(STAGES)}")
         arguments += ["--until", options.until]
     checked_experiment([f"experiment={options.experiment}", *options.overrides])
     entries = [f"experiment={options.experiment}"]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from workflow.commands.shared import command, plan_of, print_table
 
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ def add(commands: Any) -> None:
 
 def _schedule(options: argparse.Namespace) -> int:
     from railx.io import write_json
-    from railx.planning.format.chrome import chrome_trace
     from railx.planning.format.files import write_plan
-    from railx.planning.format.occupancy import cost_of
     from railx.planning.format.parts import PlanError
+    from railx.planning.format.predictions import cost_of
+    from railx.planning.format.tables import chrome_trace
 
     _check_endings(options)
     plan = plan_of(options.plan)
@@ -132,13 +133,13 @@ def _check_endings(options: argparse.Namespace) -> None:
     ):
         path: Path | None = getattr(options, option)
         if path is not None and path.suffix not in endings:
-            raise ValueError(
+            raise UserError(
                 f"--{option}: got {path}; allowed: a file that ends in {' or '.join(endings)}"
             )
     if options.virtual_stages is not None and options.virtual_stages < 2:
-        raise ValueError(f"--virtual-stages: got {options.virtual_stages}; allowed: at least 2")
+        raise UserError(f"--virtual-stages: got {options.virtual_stages}; allowed: at least 2")
     if options.explicit and options.out is None:
-        raise ValueError("--explicit: got no --out; allowed: with --out, the plan to write")
+        raise UserError("--explicit: got no --out; allowed: with --out, the plan to write")
 
 
 def _check_virtual_stages(parts: int, plan: Plan) -> None:
@@ -152,7 +153,7 @@ def _check_virtual_stages(parts: int, plan: Plan) -> None:
     if layers is not None and parts * stages > layers:
         most = layers // stages
         allowed = f"2 to {most}" if most > 1 else "none"
-        raise ValueError(
+        raise UserError(
             f"--virtual-stages: got {parts}; allowed: {allowed}, for {stages} stages of {layers}"
             " layers in all"
         )
@@ -166,7 +167,7 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
         if batch.iteration == iteration:
             return batch
     iterations = ", ".join(str(batch.iteration) for batch in batches)
-    raise ValueError(f"--iteration: got {iteration}; allowed: {iterations}")
+    raise UserError(f"--iteration: got {iteration}; allowed: {iterations}")
 
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
@@ -194,7 +195,7 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
                     pipeline, name, cost, parts, use_plan_times=use_plan_times
                 )
                 if rescheduled is None:
-                    raise ValueError(
+                    raise UserError(
                         f"--schedule: got {name}; allowed for batch {batch.iteration}, pipeline"
                         f" {index}: one that its layers and its memory allow"
                     )

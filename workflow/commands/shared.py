@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from railx.places import SHIPPED, WORK, is_checkout, is_work
 from workflow.stage import Settings
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESULTS",
+    "add_debug",
     "add_results",
     "add_running",
     "check_experiment",
@@ -47,7 +49,18 @@ def command(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_debug(parser, default=argparse.SUPPRESS)
     return parser
+
+
+def add_debug(parser: argparse.ArgumentParser, default: Any = False) -> None:
+    """The option that shows why a command failed; it may stand anywhere."""
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        default=default,
+        help="show the traceback of an error, too",
+    )
 
 
 def plan_of(path: Path) -> Plan:
@@ -61,9 +74,9 @@ def plan_of(path: Path) -> Plan:
     try:
         return read_plan(path)
     except OSError as error:
-        raise ValueError(f"PLAN: got {path}: {error.strerror}; {allowed}") from None
+        raise UserError(f"PLAN: got {path}: {error.strerror}; {allowed}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"PLAN: got {path}, which is no text; {allowed}") from None
+        raise UserError(f"PLAN: got {path}, which is no text; {allowed}") from None
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -94,13 +107,13 @@ def running(options: argparse.Namespace) -> list[str]:
     """
     cores: str | None = options.cores
     if cores is not None and cores != "all" and not (cores.isdecimal() and int(cores)):
-        raise ValueError(f"--cores: got {cores!r}; allowed: all, or a whole number above 0")
+        raise UserError(f"--cores: got {cores!r}; allowed: all, or a whole number above 0")
     if options.profile is None:
         return ["--cores", cores or "all"]
     places = (Path.cwd() / options.profile, WORK / options.profile)
     folder = next((candidate for candidate in places if any(candidate.glob("config*.yaml"))), None)
     if folder is None:
-        raise ValueError(
+        raise UserError(
             f"--profile: got {options.profile}; allowed: a folder with a config.yaml,"
             " e.g. profiles/slurm"
         )
@@ -126,7 +139,7 @@ def _check_profile_keys(given: Path, folder: Path) -> None:
         unknown = [key for key in content if key not in options]
         # A template's keys are its own.
         if unknown and "__use_yte__" not in content:
-            raise ValueError(
+            raise UserError(
                 f"--profile: got {given}, whose {path.name} has {', '.join(unknown)}, no options"
                 " of Snakemake; allowed: a Snakemake profile, e.g. profiles/slurm"
             )
@@ -140,7 +153,7 @@ def check_experiment(results: Path, name: str) -> None:
     if name not in experiments and not (results / name).is_dir():
         finished = sorted(path.parts[-3] for path in results.glob("*/evidence/claims.parquet"))
         allowed = dict.fromkeys([*experiments, *finished])
-        raise ValueError(f"--experiment: got {name!r}; allowed: {', '.join(allowed)}")
+        raise UserError(f"--experiment: got {name!r}; allowed: {', '.join(allowed)}")
 
 
 def how_to_make(name: str) -> str:
@@ -174,7 +187,7 @@ def snakemake(
     """
     # Nothing is ever written into an installed package.
     if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
-        raise ValueError(
+        raise UserError(
             f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
             " or a checkout"
         )

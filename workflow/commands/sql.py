@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from railx.errors import UserError
 from workflow.commands.judged import claim_by_id, judged, print_judged
 from workflow.commands.shared import (
     add_results,
@@ -49,7 +50,7 @@ def _sql(options: argparse.Namespace) -> int:
 
     experiment = experiment_of(options.results, options.experiment)
     if not options.results.is_dir():
-        raise ValueError(
+        raise UserError(
             f"--results: got {options.results}, which is not there; make it:"
             f" {how_to_make(options.experiment)}"
         )
@@ -58,7 +59,7 @@ def _sql(options: argparse.Namespace) -> int:
     files = [str(file.relative_to(named)) for file in claim_files(experiment)]
     there = [file for file in files if (folder / file).is_file()]
     if (options.query is None) == (options.claim is None):
-        raise ValueError("QUERY: allowed: either one SELECT or --claim ID")
+        raise UserError("QUERY: allowed: either one SELECT or --claim ID")
     if options.claim is not None:
         print_judged(judged(claim_by_id(options.claim, "--claim"), experiment, folder), options)
         return 0
@@ -67,6 +68,6 @@ def _sql(options: argparse.Namespace) -> int:
             result = database.query(options.query)
         except NotAvailable as missing:
             there_is = ", ".join(missing.there_is) or "no table yet"
-            raise ValueError(f"{missing}; there is: {there_is}") from None
+            raise UserError(f"{missing}; there is: {there_is}") from None
         print_table(result, options)
     return 0

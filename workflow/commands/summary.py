@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from workflow.commands.shared import add_results, check_experiment, command, how_to_make
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _say(name: str, results: Path, command_line: str) -> int:
     folder = results / name
     claims = folder / _CLAIMS
     if not claims.is_file():
-        raise ValueError(f"{claims}: no verdicts yet; make them: {command_line}")
+        raise UserError(f"{claims}: no verdicts yet; make them: {command_line}")
     papers = read_papers(in_repository(_PAPERS))
     rows = read_claims(claims, papers)
     print("\n".join(_lines(name, rows, papers)))
@@ -91,7 +92,7 @@ def _pdf(options: argparse.Namespace) -> int:
 
     folder = options.results / _name(options)
     if not (folder / _PAGE).is_file():
-        raise ValueError(f"{folder / _PAGE}: no such page; make it first: {_command_line(options)}")
+        raise UserError(f"{folder / _PAGE}: no such page; make it first: {_command_line(options)}")
     print_pdf(folder / _PAGE, folder / _PDF)
     print(f"written: {folder / _PDF}")
     return 0

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from railx.places import WORK
 from workflow.commands.claim import query_files
 from workflow.commands.judged import claim_by_id, judged
@@ -101,18 +102,18 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
             continue
         key, value = parted(text)
         if override.key_or_group == "name":
-            raise ValueError(
+            raise UserError(
                 f"name: got {value!r}, several values; allowed: one, which the name of every"
                 " point begins with"
             )
         if override.get_key_element() in swept:
-            raise ValueError(f"{key}: got {value!r} after other values; allowed: all in one list")
+            raise UserError(f"{key}: got {value!r} after other values; allowed: all in one list")
         swept[override.get_key_element()] = _values(key, value, override)
     count = 1
     for values in swept.values():
         count *= len(values)
     if not swept or not 1 <= count <= LIMIT:
-        raise ValueError(
+        raise UserError(
             f"OVERRIDE: got {count if swept else 'no'} values in {' '.join(overrides)}; allowed:"
             f" settings with 1 to {LIMIT} points together, e.g. topologies.torus_2d.n=2,3"
         )
@@ -141,7 +142,7 @@ def _values(key: str, value: str, override: Any) -> list[str]:
     except (HydraException, ValueError):
         values = []
     if not 1 <= len(values) <= LIMIT:
-        raise ValueError(f"{key}: got {value!r}; allowed: 1 to {LIMIT} values, as {_VALUES}")
+        raise UserError(f"{key}: got {value!r}; allowed: 1 to {LIMIT} values, as {_VALUES}")
     return values
 
 
@@ -173,7 +174,7 @@ def _sweep(options: argparse.Namespace) -> int:
         entries = [f"experiment={options.experiment}", f"hydra={shlex.join(point.overrides)}"]
         code = snakemake([*needed, *how], entries, stdout=sys.stderr)
         if code:
-            raise ValueError(
+            raise UserError(
                 f"point {values}: could not be made (exit code {code}); what went wrong stands"
                 " above, and the points before it are kept"
             )
@@ -193,7 +194,7 @@ def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Settings])
         other = seen.setdefault(content, point)
         if other is not point:
             first, second = (", ".join(run.values.values()) for run in (other, point))
-            raise ValueError(
+            raise UserError(
                 f"{', '.join(point.values)}: got {first} and {second}, which are one run; allowed:"
                 " values that differ"
             )
@@ -209,7 +210,7 @@ def _files(options: argparse.Namespace, claim: Claim | None, experiment: Setting
     if not files:
         # Snakemake without a target would make all of it.
         reads = "has no query" if query is None else f"got {query!r}, which reads no table"
-        raise ValueError(f"{what}: {reads}; allowed: a query that reads a table of the run")
+        raise UserError(f"{what}: {reads}; allowed: a query that reads a table of the run")
     return [str(path) for path in files]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from railx.errors import UserError
 from workflow.commands.shared import add_results, command
 
 __all__ = ["add"]
@@ -35,7 +36,7 @@ def _sync(options: argparse.Namespace) -> int:
     try:
         sent = sync(options.results)
     except RuntimeError as error:
-        raise ValueError(str(error)) from None
+        raise UserError(str(error)) from None
     if not any(sent.values()):
         print("nothing to upload")
     else:

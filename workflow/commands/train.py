@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from workflow.commands.shared import command, plan_of, words
 
 __all__ = ["add"]
@@ -50,11 +51,11 @@ def _train(options: argparse.Namespace) -> int:
     plan = plan_of(options.plan)
     check_planner(plan.planner, str(options.plan))
     if options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"--out: got {options.out}, a file; allowed: a folder")
+        raise UserError(f"--out: got {options.out}, a file; allowed: a folder")
     for batch in plan.pipeline_batches() if plan.kind == "pipeline" else ():
         for index, pipeline in enumerate(batch.pipelines):
             if not runnable(pipeline):
-                raise ValueError(
+                raise UserError(
                     f"{options.plan}: batch {batch.iteration}, pipeline {index}: schedule"
                     f" {schedule_name(pipeline)} is simulated only; allowed: 1f1b, gpipe, or an"
                     " order without virtual stages and weights put off"

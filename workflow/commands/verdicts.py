@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
 from railx.places import in_repository
 from workflow.commands.shared import add_results, check_experiment, command, how_to_make
 
@@ -69,16 +70,16 @@ def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     papers = all_papers()
     if options.paper is not None and (options.expected or options.write):
-        raise ValueError("--paper: allowed: alone or with --json, as all claims have a verdict")
+        raise UserError("--paper: allowed: alone or with --json, as all claims have a verdict")
     if options.paper is not None and options.paper not in papers:
-        raise ValueError(f"--paper: got {options.paper!r}; allowed: {', '.join(papers)}")
+        raise UserError(f"--paper: got {options.paper!r}; allowed: {', '.join(papers)}")
     check_experiment(options.results, options.experiment)
     path = options.results / options.experiment / "evidence" / "claims.parquet"
     if not path.is_file():
-        raise ValueError(f"{path}: is not there; make it with: {how_to_make(options.experiment)}")
+        raise UserError(f"{path}: is not there; make it with: {how_to_make(options.experiment)}")
     rows = read_rows(path)
     if rows and set(rows[0]) != set(CLAIM_COLUMNS):
-        raise ValueError(f"{path}: has other columns than today; make it again")
+        raise UserError(f"{path}: has other columns than today; make it again")
     return [row for row in rows if options.paper in (None, row["paper"])]
 
 
@@ -86,7 +87,7 @@ def _compare(rows: list[dict[str, Any]], path: Path) -> int:
     from railx.evidence import flipped, read_expected
 
     if not path.is_file():
-        raise ValueError(f"{path}: is not there; make it with --write in place of --expected")
+        raise UserError(f"{path}: is not there; make it with --write in place of --expected")
     expected = read_expected(path)
     lines = flipped(rows, expected)
     for line in lines:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir)))
 
+from railx.errors import UserError
 from workflow.cluster import asked, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
+from workflow.interpreter import quote_interpreter
 from workflow.locking import hold_folder
 from workflow.places import check_cores, check_folder, check_sources, check_targets
 from workflow.resources import check_resources
@@ -35,11 +37,12 @@ def composed():
         check_columns(experiment)
         check_nodes(workflow.resource_settings, STAGES, experiment)
         return experiment
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
 
 
+quote_interpreter()
 EXPERIMENT = composed()
 RESULTS = results_folder(EXPERIMENT)
 

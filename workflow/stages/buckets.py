@@ -24,11 +24,10 @@ def run(job: Job) -> Summary:
     """Round the plan's batches up; return the worst errors of a batch."""
     from railx.planning.sequence.blaster import rounding_rows
     from railx.settings import load
-    from railx.workload import build_cost_model
     from railx.workload.batches import BatchSettings, sample_batches
     from railx.workload.cluster import ClusterSettings
     from railx.workload.corpus import read_corpus_lengths
-    from railx.workload.cost import CostModelSettings
+    from railx.workload.cost import CostModelSettings, build_cost_model
     from railx.workload.model import ModelSettings
 
     settings = job.settings

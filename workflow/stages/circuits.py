@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from railx.errors import UserError
 from workflow.stage import ByHand, File, FromStage, Item, Job, Settings, Stage, Summary
 
 __all__ = ["STAGE", "run"]
@@ -18,7 +19,7 @@ def run(job: Job) -> Summary:
     graph = read_topology(job.file("topology"))
     circuits = graph.circuits
     if circuits is None:
-        raise ValueError(
+        raise UserError(
             f"topology: {graph.family} has no optical switches, so nothing to cross-connect"
         )
     if "circuits" in job.outputs:

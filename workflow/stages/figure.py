@@ -61,7 +61,7 @@ def check_columns(experiment: Settings) -> None:
                 if not isinstance(output, Table):
                     continue
                 columns = (*output.declared(), *output.optional)
-            missing = [column for column in source.columns if column not in columns]
+            missing = [column for column in source.column_names if column not in columns]
             if missing:
                 raise SettingsError(
                     f"figures.{figure}",

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from railx.errors import UserError
 from workflow.stage import (
     ByHand,
     Item,
@@ -43,7 +44,7 @@ def run(job: Job) -> Summary:
 
     from railx.fabric.circuits import Layout
     from railx.io import read_json, write_json
-    from railx.replay.switchings import switchings
+    from railx.replay.changes import switchings
     from railx.settings import load, to_dict
     from training.live_settings import LiveSettings, journal_path, live_blocks
 
@@ -57,7 +58,7 @@ def run(job: Job) -> Summary:
         # Progress goes where messages go: standard output belongs to the summary.
         finished = subprocess.run(command, check=False, stdout=sys.stderr)
         if finished.returncode:
-            raise ValueError(
+            raise UserError(
                 f"program {name} ended with exit code {finished.returncode}; its own message is"
                 " above"
             )
@@ -113,8 +114,7 @@ def _changes(
     trace: list[_Row], layout: Any, journals: Mapping[tuple[Any, ...], list[Any]]
 ) -> list[_Row]:
     """A row for each change of circuits: its window, both stalls, what lies between."""
-    from railx.replay.changes import circuit_changes
-    from railx.replay.switchings import delays_of
+    from railx.replay.changes import circuit_changes, delays_of
 
     rows = []
     for block, events in _blocks(trace).items():

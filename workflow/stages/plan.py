@@ -46,7 +46,7 @@ def run(job: Job) -> Summary:
     """
     from railx.io import read_json, read_rows
     from railx.planning.format.files import write_plan
-    from railx.planning.format.occupancy import cost_of
+    from railx.planning.format.predictions import cost_of
     from railx.planning.format.tables import memory_rows, plan_rows, plan_summary, schedule_rows
     from railx.planning.make import make_plan
     from railx.planning.planners import PlannerSettings

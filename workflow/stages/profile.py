@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from railx.errors import UserError
 from workflow.stage import (
     ByHand,
     Item,
@@ -52,7 +53,7 @@ def run(job: Job) -> Summary:
         quiet = {"KINETO_LOG_LEVEL": "99", **os.environ}
         finished = subprocess.run(command, check=False, stdout=sys.stderr, env=quiet)
         if finished.returncode:
-            raise ValueError(
+            raise UserError(
                 f"profile {name} ended with exit code {finished.returncode}; its own message is"
                 " above"
             )

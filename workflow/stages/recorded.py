@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from railx.errors import UserError
 from workflow.stage import (
     Inputs,
     Job,
@@ -40,7 +41,7 @@ def run(job: Job) -> Summary:
     for path in job.inputs["records"]:
         record = read_record(path)
         if record.fidelity != "measured_gpu":
-            raise ValueError(f"{path}: {record.fidelity}; allowed: records of a run on a GPU")
+            raise UserError(f"{path}: {record.fidelity}; allowed: records of a run on a GPU")
         name = {"recording": path.parent.parent.name, "step": record.step}
         steps.append(
             {

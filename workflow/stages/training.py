@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from railx.errors import UserError
 from workflow.cluster import nodes_here, ranks_command, reachable
 from workflow.stage import (
     ByHand,
@@ -61,7 +62,7 @@ def run(job: Job) -> Summary:
     # Progress goes where messages go: standard output belongs to the summary.
     code = run_program(command)
     if code:
-        raise ValueError(
+        raise UserError(
             f"training run {job.item} ended with exit code {code}; its own message is above"
         )
     result: dict[str, Any] = read_json(job.outputs["result"])
@@ -82,7 +83,7 @@ def _resolved(job: Job) -> Any:
     path = job.file("plan")
     plan = read_plan(path)
     if "model" not in plan.settings:
-        raise ValueError(f"{path}: settings.model: is missing; allowed: a plan made for a model")
+        raise UserError(f"{path}: settings.model: is missing; allowed: a plan made for a model")
     fabric = job.settings["fabric"]
     return load(
         RunSettings,
@@ -204,7 +205,7 @@ def check(experiment: Experiment) -> None:
     """Refuse runs of plans that cannot be trained."""
     from railx.planning.pipeline.best_schedule import TRAINABLE_SCHEDULES
     from railx.settings import SettingsError
-    from training.settings import check_model, check_planner
+    from training.settings import check_model, check_planner, check_sharding
 
     for name, run in experiment.runs.items():
         plan = experiment.plans[run.plan]
@@ -215,6 +216,10 @@ def check(experiment: Experiment) -> None:
             raise SettingsError(
                 f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
             ) from None
+        try:
+            check_sharding(run.training, plan.cost_model.zero_stage, plan.cluster.devices)
+        except SettingsError as error:
+            raise SettingsError(f"runs.{name}.{error.key}", error.message) from None
         # What "best" takes is known when the plan is.
         schedule = getattr(plan.planner, "schedule", "best")
         if schedule not in (*TRAINABLE_SCHEDULES, "best", "best_trained"):

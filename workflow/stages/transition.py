@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from railx.errors import UserError
 from workflow.stage import File, FromStage, Item, Job, Stage, Summary, Table, integer, real, text
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ def run(job: Job) -> Summary:
         "nodes": before.nodes,
         "optical_switches": plan.switches,
         "optical_switches_touched": plan.switches_touched,
-        "circuits_kept": plan.kept,
+        "circuits_kept": plan.unchanged,
         "circuits_disconnected": plan.disconnected,
         "circuits_connected": plan.connected,
-        "kept_share": plan.kept / (plan.kept + plan.disconnected),
+        "kept_share": plan.unchanged / (plan.unchanged + plan.disconnected),
         "ports_touched": plan.ports_touched,
         "most_steps_of_a_switch": plan.most_steps_of_a_switch,
         "fidelity": "analytic",
@@ -68,11 +69,11 @@ def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
     from railx.vocabulary.reconfiguration import apply_plan
 
     if before.circuits is None or after.circuits is None:
-        raise ValueError("a topology without optical switches has no cross-connects")
+        raise UserError("a topology without optical switches has no cross-connects")
     end = apply_plan(before.circuits, plan)
     target = circuit_set(after.circuits)
     if end.shape != target.shape or not (end == target).all():
-        raise ValueError(
+        raise UserError(
             f"{before.family} to {after.family}: the plan does not end at the circuits of the"
             " second setting"
         )
@@ -101,7 +102,7 @@ def check(experiment: Experiment) -> None:
         try:
             for topology, settings in zip(names, (before, after), strict=True):
                 if not family_of(settings).switched:
-                    raise ValueError(
+                    raise UserError(
                         f"{topology} has no optical switches; allowed: topologies that have some"
                     )
             graphs = small_graph(before), small_graph(after)
@@ -109,7 +110,7 @@ def check(experiment: Experiment) -> None:
                 check_same_hardware(graphs[0], graphs[1])
             else:
                 _check_same_nodes(before, after)
-        except ValueError as error:
+        except UserError as error:
             raise SettingsError(
                 f"transitions.{name}",
                 f"topologies.{names[0]} and topologies.{names[1]}: {error} (or"
@@ -125,13 +126,13 @@ def _check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
     for key in ("m", "n"):
         first, second = (to_dict(settings).get(key) for settings in (before, after))
         if first != second:
-            raise ValueError(
+            raise UserError(
                 f"{key}: {first} before and {second} after; allowed: two settings of the same"
                 " hardware"
             )
     sizes = vertex_count(before), vertex_count(after)
     if sizes[0] != sizes[1]:
-        raise ValueError(
+        raise UserError(
             f"{sizes[0]:,} chips and switches before and {sizes[1]:,} after; allowed: two settings"
             " of the same hardware"
         )

@@ -1,19 +1,100 @@
-"""What goes on after every event: switch for who is first, grant what has its light.
+"""Switching and grants after every event, and the events of switches.
 
-Queued operations go in their order, hints only where nobody waits for the ports.
+Queued operations go in their order, hints only where no operation waits for the ports.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
-from railx.fabric.actions import Action, GrantAction
-from railx.fabric.circuits import Circuit, Configuration, ports_of
-from railx.fabric.decisions.state import OPEN_OPERATIONS, Asked, Hold, TrackedOperation, by_rail
-from railx.fabric.decisions.switching import Switching
+from railx.fabric.actions import Action, GrantAction, SwitchAction
+from railx.fabric.circuits import Circuit, Configuration, Port, ports_of
+from railx.fabric.decisions.handed_back import HandedBack
+from railx.fabric.decisions.state import (
+    OPEN_OPERATIONS,
+    Asked,
+    Hold,
+    TrackedOperation,
+    by_name,
+    by_rail,
+    discard,
+    name_of,
+    ports_in_order,
+)
 from railx.fabric.holdings import OperationKey
 
-__all__ = ["Granting"]
+__all__ = ["Granting", "SwitchEvents", "Switching"]
+
+
+class Switching(HandedBack):
+    """Moves circuits without a lease."""
+
+    def _is_coming_up(self, circuit: Circuit) -> bool:
+        return self.moving.get(circuit.ports[0]) == circuit
+
+    def _can_move(self, circuits: list[Circuit]) -> bool:
+        """Whether no port of ``circuits`` moves and none carries a leased circuit."""
+        moving, active, leases, holds = self.moving, self.active, self.leases, self.holds_by_circuit
+        for port in ports_in_order(tuple(circuits)):
+            if port in moving:
+                return False
+            here = active.get(port)
+            if here in leases or here in holds:
+                return False
+        return True
+
+    def _switch(self, circuits: list[Circuit]) -> list[SwitchAction]:
+        """One command per rail: bring up ``circuits``, drop what is in their way."""
+        actions = []
+        for rail, connect in by_rail(self.layout, tuple(circuits)):
+            active, ports = self.active, ports_in_order(connect)
+            disconnect = tuple(sorted({active[port] for port in ports if port in active}))
+            self._drop(disconnect)
+            self.moving.update({port: circuit for circuit in connect for port in circuit.ports})
+            action = SwitchAction(self._next_command, rail, connect, disconnect)
+            self._commands[action.command] = action
+            self._next_command += 1
+            self.counters["reconfigurations"] += 1
+            self.counters["circuits_changed"] += len(connect)
+            actions.append(action)
+        return actions
+
+    def _drop(self, circuits: Iterable[Circuit]) -> None:
+        for circuit in circuits:
+            self.lit.remove(circuit)
+            for port in circuit.ports:
+                del self.active[port]
+        self._forget_ahead(circuits)
+
+    def _darken(self, circuit: Circuit, port: Port) -> list[Action]:
+        """A circuit lost a port: its leases end, and their ranks get an error."""
+        message = self._lost_port(port)
+        self._drop([circuit])
+        actions: list[Action] = []
+        for key in sorted(self.leases.pop(circuit, ())):
+            operation = self._operations[key]
+            actions += self._tell(operation, f"{message} during {name_of(operation)}", "port")
+        for configuration in sorted(self.holds_by_circuit.pop(circuit, ()), key=by_name):
+            self.holds[configuration].lost_port = message
+            actions += self._recall(configuration, message)
+        self._touch(circuit.ports)
+        return actions
+
+    def _take_ahead(self, configuration: Configuration) -> int:
+        """How many commands were made ahead for a configuration; they are used now."""
+        if not self._ahead:
+            return 0
+        commands = self._ahead.pop(configuration, 0)
+        if commands:
+            for circuit in self.layout.circuits(configuration):
+                discard(self._ahead_on, circuit, configuration)
+        return commands
+
+    def _forget_ahead(self, dropped: Iterable[Circuit]) -> None:
+        for circuit in dropped:
+            for configuration in list(self._ahead_on.get(circuit, ())):
+                self.counters["wasted"] += self._take_ahead(configuration)
 
 
 class Granting(Switching):
@@ -35,7 +116,7 @@ class Granting(Switching):
         return actions + self._speculate() if self._touched_hints else actions
 
     def _is_first(self, operation: TrackedOperation) -> bool:
-        """Whether nobody who came before waits for a port of the operation."""
+        """Whether no earlier operation waits for a port of this one."""
         order, waiting = operation.order, self._waiting
         for port in operation.ports:  # noqa: SIM110 (asked most often of all)
             if next(iter(waiting[port])) != order:
@@ -70,8 +151,8 @@ class Granting(Switching):
             return actions
         self._forget(operation)
         actions = self._grant_all(operation, hold, now_ns)
-        # Who asked for another operation on these circuits holds them now, and its
-        # peers will not ask any more.
+        # Ranks that asked for another operation on these circuits hold them now, and
+        # their peers send no further questions.
         for other in list(self._by_configuration.get(configuration, {}).values()):
             if not other.granted and other.order is None:
                 self._forget(other)
@@ -81,9 +162,9 @@ class Granting(Switching):
     def _grant_all(
         self, operation: TrackedOperation, hold: Hold | None, now_ns: int
     ) -> list[Action]:
-        """Tell all who asked.
+        """Grant to all members that asked.
 
-        Who has ended its part already waits for nothing, but has to know what it holds.
+        A member that has ended its part waits for nothing, but has to know its lease.
         """
         actions: list[Action] = []
         number = None if hold is None else hold.number
@@ -150,7 +231,7 @@ class Granting(Switching):
         hold: Hold,
         now_ns: int,
     ) -> list[Action]:
-        """Answer a rank whose question crossed the grant of the lease that it holds."""
+        """Answer a rank whose question crossed the grant of its lease."""
         fresh = self._last_of(rank, key[0]) < key[1]
         operation = TrackedOperation(key, configuration, hold.circuits, frozenset())
         asked = Asked(request, now_ns, fresh and self._take_hint(rank, configuration), True)
@@ -167,8 +248,9 @@ class Granting(Switching):
         return [self._grant_action(operation, rank, now_ns, hold.number)]
 
     def _speculate(self) -> list[Action]:
-        """Switch for hinted configurations that all members expect, where nobody waits
-        for the ports.
+        """Switch for hinted configurations that all members expect.
+
+        Only where no operation waits for the ports.
         """
         turns = {
             expected.ready: configuration
@@ -203,3 +285,79 @@ class Granting(Switching):
                     self._ahead_on.setdefault(circuit, {})[configuration] = None
             actions += switches
         return actions
+
+
+class SwitchEvents(Granting):
+    """Takes the events of switches."""
+
+    def switched(self, command: int, now_ns: int) -> list[Action]:
+        """The switch has carried out a command: its circuits carry light.
+
+        A command that is not under way changes nothing.
+        """
+        action = self._commands.pop(command, None)
+        if action is None:
+            return []
+        for port in ports_in_order(action.connect):
+            del self.moving[port]
+        for circuit in action.connect:
+            if circuit in self._spoiled:
+                self._spoiled.remove(circuit)
+            else:
+                self._light(circuit)
+        self._changes += 1
+        self.generation[action.rail] = self._changes
+        self._touch(ports_of(action.connect))
+        return self._advance(now_ns)
+
+    def switch_failed(self, command: int, reason: str, now_ns: int) -> list[Action]:
+        """The switch could not carry out a command: none of its circuits is up.
+
+        Ranks that wait for them get an error; the next question tries again.
+        """
+        action = self._commands.pop(command, None)
+        if action is None:
+            return []
+        self.failures["switches"] += 1
+        for circuit in action.connect:
+            for port in circuit.ports:
+                del self.moving[port]
+        self._spoiled.difference_update(action.connect)
+        self._forget_ahead(action.connect)
+        failed = set(action.connect)
+        message = f"the switch of rail {action.rail} failed ({reason})"
+        actions: list[Action] = []
+        for operation in self._first_at(ports_of(action.connect)):
+            if not failed.isdisjoint(operation.circuits):
+                actions += self._fail(operation, f"{message} for {name_of(operation)}", "switch")
+        self._touch(ports_of(action.connect))
+        return [*actions, *self._advance(now_ns)]
+
+    def ports_lost(self, ports: Iterable[Port], reason: str, now_ns: int) -> list[Action]:
+        """These ports are out of order: their circuits are dark and dropped.
+
+        Operations that need one of them get an error that names it.
+        """
+        lost = [port for port in sorted(set(ports)) if port not in self.lost_ports]
+        self.lost_ports.update(dict.fromkeys(lost, reason))
+        self.failures["ports"] += len(lost)
+        actions: list[Action] = []
+        for port in lost:
+            if port in self.moving:
+                self._spoiled.add(self.moving[port])
+            if port in self.active:
+                actions += self._darken(self.active[port], port)
+        if lost:
+            broken = set(lost)
+            for operation in list(self._operations.values()):
+                if not operation.granted and not broken.isdisjoint(operation.ports):
+                    actions += self._fail(operation, self._without_port(operation), "port")
+        return [*actions, *self._advance(now_ns)]
+
+    def ports_back(self, ports: Iterable[Port], now_ns: int) -> list[Action]:
+        """These ports are in order again, dark and free."""
+        back = [port for port in sorted(set(ports)) if port in self.lost_ports]
+        for port in back:
+            del self.lost_ports[port]
+        self._touch(back)
+        return self._advance(now_ns)

@@ -1,6 +1,7 @@
-"""What members did under a held lease, once all of them have given it back.
+"""Operations under a held lease, once all members have given it back.
 
-What all have begun is under way, what some have begun counts as asked for by those.
+Operations that all have begun are under way; those that some have begun count as asked
+for by these.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ __all__ = ["HandedBack"]
 
 
 class HandedBack(Leases):
-    """Makes operations of what ran without a question."""
+    """Tracks operations that began without a question."""
 
     def _settle(self, configuration: Configuration, now_ns: int) -> list[Action]:
         """End a held lease once all members gave it back.
 
-        What they all have begun goes on as an operation that was granted, what some
-        have begun as one that those asked for.
+        Operations that all have begun go on as granted ones, those that some have begun
+        as questions of these.
         """
         hold = self.holds[configuration]
         if hold.holders:
@@ -76,10 +77,10 @@ class HandedBack(Leases):
         now_ns: int,
         over: int | None = None,
     ) -> list[Action]:
-        """Make operations of what members have begun on a channel without asking.
+        """Track the operations that members have begun on a channel without asking.
 
-        ``over``: members have presented themselves, and up to this number it is part of
-        a former process of one. What they have asked since then they have not begun.
+        ``over``: after a restart, the operations up to this number belong to a former
+        process of a member. Members have not begun what they asked for since.
         """
         last = {}
         for rank, last_begun in begun.items():
@@ -88,10 +89,10 @@ class HandedBack(Leases):
             self._note_last(rank, channel, last[rank])
         lowest, highest = max(min(last.values()), -1 if over is None else over), max(last.values())
         if lowest == highest and channel not in self._by_channel and not any(still_open.values()):
-            # As a rule all have begun the same, and have ended it.
+            # Usually all have begun the same operations and have ended them.
             return []
         numbers = {
-            # Nobody honest is further ahead of its peers.
+            # No correct rank is further ahead of its peers.
             *range(max(lowest, highest - OPEN_OPERATIONS) + 1, highest + 1),
             *(number for keys in still_open.values() for name, number in keys if name == channel),
             # Questions of members that did not hold it any more.
@@ -139,10 +140,10 @@ class HandedBack(Leases):
         begun: set[int],
         still_open: set[int],
     ) -> list[Action]:
-        """Members began under a lease what others asked for as something else.
+        """Members began an operation under a lease; others asked for it otherwise.
 
-        What was asked for fails, unless it was granted. What was begun fails too where
-        one of its members asked; otherwise those who asked harm only themselves.
+        The question fails, unless it was granted. The begun operation fails too where
+        one of its members asked; otherwise those that asked harm only themselves.
         """
         key, asked, members = operation.key, set(operation.asked), set(configuration.members)
         its = operation.configuration
@@ -170,7 +171,7 @@ class HandedBack(Leases):
         ran: dict[int, int],
         now_ns: int,
     ) -> list[Action]:
-        """Make an operation of what members began under a lease that has ended."""
+        """Track an operation that members began under a lease that has ended."""
         operation = self._operations.get(key)
         if operation is not None and (
             operation.granted or operation.configuration != configuration
@@ -190,7 +191,7 @@ class HandedBack(Leases):
             **{rank: self._gone[rank] for rank in configuration.members if rank in self._gone},
         }
         if operation is not None and not lost.keys().isdisjoint(operation.asked):
-            # It came back, and asks for what its last life was part of.
+            # It came back, and asks for an operation of its former process.
             message = f"{name_of(operation)} is under way since before rank %d came back"
             for rank in sorted(lost.keys() & operation.asked.keys()):
                 request = operation.asked.pop(rank).request
@@ -244,10 +245,10 @@ class HandedBack(Leases):
 
 
 def complete(report: Report, rank: int, hold: Hold) -> Report:
-    """A member's report with what was under way to it, or followed it.
+    """A member's report, completed by grants and releases that crossed it.
 
-    A granted operation that it does not name begins as soon as the grant is there, and
-    its end is told.
+    A granted operation that it does not name begins when the grant arrives, and the
+    member sends its end.
     """
     begun = report.begun
     late = {key for key in hold.granted.get(rank, ()) if begun.get(key[0], -1) < key[1]}

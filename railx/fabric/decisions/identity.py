@@ -1,17 +1,116 @@
-"""Who the ranks are: they arrive, leave or die, and come back as another process."""
+"""Ranks arrive, leave or die, and come back as another process; so does the controller.
+
+After a restart of the controller ranks present what they have begun. It grants and
+switches nothing before all have, or are given up. Then it goes on as if all leases had
+been recalled.
+"""
 
 from __future__ import annotations
 
-from railx.fabric.actions import Action
-from railx.fabric.circuits import ports_of
-from railx.fabric.decisions.restart import Restart
-from railx.fabric.decisions.state import ORDERLY, name_of
+from collections import Counter
 
-__all__ = ["Identity"]
+from railx.fabric.actions import Action
+from railx.fabric.circuits import Configuration, ports_of
+from railx.fabric.decisions.granting import Granting
+from railx.fabric.decisions.state import ORDERLY, Hold, name_of
+from railx.fabric.holdings import Presentation
+
+__all__ = ["Identity", "Restart"]
+
+
+class Restart(Granting):
+    """Restores the state of an earlier controller from its ranks."""
+
+    @property
+    def awaited(self) -> frozenset[int]:
+        """The ranks that have not presented what they have begun."""
+        if not self.recovering:
+            return frozenset()
+        return frozenset(range(self.ranks)) - self._presented.keys() - self._gone.keys()
+
+    def present(self, rank: int, presentation: Presentation, now_ns: int) -> list[Action]:
+        """``rank`` presents its operations to a restarted controller.
+
+        Then it asks its open questions again. From now on it asks before every
+        operation and releases those in ``presentation.open``. A second time changes
+        nothing.
+        """
+        if not self.recovering or rank not in self.awaited:
+            return []
+        self._presented[rank] = presentation
+        for channel, (_, number) in presentation.begun.items():
+            self._note_last(rank, channel, number)
+        self._count(rank, "held", presentation.operations)
+        return [] if self.awaited else self._recover(now_ns)
+
+    def end_recovery(self, now_ns: int) -> list[Action]:
+        """Ranks that have not presented by now count as dead."""
+        for rank in sorted(self.awaited):
+            self._gone[rank] = "did not come back after the controller was restarted"
+            self._former[rank] = self._present.pop(rank, None)
+            self.failures["ranks"] += 1
+        return self._recover(now_ns) if self.recovering else []
+
+    def _recover(self, now_ns: int) -> list[Action]:
+        """All remaining ranks have presented: go on as if all leases were recalled."""
+        self.recovering = False
+        # A new process has begun none of the operations of the former one.
+        lost = {
+            rank: "is another process since the controller was restarted"
+            for rank in self._present
+            if rank not in self._returning
+        }
+        channels: dict[str, dict[int, Configuration]] = {}
+        for rank, presentation in self._presented.items():
+            for channel, (configuration, _) in presentation.begun.items():
+                if rank in configuration.members and configuration.members[-1] < self.ranks:
+                    channels.setdefault(channel, {})[rank] = configuration
+        actions: list[Action] = []
+        for channel in sorted(channels):
+            needs = channels[channel]
+            configuration = needs[min(needs)]
+            members = set(configuration.members)
+            presented = {
+                rank: item
+                for rank, item in self._presented.items()
+                if rank in members
+                and rank not in lost
+                and needs.get(rank, configuration) == configuration
+            }
+            if not presented:
+                continue
+            dark = [item for item in self.layout.circuits(configuration) if item not in self.lit]
+            hold = Hold(0, self.layout.circuits(configuration), set())
+            hold.lost = {rank: reason for rank, reason in lost.items() if rank in members}
+            if dark:
+                hold.lost_port = f"the circuit {dark[0].right} - {dark[0].left} is dark"
+            actions += self._take_over_channel(
+                configuration,
+                channel,
+                {
+                    rank: {channel: item.begun[channel][1]} if channel in item.begun else {}
+                    for rank, item in presented.items()
+                },
+                {
+                    rank: frozenset(
+                        key for key in item.open if (rank, key) not in self._ended_early
+                    )
+                    for rank, item in presented.items()
+                },
+                hold,
+                Counter(),
+                now_ns,
+                max((item.over.get(channel, -1) for item in presented.values()), default=-1),
+            )
+        self._presented.clear()
+        self._ended_early.clear()
+        self._returning.clear()
+        self._stirred.update(self._listeners)
+        return [*actions, *self._advance(now_ns)]
 
 
 class Identity(Restart):
-    """Keeps the lives of ranks apart."""
+    """Separates the processes of a rank."""
 
     def register(
         self, rank: int, incarnation: int | None = None, *, returning: bool = False
@@ -30,7 +129,7 @@ class Identity(Restart):
         if returning and not self.recovering:
             return f"rank {rank} came back too late: the controller does not wait for it any more"
         if not self._present and not self.recovering:
-            # The first rank of the next program: nobody of the last one is missed.
+            # The first rank of the next program: losses of the last one are over.
             self._gone.clear()
             self._tombstones.clear()
         self._present[rank] = incarnation
@@ -46,7 +145,7 @@ class Identity(Restart):
         return None
 
     def leave(self, rank: int, reason: str, now_ns: int) -> list[Action]:
-        """``rank`` is gone: whoever waits for it gets an error, and its leases end.
+        """``rank`` is gone: ranks that wait for it get an error, and its leases end.
 
         ``reason`` completes "rank 3 ...".
         """

@@ -1,7 +1,8 @@
-"""Operations, their indices, and the queue of those that all members asked for.
+"""Hints, operations, their indices, and the queue of those that all members asked for.
 
-An operation that failed leaves a tombstone for members that come to it later. What
-changes at a port touches who waits there first, so that nobody else is looked at.
+A configuration that all its members expect is ready to be switched ahead of its need.
+An operation that failed leaves a tombstone for members that come to it later. A change
+at a port touches the first operation that waits there, so that no other is visited.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import heapq
 from collections.abc import Iterable
 
 from railx.fabric.actions import Action
-from railx.fabric.circuits import Configuration, Port
-from railx.fabric.decisions.hints import Hints
+from railx.fabric.circuits import Configuration, Port, ports_of
+from railx.fabric.decisions.refusals import Refusals
 from railx.fabric.decisions.state import (
     OPEN_OPERATIONS,
     TOMBSTONES,
     Asked,
+    Expected,
+    Hint,
     Tombstone,
     TrackedOperation,
     discard,
@@ -24,7 +27,58 @@ from railx.fabric.decisions.state import (
 )
 from railx.fabric.holdings import OperationKey
 
-__all__ = ["Operations"]
+__all__ = ["Hints", "Operations"]
+
+
+class Hints(Refusals):
+    """The configurations that ranks expect."""
+
+    def _take_hint(self, rank: int, configuration: Configuration) -> bool:
+        hint = self._take_back_hint(rank)
+        mispredicted = hint is not None and hint.configuration != configuration
+        if mispredicted:
+            self._count(rank, "mispredictions")
+        return mispredicted
+
+    def _take_back_hint(self, rank: int) -> Hint | None:
+        hint = self._hints.pop(rank, None)
+        if hint is not None:
+            expected = self._expected[hint.configuration]
+            expected.hints.remove(rank)
+            expected.unserved -= not hint.served
+            self._expect(hint.configuration, rank, -1)
+        return hint
+
+    def _expect(self, configuration: Configuration, rank: int, change: int) -> None:
+        """A rank expects a configuration for one reason more, or less."""
+        expected = self._expected.get(configuration)
+        if expected is None:
+            expected = self._expected[configuration] = Expected()
+        ranks = expected.ranks
+        count = ranks.get(rank, 0) + change
+        if count:
+            ranks[rank] = count
+        else:
+            del ranks[rank]
+            if not ranks:
+                del self._expected[configuration]
+        if not expected.unserved and expected.ready is None:
+            return
+        ready = expected.unserved > 0 and len(ranks) == len(configuration.members)
+        if ready and expected.ready is None:
+            expected.ready = self._turn()
+            for port in ports_of(self.layout.circuits(configuration)):
+                self._ready.setdefault(port, {})[configuration] = None
+        elif not ready:
+            self._not_ready(configuration, expected)
+        if ready:
+            self._touched_hints[configuration] = None
+
+    def _not_ready(self, configuration: Configuration, expected: Expected) -> None:
+        if expected.ready is not None:
+            expected.ready = None
+            for port in ports_of(self.layout.circuits(configuration)):
+                discard(self._ready, port, configuration)
 
 
 class Operations(Hints):
@@ -55,7 +109,7 @@ class Operations(Hints):
             discard(self._by_member, member, key)
 
     def _stand(self, operation: TrackedOperation, rank: int, asked: Asked) -> None:
-        """A member stands before an operation that is not granted."""
+        """A member waits for an operation that is not granted."""
         operation.asked[rank] = asked
         self._expect(operation.configuration, rank, 1)
         if self._listening:
@@ -77,7 +131,7 @@ class Operations(Hints):
         self._touch(operation.ports)
 
     def _enqueue(self, operation: TrackedOperation) -> None:
-        """All may have asked: then the operation takes its place in the queue."""
+        """Queue an operation once all members have asked."""
         if operation.order is not None or len(operation.asked) < len(
             operation.configuration.members
         ):
@@ -94,7 +148,7 @@ class Operations(Hints):
         return [self._queue[order] for order in sorted(first)]
 
     def _touch(self, ports: Iterable[Port]) -> None:
-        """Something changed at these ports: look again at who waits for them."""
+        """Something changed at these ports: visit their first operations again."""
         everyone, ready = self._waiting, self._ready
         orders = set()
         for port in ports:
@@ -118,9 +172,9 @@ class Operations(Hints):
         )
 
     def _fail(self, operation: TrackedOperation, message: str, reason: str) -> list[Action]:
-        """End an operation that was not granted in an error for all who asked for it.
+        """End an operation that was not granted in an error for all that asked for it.
 
-        Who comes to it later is told then. The caller advances.
+        Members that ask later get the error then. The caller advances.
         """
         self._forget(operation)
         members = set(operation.configuration.members)
@@ -135,7 +189,7 @@ class Operations(Hints):
         ]
 
     def _bury(self, key: OperationKey, message: str, reason: str, untold: set[int]) -> None:
-        """Who comes to a failed operation later is told then, and nobody else."""
+        """Keep a failed operation's error for the members that ask later."""
         if not untold:
             self._tombstones.pop(key, None)
             return
@@ -163,7 +217,7 @@ class Operations(Hints):
             configuration = operation.configuration
             if operation.granted or rank in operation.asked or rank not in configuration.members:
                 continue
-            # What it has begun under a lease counts when the lease ends.
+            # Operations begun under a lease count when the lease ends.
             if configuration not in self.holds:
                 message = passed(rank, configuration, operation.key)
                 actions += self._fail(operation, message, "ended")
@@ -171,7 +225,7 @@ class Operations(Hints):
         return actions
 
     def _mark_notified(self, key: OperationKey, rank: int) -> None:
-        """A member knows that an operation failed."""
+        """A member has got the error of a failed operation."""
         tombstone = self._tombstones.get(key)
         if tombstone is not None:
             tombstone.untold.discard(rank)

@@ -1,4 +1,4 @@
-"""What ranks ask and tell, one method an event."""
+"""The events of ranks, one method each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from railx.fabric.actions import Action, RefuseAction
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.decisions.granting import Granting
-from railx.fabric.decisions.listeners import involved
+from railx.fabric.decisions.leases import involved
 from railx.fabric.decisions.refusals import disagreement
 from railx.fabric.decisions.state import (
     LISTENERS,
@@ -39,7 +39,7 @@ class Questions(Granting):
         *,
         can_hold: bool = False,
     ) -> list[Action]:
-        """``rank`` stands before operation ``key``.
+        """``rank`` asks for operation ``key``.
 
         The same question asked again changes nothing (and is answered again).
         ``can_hold``: the rank can keep the lease and give it back when it is recalled;
@@ -50,7 +50,7 @@ class Questions(Granting):
             return [self._refuse(rank, request, *problem)]
         operation = self._operations.get(key)
         if key in self._given_up.get(rank, ()):
-            # The question comes behind its end. Its peers must not wait for it.
+            # The rank gave it up before: its peers must not wait for it.
             discard(self._given_up, rank, key)
             message = f"rank {rank} gave up waiting for {configuration.name}"
             problem = f"{message} (operation {key[1]} of {key[0]})", "abandoned"
@@ -66,7 +66,7 @@ class Questions(Granting):
             return [self._grant_action(operation, rank, now_ns)] if operation.granted else []
         tombstone = self._tombstones.get(key)
         if tombstone is not None and rank in tombstone.untold:
-            # What its peers began of the channel before that, it will not come to.
+            # The rank skips the operations of the channel that its peers began before.
             passed = self._pass(rank, key)
             self._mark_notified(key, rank)
             self._note_last(rank, *key)
@@ -90,7 +90,7 @@ class Questions(Granting):
                     return self._disagree_with_grant(
                         rank, request, key, configuration, member, other, now_ns
                     )
-            # Members may have begun it there without asking: their reports say so.
+            # Members may have begun it there without asking: their reports name it.
             recalled = [item for _, other in others for item in self._recall(other)]
         passed = self._pass(rank, key)
         operation = self._operation(key, configuration)
@@ -125,12 +125,12 @@ class Questions(Granting):
     def listen(
         self, rank: int, request: int, channels: Mapping[str, tuple[int, int]], now_ns: int
     ) -> list[Action]:
-        """``rank`` stands before a receive and does not know its sender.
+        """``rank`` waits in a receive from any source.
 
         ``channels``: by channel, the sender and the number of the next operation. The
-        first sender that stands, or comes to stand, before such an operation is found;
-        the rank then asks for it as for any other. What was answered already, or given
-        up, changes nothing.
+        answer names the first sender that asks for such an operation; the rank then
+        asks for it as for any other. A question that was answered or given up changes
+        nothing.
         """
         if rank in self._gone or request in self._heard.get(rank, ()):
             return []
@@ -160,10 +160,11 @@ class Questions(Granting):
         self._stirred.add((rank, request))
         return [*(item for pair in pairs for item in self._recall(pair)), *self._advance(now_ns)]
 
-    def unlisten(self, rank: int, request: int) -> None:
-        """``rank`` does not wait for a sender any more."""
+    def unlisten(self, rank: int, request: int) -> list[Action]:
+        """``rank`` stops waiting for a sender; no action follows."""
         self._drop_listener(rank, request)
         self._hear(rank, request)
+        return []
 
     def release(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
         """``rank`` has ended its part of an operation.
@@ -188,7 +189,7 @@ class Questions(Granting):
             self._end_when_released(operation)
         elif operation.asked[rank].request is None and rank not in operation.released:
             # It began under a held lease, and its part needed no peer (a buffered send,
-            # the root of a broadcast, an error), so that it never waited.
+            # the root of a broadcast, an error): it never waited.
             operation.released.add(rank)
             self._count(rank, "requests", -1)
             self._count(rank, "held")
@@ -209,11 +210,11 @@ class Questions(Granting):
         hold.reports[rank] = report
         actions: list[Action] = []
         if not hold.recalled:
-            # Hints may be waiting for the others to give it back too.
+            # Hints may wait until the others give it back too.
             self._touch(ports_of(hold.circuits))
             hold.channels.update(report.begun)
             if self._is_disputed(configuration, report):
-                # Only all reports together say what goes on and what cannot.
+                # All reports together decide which operations go on.
                 actions = self._recall(configuration)
         return [*actions, *self._settle(configuration, now_ns), *self._advance(now_ns)]
 
@@ -247,10 +248,10 @@ class Questions(Granting):
         return self._advance(now_ns)
 
     def abandon(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` waited too long: the operation fails for everyone who asked for it.
+        """``rank`` waited too long: the operation fails for every rank that asked.
 
-        The error names what was missing. An operation that was granted meanwhile is
-        released. A question for it that comes later is refused.
+        The error names the missing ranks or ports. An operation granted meanwhile is
+        released. A later question for it is refused.
         """
         operation = self._operations.get(key)
         if operation is None or rank not in operation.asked:
@@ -282,9 +283,9 @@ class Questions(Granting):
         configuration: Configuration,
         now_ns: int,
     ) -> list[Action]:
-        """The ranks want different things of one operation, which cannot be for any.
+        """The ranks disagree about an operation, which fails for all of them.
 
-        A rank that is no member of what the others want harms only itself.
+        A rank outside the others' configuration harms only itself.
         """
         key = operation.key
         other = min(operation.asked)
@@ -307,10 +308,10 @@ class Questions(Granting):
         leased: Configuration,
         now_ns: int,
     ) -> list[Action]:
-        """``member`` was granted the operation on a lease of something else.
+        """``member`` was granted the operation on a lease of another configuration.
 
-        Where the lease is the rank's too, the others on it wait for the rank in vain:
-        those who have begun are told with their reports, the rest when they ask.
+        Where the lease is the rank's too, the others on it would wait for the rank:
+        those that have begun get an error with their reports, the rest when they ask.
         """
         message = disagreement(key, rank, configuration, member, leased)
         refusal = self._refuse(rank, request, message, "disagree")

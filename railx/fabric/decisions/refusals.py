@@ -1,4 +1,4 @@
-"""The words of a refusal, and who has to hear them."""
+"""Texts and receivers of refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Refusals", "disagreement"]
 
 
 class Refusals(ControllerState):
-    """Says no, with a reason that is counted."""
+    """Refuses with a reason, which is counted."""
 
     def _refuse(self, rank: int, request: int | None, message: str, reason: str) -> RefuseAction:
         self.refusals[reason] += 1
@@ -22,7 +22,7 @@ class Refusals(ControllerState):
         return self._refuse(rank, request, message, "ended")
 
     def _misfit(self, rank: int, configuration: Configuration) -> tuple[str, str] | None:
-        """Why a rank can never need this, and the word for it."""
+        """Why a rank can never need this configuration, and the reason's name."""
         if rank not in configuration.members:
             message = f"rank {rank} asked for {configuration.name}, of which it is no member"
             return message, "member"
@@ -34,7 +34,7 @@ class Refusals(ControllerState):
     def _problem(
         self, rank: int, key: OperationKey, configuration: Configuration
     ) -> tuple[str, str] | None:
-        """Why a question makes no sense, and the word for it."""
+        """Why a question is invalid, and the reason's name."""
         misfit = self._misfit(rank, configuration)
         if misfit is not None:
             return misfit
@@ -51,7 +51,7 @@ class Refusals(ControllerState):
         return None
 
     def _may_have_begun(self, operation: TrackedOperation) -> str:
-        """What those who have not asked hold: under it they begin without asking."""
+        """The leases of members without a question: on these they begin without one."""
         names = {
             f"rank {rank} holds {leased.name}"
             for rank in set(operation.configuration.members) - operation.asked.keys()
@@ -95,7 +95,7 @@ class Refusals(ControllerState):
     def _tell(
         self, operation: TrackedOperation, message: str, reason: str, *, but: int | None = None
     ) -> list[Action]:
-        """Tell those who have a granted operation under way what befell it, once."""
+        """Send a loss to the members of a granted operation under way, once."""
         if operation.loss_announced:
             return []
         operation.loss_announced = True

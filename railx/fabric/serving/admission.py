@@ -1,6 +1,4 @@
-"""Who comes in: connections that are nobody's yet, and those that say what is no
-message.
-"""
+"""Admission: new connections, tokens, evictions, and bytes that are no message."""
 
 from __future__ import annotations
 
@@ -16,26 +14,26 @@ from railx.fabric.serving.connections import Connection
 
 __all__ = ["Admission"]
 
-#: How long a connection has to say who it is.
+#: Seconds in which a connection has to register.
 _STRANGER_S = 10.0
-#: Connections on their way in at once.
+#: Connections that are accepted and not yet connected.
 _COMING = 4
-#: Bytes that make the rest of a stream worthless.
+#: Errors after which the rest of a stream cannot be read.
 _FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite"}
 
 
 class Admission(ServerBase):
-    """Lets in who knows the token, as long as there is place."""
+    """Admits peers with the token, within the limits of connections."""
 
     def received(self, connection: Connection, request: Request) -> None:
         """Called by a connection."""
         raise NotImplementedError
 
     def accept(self, peer: socket.socket) -> bool:
-        """A new connection; the oldest that has not said who it is makes place.
+        """Accept a connection; at the limit the oldest stranger is evicted.
 
-        Where everybody has, that is the observer who has asked nothing for longest.
-        Returns whether there may be more before those that are coming are there.
+        Without strangers it is the observer with the oldest question. Returns whether
+        to accept more before the accepted ones are connected.
         """
         open_connections = len(self._connections) + len(self._coming)
         if open_connections >= self.most_connections and not self._evict("too_many_connections"):
@@ -50,10 +48,7 @@ class Admission(ServerBase):
         return len(self._coming) < _COMING
 
     def starved(self, error: OSError) -> bool:
-        """The process has no descriptor left for a connection that waits.
-
-        Returns whether another one made place.
-        """
+        """The process has no descriptor left; returns whether one was freed."""
         self._count("no_descriptor", f"a connection has to wait ({error.strerror})")
         return self._evict("no_descriptor")
 
@@ -66,7 +61,7 @@ class Admission(ServerBase):
                 self.broke(Exception(repr(error)))
 
     def _evict(self, reason: str) -> bool:
-        """Close the connection that is needed least, if there is one."""
+        """Close the oldest stranger, or else the observer with the oldest question."""
         oldest = next(iter(self._strangers), None)
         if oldest is None:
             return self._dismiss(reason, "there is no place for another connection")
@@ -74,7 +69,7 @@ class Admission(ServerBase):
         return True
 
     def _dismiss(self, reason: str, why: str) -> bool:
-        """Close the observer who has asked nothing for longest, if there is one."""
+        """Close the observer with the oldest question, if there is one."""
         idle = next(iter(self._observers), None)
         if idle is not None:
             message = f"{why}, and this observer has asked nothing for longest"
@@ -103,8 +98,8 @@ class Admission(ServerBase):
         self._lost(connection, reason)
 
     def _is_stranger(self, connection: Connection, token: str | None, who: str) -> bool:
-        """Refuse who does not know the token; it learns nothing else."""
-        # Digests have one length, so that comparing takes as long for every token.
+        """Refuse a peer without the token; it learns nothing else."""
+        # Digests have one length, so that the comparison takes equally long.
         if hmac.compare_digest(self._digest, digest(token or "")):
             return False
         what = "no token" if token is None else "another token"

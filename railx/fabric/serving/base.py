@@ -68,10 +68,10 @@ class ServerBase:
         self.ranks = ranks
         self.incarnation = secrets.randbits(63)
         self.stopped = asyncio.Event()
-        #: What broke in here, if anything did.
+        #: The first error of the server's own.
         self.failure: Exception | None = None
         self.refusals: Counter[str] = Counter()
-        #: As many connections are held; ``serve`` lowers it to what the system allows.
+        #: Limit of connections; ``serve`` lowers it to what the system allows.
         self.most_connections = ranks + STRANGERS + OBSERVERS
         self._digest = digest(token)
         self._log = log or _to_standard_error
@@ -80,7 +80,7 @@ class ServerBase:
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
         self._ranks: dict[int, Connection] = {}
-        #: Those that look on; first the one whose last question is longest ago.
+        #: Observers; first the one with the oldest question.
         self._observers: dict[Connection, None] = {}
         #: Ranks that have been registered, whether they still are or not.
         self._seen: set[int] = set()
@@ -101,7 +101,7 @@ class ServerBase:
         )
         lit = self._switch.read()
         self.core = ControllerCore(layout, ranks, active=lit, recovering=keeps_light.before)
-        #: How long ranks look for a lost controller: another one may know the light.
+        #: Seconds in which ranks look for a lost controller, where light survives it.
         self._reconnect_s = settings.timeout_s if keeps_light.after else 0.0
         self._journal: Journal | None = None
         if settings.journal is not None:
@@ -118,7 +118,7 @@ class ServerBase:
         self._flush_soon()
 
     def broke(self, error: Exception) -> None:
-        """A mistake in here must not leave ranks waiting: say what it was and end."""
+        """An error of the server's own: log it and end, so that no rank waits."""
         if self.failure is None:
             self.failure = error
             for line in traceback.format_exception(error):
@@ -133,8 +133,8 @@ class ServerBase:
                 frame = recall_frame(action.configuration, action.hold, action.reason)
                 self._say(action.rank, frame)
             elif isinstance(action, SwitchAction):
-                # At the end of the turn: the driver's thread would else take turns with
-                # this one for every command.
+                # At the end of the turn: otherwise the driver's thread and this one
+                # alternate at every command.
                 self._commands.append(action)
                 self._flush_soon()
             elif isinstance(action, FoundAction):
@@ -144,7 +144,7 @@ class ServerBase:
 
     def _say(self, rank: int, data: bytes) -> None:
         connection = self._ranks.get(rank)
-        # Of several that die in one event the later ones are told in vain.
+        # A rank that dies in the same event has no connection any more.
         if connection is not None:
             connection.send(data)
 
@@ -154,8 +154,8 @@ class ServerBase:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """The end of a turn: what was decided in it goes out."""
-        # Who is cut off has peers that are told, in this turn too.
+        """The end of a turn: send its frames and switch commands."""
+        # A dropped rank's peers get their errors in this turn too.
         for connection in self._news:
             if not connection.flush():
                 self._count("does_not_read", f"rank {connection.rank} reads nothing")
@@ -168,7 +168,7 @@ class ServerBase:
         self._flushes = False
 
     def _lost(self, connection: Connection, reason: str) -> None:
-        """A connection is nobody's any more; the peers of its rank are told."""
+        """Take a connection from its rank; the core tells the rank's peers."""
         rank = connection.rank
         self._forget(connection)
         if rank is not None:
@@ -193,7 +193,7 @@ class ServerBase:
         *,
         fatal: bool = False,
     ) -> None:
-        """Say no. A stranger is not listened to any more; a rank has more patience."""
+        """Refuse a message; close a stranger's connection, and a rank's after many."""
         who = "a stranger" if connection.rank is None else f"rank {connection.rank}"
         self._count(reason, f"{who}: {message}")
         connection.refused += 1
@@ -217,12 +217,12 @@ class ServerBase:
         )
 
     def broke_elsewhere(self, error: BaseException | None) -> None:
-        """A mistake on a thread of the switch's driver."""
+        """An error on a thread of the switch's driver."""
         self._on_loop(self.broke, RuntimeError(f"a driver's thread broke: {error!r}"))
 
     def _on_loop(self, tell: Callable[..., None], *arguments: Any) -> None:
-        # Called on the switch's thread. What it tells before the loop comes to it takes
-        # one turn. The loop may have ended, then nobody waits for light any more.
+        # Called on the switch's thread. All events before the loop wakes take one turn.
+        # The loop may have ended; then no rank waits for light.
         self._driver_events.append((tell, arguments))
         if not self._awake:
             self._awake = True
@@ -253,7 +253,7 @@ class ServerBase:
 
 
 class _Keeping(NamedTuple):
-    """Whether a controller before this one may have left light, and this one will."""
+    """Whether an earlier controller may have left light, and whether this one will."""
 
     before: bool
     after: bool
@@ -263,7 +263,7 @@ def _keeps_light(settings: SwitchSettings) -> _Keeping:
     if isinstance(settings, EmulatedSwitchSettings):
         file = settings.state_file
         return _Keeping(file is not None and Path(file).exists(), file is not None)
-    # A switch of its own keeps its light whatever happens to the controller.
+    # A real switch keeps its light when the controller ends.
     return _Keeping(True, True)
 
 

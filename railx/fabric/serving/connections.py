@@ -1,10 +1,14 @@
 """The controller's connections: bytes to checked requests, and frames back.
 
-A connection belongs to nobody at first, then to a rank or to an observer. What is sent
-in one turn of the loop goes out in one write. Nothing here grows without a bound: a
-peer that does not read is cut off, and so is one that says nothing at all. Whoever
-sends several questions with large answers at once gets one answer in a turn, so that
-the others come in between.
+A new connection is a stranger's; it becomes a rank's or an observer's. All frames of
+one turn of the loop go out in one write. Every buffer is bounded: the server drops a
+peer that does not read, and one that sends nothing. A peer that sends several questions
+with large answers gets one answer in a turn, so that other peers come in between.
+
+This is a protocol of asyncio and no pair of streams: a message through
+``asyncio.start_server`` took 2 to 3.5 times the processor time (27 against 8 us alone,
+6.6 against 3.1 us in batches of 8), and its accept loop waits 1 s where descriptors run
+out and cannot evict an idle connection.
 """
 
 from __future__ import annotations
@@ -20,49 +24,49 @@ from railx.fabric.requests import Request, read_request
 
 __all__ = ["MAXIMUM_UNREAD_BYTES", "Acceptor", "Connection", "Owner"]
 
-#: What a stranger may say at once; who has registered may say more.
+#: The largest message of a stranger; registered peers may send larger ones.
 _STRANGERS_BYTES = 4096
-#: So much may wait for a peer that does not read.
+#: Bytes that may wait for a peer that does not read.
 MAXIMUM_UNREAD_BYTES = 4 * MAXIMUM_BYTES
-#: What is read at once.
+#: Bytes of one read.
 _READ_BYTES = 1 << 16
-#: How long a closed connection has for its last words.
+#: Seconds in which a closed connection sends its last frames.
 _LINGER_S = 2.0
-#: How long nothing is accepted after descriptors ran out, and how many at once else.
+#: Pause of accepting after descriptors ran out, and connections accepted in one turn.
 _STARVED_S = 0.1
 _AT_ONCE = 16
 _STARVED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Owner(Protocol):
-    """What connections tell the server; it says how many ranks its job has."""
+    """The server as connections see it; ``ranks`` is the number of ranks of its job."""
 
     ranks: int
 
     def connected(self, connection: Connection) -> None:
-        """It is there, and nobody's."""
+        """A stranger has connected."""
 
     def received(self, connection: Connection, request: Request) -> None:
-        """Its peer said something."""
+        """The peer sent a request."""
 
     def misunderstood(self, connection: Connection, error: ProtocolError) -> None:
-        """Its peer said something that is no request."""
+        """The peer sent something that is no request."""
 
     def disconnected(self, connection: Connection, reason: str) -> None:
-        """It is gone; ``reason`` completes "rank 3 ..."."""
+        """The connection is gone; ``reason`` completes "rank 3 ..."."""
 
     def has_news(self, connection: Connection) -> None:
-        """Its first frame of this turn waits for ``flush``."""
+        """The first frame of this turn waits for ``flush``."""
 
     def broke(self, error: Exception) -> None:
-        """A mistake in here."""
+        """An error of the server's own."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """One peer.
 
-    All connections of a process read into one buffer, each for the length of a call: a
-    buffer made for every message costs more than the message.
+    All connections of a process share one read buffer for the length of a call: a new
+    buffer for every message costs more than the message.
     """
 
     _into = memoryview(bytearray(_READ_BYTES))
@@ -70,14 +74,14 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, owner: Owner) -> None:
         self.rank: int | None = None
         self.observes = False
-        #: Signs of life asked for since the last one came.
+        #: Unanswered heartbeats.
         self.missed = 0
-        #: How often it was refused something.
+        #: Refused messages.
         self.refused = 0
         self.closing = False
         self._owner = owner
         self._ranks = owner.ranks
-        #: Messages of this turn that nobody has looked at, and those left for the next.
+        #: Unread messages of this turn, and those left for the next.
         self._unheard: Iterator[bytes] = iter(())
         self._later: list[bytes] = []
         self._decoder = FrameDecoder(_STRANGERS_BYTES)
@@ -86,11 +90,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_admitted(self) -> bool:
-        """Whether it has registered, or observes."""
+        """Whether the peer has registered, or observes."""
         return self.rank is not None or self.observes
 
     def welcome(self) -> None:
-        """From now on it may send messages of every size."""
+        """Accept messages of every size from now on."""
         self._decoder.limit = MAXIMUM_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -113,21 +117,21 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the end of this turn."""
+        """Bytes that wait for the end of this turn."""
         return sum(map(len, self._frames))
 
     def rest(self) -> None:
-        """What its peer said behind the present message waits for the next turn."""
-        # The loop that goes through the messages finds none any more.
+        """Leave the peer's further messages to the next turn."""
+        # The loop over the messages of this turn ends.
         self._later = list(self._unheard)
         if self._later and self._transport is not None and not self.closing:
-            # Nothing overtakes them, and no more than one read has to be kept.
+            # No later message overtakes them, and at most one read is buffered.
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         bodies, self._later = self._later, []
-        # It was not listened to: its silence is not its own.
+        # The server did not read: the silence is not the peer's.
         self.missed = 0
         self._hear(bodies)
         if not self._later and not self.closing and self._transport is not None:
@@ -160,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.broke(error)
 
     def send(self, frame: bytes) -> None:
-        """Have a frame sent at the end of this turn."""
+        """Send a frame at the end of this turn."""
         if self.closing:
             return
         self._frames.append(frame)
@@ -168,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.has_news(self)
 
     def flush(self) -> bool:
-        """Send what waits; returns whether the peer reads what it is sent."""
+        """Send the waiting frames; returns whether the peer reads fast enough."""
         if not self._frames or self._transport is None:
             return True
         self._transport.write(self._frames[0] if len(self._frames) == 1 else b"".join(self._frames))
@@ -176,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() <= MAXIMUM_UNREAD_BYTES
 
     def close(self) -> None:
-        """Send what waits and end; a peer that does not read is not waited for."""
+        """Send the waiting frames and end; a peer that does not read gets no time."""
         if self.closing or self._transport is None:
             return
         self.flush()
@@ -194,11 +198,11 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Acceptor:
-    """Takes connections from a listening socket.
+    """Accepts connections from a listening socket.
 
-    ``accepted`` returns whether more may come in the same turn of the loop.
-    Where the process has no descriptor left, it says so to ``starved``, which returns
-    whether it gave one back; else nothing is tried for a while.
+    ``accepted`` returns whether to accept more in the same turn of the loop. Where the
+    process has no descriptor left, ``starved`` returns whether it freed one; otherwise
+    accepting pauses.
     """
 
     def __init__(

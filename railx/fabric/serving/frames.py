@@ -11,12 +11,12 @@ from railx.fabric.protocol import VERSION, encode, frame
 
 __all__ = ["MAXIMUM_LINE", "found_frame", "grant_frame", "recall_frame", "refuse_frame"]
 
-#: Characters of a line, in the log and to ranks.
+#: Characters of a line in the log and in messages to ranks.
 MAXIMUM_LINE = 1000
 
 
 def grant_frame(action: GrantAction) -> bytes:
-    """GRANT, put together by hand: it is what a controller sends most."""
+    """GRANT, formatted directly: a controller sends no other message as often."""
     request = "null" if action.request is None else action.request
     hold = "null" if action.hold is None else action.hold
     return frame(
@@ -33,7 +33,7 @@ def grant_frame(action: GrantAction) -> bytes:
 
 @lru_cache(maxsize=256)
 def recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
-    """RECALL: the same for all who hold the lease."""
+    """RECALL: the same for all holders of the lease."""
     reason_json = "null" if reason is None else encode_basestring_ascii(reason[:MAXIMUM_LINE])
     return frame(
         (

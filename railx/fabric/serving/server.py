@@ -67,7 +67,7 @@ _EVENTS: dict[type[Any], Callable[[ControllerCore, int, Any, int], Sequence[Acti
     Listen: lambda core, rank, asked, now_ns: core.listen(
         rank, asked.request, asked.channels, now_ns
     ),
-    Unlisten: lambda core, rank, asked, now_ns: core.unlisten(rank, asked.request) or (),
+    Unlisten: lambda core, rank, asked, now_ns: core.unlisten(rank, asked.request),
     Abandon: lambda core, rank, asked, now_ns: core.abandon(rank, asked.key, now_ns),
 }
 
@@ -87,9 +87,9 @@ class Server(Admission):
         if self.core.recovering:
             lit, ranks = len(self.core.lit), self.core.ranks
             self._log(f"recovering: {lit} circuits carry light, waiting for {ranks} ranks")
-            # Sooner than the patience of those that came back ends.
+            # Before the ranks that came back time out.
             self._recovery = self._loop.call_later(settings.timeout_s / 2, self._end_recovery)
-        # A rank that answers none of so many questions for a sign of life is dead.
+        # A rank that answers none of so many heartbeats is dead.
         self._patience = max(3, math.ceil(settings.timeout_s / settings.heartbeat_s))
         self._beat = self._loop.call_later(settings.heartbeat_s, self._heartbeat)
 
@@ -168,7 +168,7 @@ class Server(Admission):
             self._admit(connection)
             self._seen.add(rank)
             if again:
-                # What its last life was part of needs it no more.
+                # Operations of the rank's former process do not wait for it any more.
                 returned = encode("RETURNED", rank=rank)
                 for other in self._ranks.values():
                     other.send(returned)
@@ -230,7 +230,7 @@ class Server(Admission):
         elif self._is_stranger(connection, request.token, "an observer came"):
             pass
         else:
-            # Whoever knows the token gets in, to end the controller at least.
+            # A peer with the token always gets in: it may have to end the controller.
             if len(self._observers) >= OBSERVERS:
                 self._dismiss("too_many_observers", f"more than {OBSERVERS} observers have come")
             self._admit(connection)
@@ -295,7 +295,7 @@ class Server(Admission):
         self._reply(connection, "METRICS", request.request, "text", text)
 
     def status(self, most: int | None = None) -> dict[str, object]:
-        """What an observer sees; of each table the first ``most`` entries."""
+        """The state for observers; of each table the first ``most`` entries."""
         return {
             **self.core.snapshot(most),
             "statistics": self.core.statistics(most),
@@ -324,9 +324,9 @@ class Server(Admission):
         field: str,
         account: Callable[[int], object],
     ) -> None:
-        """Answer a question for people; they get no more than a message can hold.
+        """Answer an observer's question within the size of a message.
 
-        ``account`` makes the answer, of so many entries of each table at most.
+        ``account`` returns the answer for a maximum number of entries of each table.
         """
         most = _ENTRIES
         while True:
@@ -340,6 +340,6 @@ class Server(Admission):
             else:
                 connection.send(answer)
                 break
-        # The state of a large job takes long, and so do many answers to one rank.
+        # The state of a large job takes long to encode, as do many answers to one rank.
         if connection.observes or connection.unsent_bytes > _TURN_BYTES:
             connection.rest()

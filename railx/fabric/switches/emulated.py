@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
 from railx.fabric.switches.interface import SwitchCallbacks, SwitchFault, parse_port, port_name
@@ -28,7 +29,7 @@ __all__ = ["EmulatedSwitch"]
 
 _STATE_VERSION = 1
 
-#: What the timer thread calls when an event is over, and an event.
+#: A callback of the timer thread, and an event that returns the callbacks.
 Tell: TypeAlias = Callable[[], None]
 Event: TypeAlias = Callable[[], Tell | None]
 
@@ -61,7 +62,7 @@ class EmulatedSwitch:
             latency_ns = round(self._settings.switching_ms * 1e6)
         self._latency_ns = latency_ns
         self._per_port_ns = round(self._settings.per_port_ms * 1e6)
-        # A server that is not full has its stand-ins all the same.
+        # A server with fewer ranks still has ports for all its GPUs.
         servers = -(-ranks // layout.gpus_per_server)
         self._gpus = servers * layout.gpus_per_server
         self._check_size(2 * servers)
@@ -70,7 +71,7 @@ class EmulatedSwitch:
         self._circuits: dict[Port, Circuit] = {}
         self._lit: set[Circuit] = set()
         self._lost: dict[Port, str] = {}
-        #: Circuits that a loss made dark, which a command may still want to drop.
+        #: Circuits that a loss made dark; a later command may still name them.
         self._darkened: set[Circuit] = set()
         self._under_way: dict[int, SwitchAction] = {}
         self._to_fail: list[str] = []
@@ -83,7 +84,7 @@ class EmulatedSwitch:
         try:
             with self._condition:
                 self._read_state()
-                # Who starts after this one has to see that there was one.
+                # A later controller has to see that there was an earlier one.
                 self._write_state()
                 self._plan_failures()
         except BaseException:
@@ -192,7 +193,7 @@ class EmulatedSwitch:
         for action in list(self._under_way.values()):
             needs = lost & {port for circuit in action.connect for port in circuit.ports}
             if needs:
-                # From here on its end, should it be due before the news, says nothing.
+                # Its end is not reported, even if due before the report of the loss.
                 tell = self._end(action.command, self._loss(min(needs)))
                 self._at(now_ns, partial(_itself, tell))
 
@@ -209,11 +210,11 @@ class EmulatedSwitch:
         return f"port {port_name(port)} is lost ({self._lost[port]})"
 
     def _at(self, due_ns: int, event: Event) -> None:
-        """Have the timer thread carry out ``event`` and then call what it returns."""
+        """Run ``event`` on the timer thread and then the callbacks that it returns."""
         number = next(self._order)
         heapq.heappush(self._due, (due_ns, number, event))
         if self._due[0][1] == number:
-            # Else the thread wakes for what is due before.
+            # Otherwise the thread wakes for an earlier event.
             self._condition.notify()
 
     def _run(self) -> None:
@@ -242,7 +243,7 @@ class EmulatedSwitch:
     def _check_ports(self, ports: frozenset[Port]) -> None:
         for port in sorted(ports):
             if not 0 <= port.gpu < self._gpus or port.side not in ("left", "right"):
-                raise ValueError(
+                raise UserError(
                     f"got port {port_name(port)}; allowed: left and right of 0 to {self._gpus - 1}"
                 )
 

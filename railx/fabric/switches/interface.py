@@ -1,13 +1,13 @@
-"""What the controller asks of a driver, and what a driver promises.
+"""The interface between the controller and a switch driver.
 
 * Every command is answered by one ``done`` or one ``failed``. Commands on disjoint
   ports run at the same time where the switch can, commands on a common port one after
   another.
 * After ``failed`` no circuit of the command carries light, neither those to bring up
   nor those to drop: its ports are dark and free, but for those that are lost.
-* The circuit of a port that is lost is dark at once. ``ports_lost`` is told first, then
+* The circuit of a lost port is dark at once. ``ports_lost`` comes first, then
   ``failed`` for every command under way that needs one of the ports. A command that
-  crosses this news fails; it may name a circuit that the loss has made dark.
+  crosses this report fails; it may name a circuit that the loss has made dark.
 * A port that is back is dark and free. No circuit comes back by itself.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Port
 from railx.fabric.core import SwitchAction
 
@@ -29,7 +30,7 @@ class SwitchFault(RuntimeError):
 
 @dataclass(frozen=True)
 class SwitchCallbacks:
-    """Whom a driver tells, on a thread of its own, in the order of what happened.
+    """Callbacks of a driver, on its own thread, in the order of events.
 
     ``done`` gets the number of a command, ``failed`` that and the reason in one line.
     """
@@ -59,7 +60,7 @@ class Switch(Protocol):
 
 @runtime_checkable
 class FaultySwitch(Switch, Protocol):
-    """A switch that fails when it is told to."""
+    """A switch that fails on order."""
 
     def fail_ports(self, ports: frozenset[Port], reason: str) -> None:
         """Lose ports; those that are lost already stay so.
@@ -83,5 +84,5 @@ def parse_port(name: str) -> Port:
     """The port of this name; raises ValueError, one line."""
     gpu, _, side = name.partition(".")
     if not (gpu.isascii() and gpu.isdecimal()) or side not in ("left", "right"):
-        raise ValueError(f"got {name!r}; allowed: GPU.left or GPU.right, e.g. 3.right")
+        raise UserError(f"got {name!r}; allowed: GPU.left or GPU.right, e.g. 3.right")
     return Port(int(gpu), "left" if side == "left" else "right")

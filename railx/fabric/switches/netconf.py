@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
 from railx.fabric.switches.interface import SwitchCallbacks, SwitchFault, port_name
@@ -110,7 +111,7 @@ class _Numbering:
         """Raises ValueError for a port that is no GPU's of this run."""
         server, right = divmod(number, 2)
         if not 0 <= server < self._servers:
-            raise ValueError(
+            raise UserError(
                 f"port {number} of rail {self.rail} is no GPU's; allowed: 0 to"
                 f" {2 * self._servers - 1}"
             )
@@ -125,14 +126,14 @@ class _Broken(Exception):
 
 
 class _Refused(Exception):
-    """A switch says no; the session goes on."""
+    """A switch refused a request; the session goes on."""
 
 
 class _Session:
     """One NETCONF session: three questions, each answered or an error of ours."""
 
     def __init__(self, settings: NetconfSwitchSettings, rail: int) -> None:
-        """Raises SettingsError for what no session could have, _Broken for the rest."""
+        """Raises SettingsError for invalid settings, _Broken for other failures."""
         manager, self._errors = _ncclient()
         self.address = settings.addresses[rail]
         host, _, port = self.address.rpartition(":")
@@ -155,7 +156,7 @@ class _Session:
                 username=settings.username,
                 password=None if settings.key_file else os.environ[PASSWORD],
                 key_filename=settings.key_file,
-                # The switch is who the settings say, or nobody.
+                # Only the host key of the settings is accepted.
                 hostkey_b64=_host_key(settings, rail),
                 hostkey_verify=True,
                 allow_agent=False,
@@ -190,7 +191,7 @@ class _Session:
             self._ask(lambda: self._manager.edit_config(target="running", config=text))
 
     def cross_connects(self) -> list[tuple[int, int]]:
-        """What is joined now."""
+        """The present cross-connects."""
         reply = self._ask(
             lambda: self._manager.get_config("running", filter=("subtree", _subtree()))
         )
@@ -242,7 +243,7 @@ class _Session:
 
 
 class _Rail:
-    """The switch of one rail, with the thread that speaks to it."""
+    """The switch of one rail, with its thread."""
 
     def __init__(
         self,
@@ -255,14 +256,14 @@ class _Rail:
         self._callbacks = callbacks
         #: Commands; None: look whether something has changed.
         self._commands: queue.Queue[SwitchAction | None] = queue.Queue()
-        #: Whether a None is among them that nobody has seen.
+        #: Whether an unread None is among them.
         self._woken = threading.Event()
         self._listener: threading.Thread | None = None
         self._talking = threading.Lock()
         self._state = threading.Lock()
         #: Circuits up or coming up, by port; commands are checked against them.
         self._circuits: dict[Port, Circuit] = {}
-        #: Circuits that a loss made dark, which a command may still want to drop.
+        #: Circuits that a loss made dark; a later command may still name them.
         self._darkened: set[Circuit] = set()
         #: Circuits that the switch was seen to carry, or said it does; its thread's.
         self._up: set[Circuit] = set()
@@ -314,7 +315,7 @@ class _Rail:
             self._session = None
 
     def _check(self, action: SwitchAction) -> None:
-        """Take the ports of a command, or say what no switch could do."""
+        """Take the ports of a command; SwitchFault for an impossible one."""
         for circuit in action.disconnect:
             if circuit in self._darkened:
                 self._darkened.remove(circuit)
@@ -345,12 +346,12 @@ class _Rail:
                 self._look()
 
     def _look(self) -> None:
-        """Ask for what has changed, and have the switch say so from now on."""
-        # Whatever wakes the thread from here on is not yet in the answer.
+        """Read the changes, and subscribe to further ones."""
+        # A later wake-up may concern a change after the answer.
         self._woken.clear()
         self._look_for_losses()
         if self._listens():
-            # What happened before the subscription was notified to nobody.
+            # Changes before the subscription were not notified.
             self._look_for_losses()
 
     def _listens(self) -> bool:
@@ -388,7 +389,7 @@ class _Rail:
             session.close()
 
     def _wake(self) -> None:
-        """Have the thread look; many reasons in a row are one look."""
+        """Wake the thread to read the changes, once for several reasons."""
         if not self._woken.is_set():
             self._woken.set()
             self._commands.put(None)
@@ -442,7 +443,7 @@ class _Rail:
         return None
 
     def _darken(self, circuits: Iterable[Circuit]) -> None:
-        """Leave no light on these; a switch that cannot do even that is lost."""
+        """Drop these circuits; a switch that fails at that is lost."""
         if self._session is None:
             return
         try:
@@ -452,7 +453,7 @@ class _Rail:
             self._gone(f"it does not drop circuits: {error}")
 
     def _look_for_losses(self, dropping: frozenset[Circuit] = frozenset()) -> None:
-        """Ask what is out of service and what carries light; get a lost switch back.
+        """Read failed ports and cross-connects; reconnect to a lost switch.
 
         ``dropping``: what a command that is not over may have made dark.
         """
@@ -480,7 +481,7 @@ class _Rail:
                 self._compare(out)
 
     def _compare(self, now: dict[Port, str]) -> None:
-        """Tell what has changed since the last answer."""
+        """Report the changes since the last answer."""
         with self._state:
             fresh = {port: why for port, why in now.items() if port not in self._lost}
             back = frozenset(self._lost.keys() - now.keys())
@@ -552,7 +553,7 @@ class _Rail:
         return frozenset(item for item in circuits if out.keys().isdisjoint(item.ports))
 
     def _named(self, numbers: dict[int, str]) -> dict[Port, str]:
-        """Ports by their names; those that are no GPU's of this run are left out."""
+        """Ports by their numbers, without those of no GPU of this run."""
         ports = len(self._numbering.all())
         return {self._numbering.port(n): why for n, why in numbers.items() if n < ports}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from railx.errors import UserError
 from railx.vocabulary.topology import LINK_KINDS
 
 __all__ = ["ENDINGS", "FileLink", "Network", "read_network"]
@@ -51,13 +52,13 @@ class Network:
 def read_network(path: Path) -> Network:
     """Read and check a file; ValueError names the first fault in one line."""
     if path.suffix not in ENDINGS:
-        raise ValueError(f"got {path}; allowed: a file that ends in {', '.join(ENDINGS)}")
+        raise UserError(f"got {path}; allowed: a file that ends in {', '.join(ENDINGS)}")
     try:
         network = _graphml(path) if path.suffix == ".graphml" else _edge_list(path)
     except OSError as error:
-        raise ValueError(f"got {path}: {error.strerror}; allowed: a file to read") from None
+        raise UserError(f"got {path}: {error.strerror}; allowed: a file to read") from None
     except UnicodeDecodeError:
-        raise ValueError(f"got {path}, which is no text; allowed: text in UTF-8") from None
+        raise UserError(f"got {path}, which is no text; allowed: text in UTF-8") from None
     _check(path, network)
     return network
 
@@ -66,28 +67,28 @@ def _graphml(path: Path) -> Network:
     try:
         root = ElementTree.parse(path).getroot()
     except ElementTree.ParseError as error:
-        raise ValueError(f"got {path}, which is no XML ({error}); allowed: GraphML") from None
+        raise UserError(f"got {path}, which is no XML ({error}); allowed: GraphML") from None
     if _tag(root) != "graphml":
-        raise ValueError(f"got {path} with <{_tag(root)}>; allowed: <graphml>")
+        raise UserError(f"got {path} with <{_tag(root)}>; allowed: <graphml>")
     graphs = _below(root, "graph")
     if len(graphs) != 1:
-        raise ValueError(f"got {path} with {len(graphs)} graphs; allowed: one")
+        raise UserError(f"got {path} with {len(graphs)} graphs; allowed: one")
     names, defaults = _graphml_keys(path, root)
     (graph,) = graphs
     nodes: dict[str, dict[str, str]] = {}
     for node in _below(graph, "node"):
         name = node.get("id", "")
         if not name or name in nodes:
-            raise ValueError(f"got {path} with node id {name!r}; allowed: a name of its own")
+            raise UserError(f"got {path} with node id {name!r}; allowed: a name of its own")
         if _below(node, "graph"):
-            raise ValueError(f"got {path} with a graph in node {name}; allowed: nodes alone")
+            raise UserError(f"got {path} with a graph in node {name}; allowed: nodes alone")
         nodes[name] = defaults["node"] | _data(node, names)
     edges = []
     for number, edge in enumerate(_below(graph, "edge")):
         ends = edge.get("source", ""), edge.get("target", "")
         for end in ends:
             if end not in nodes:
-                raise ValueError(f"got {path}, edge {number} to {end!r}; allowed: the id of a node")
+                raise UserError(f"got {path}, edge {number} to {end!r}; allowed: the id of a node")
         edges.append((f"edge {number}", *ends, defaults["edge"] | _data(edge, names)))
     if graph.get("edgedefault") == "directed":
         edges = _both_ways(path, edges)
@@ -125,7 +126,7 @@ def _both_ways(
             links.append((where, source, target, data))
     for (source, target, _), left in unmatched.items():
         if left:
-            raise ValueError(
+            raise UserError(
                 f"got {path} with an edge from {source} to {target} alone; allowed: links that"
                 " lead both ways alike"
             )
@@ -165,7 +166,7 @@ def _endpoints(path: Path, name: str, data: Mapping[str, str]) -> int:
         return int(_number(f"{path}, node {name}", "endpoints", data["endpoints"], 0, integer=True))
     kind = data.get("kind", "chip")
     if kind not in ("chip", _SWITCH):
-        raise ValueError(f"got {path}, node {name} of kind {kind!r}; allowed: chip, switch")
+        raise UserError(f"got {path}, node {name} of kind {kind!r}; allowed: chip, switch")
     return int(kind == "chip")
 
 
@@ -192,7 +193,7 @@ def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
             columns = reader.fieldnames or []
             allowed = ("src", "dst", *_LINK_KEYS)
             if not {"src", "dst"} <= set(columns) <= set(allowed):
-                raise ValueError(
+                raise UserError(
                     f"got {path} with columns {', '.join(columns) or 'none'}; allowed: src, dst"
                     f" and any of {', '.join(_LINK_KEYS)}"
                 )
@@ -200,18 +201,18 @@ def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
                 for row in reader:
                     where = f"line {reader.line_num}"
                     if None in row or None in row.values():
-                        raise ValueError(f"got {path}, {where}; allowed: {len(columns)} columns")
+                        raise UserError(f"got {path}, {where}; allowed: {len(columns)} columns")
                     attributes = {key: row[key] for key in _LINK_KEYS if row.get(key)}
                     yield where, (row["src"], row["dst"]), attributes
             except csv.Error as error:
-                raise ValueError(f"got {path}, which is no CSV ({error})") from None
+                raise UserError(f"got {path}, which is no CSV ({error})") from None
             return
         for number, line in enumerate(file, 1):
             words = line.partition("#")[0].split()
             if not words:
                 continue
             if not 2 <= len(words) <= 5:
-                raise ValueError(
+                raise UserError(
                     f"got {path}, line {number} with {len(words)} words; allowed: SRC DST [GBPS"
                     " [LANES [LATENCY_NS]]]"
                 )
@@ -220,15 +221,15 @@ def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
 
 def _link(where: str, ends: tuple[int, int], data: Mapping[str, str]) -> FileLink:
     if ends[0] == ends[1]:
-        raise ValueError(f"got {where}, a link of a vertex to itself; allowed: two vertices")
+        raise UserError(f"got {where}, a link of a vertex to itself; allowed: two vertices")
     kind = data.get("kind")
     if kind is not None and kind not in LINK_KINDS:
-        raise ValueError(f"got {where} with kind {kind!r}; allowed: {', '.join(LINK_KINDS)}")
+        raise UserError(f"got {where} with kind {kind!r}; allowed: {', '.join(LINK_KINDS)}")
     attributes: dict[str, Any] = {}
     if "gbps" in data:
         attributes["gbps"] = _number(where, "gbps", data["gbps"], 0)
         if not attributes["gbps"]:
-            raise ValueError(f"got {where} with gbps 0; allowed: greater than 0")
+            raise UserError(f"got {where} with gbps 0; allowed: greater than 0")
     if "latency_ns" in data:
         attributes["latency_ns"] = _number(where, "latency_ns", data["latency_ns"], 0)
     if "lanes" in data:
@@ -245,7 +246,7 @@ def _number(where: str, key: str, text: str, minimum: int, *, integer: bool = Fa
         value = math.nan
     if not math.isfinite(value) or not minimum <= value < 2**31:
         number = "a whole number" if integer else "a number"
-        raise ValueError(
+        raise UserError(
             f"got {where} with {key} {text!r}; allowed: {number} from {minimum} up, below {2**31:,}"
         )
     return value
@@ -253,10 +254,10 @@ def _number(where: str, key: str, text: str, minimum: int, *, integer: bool = Fa
 
 def _check(path: Path, network: Network) -> None:
     if len(network.chips) < 2:
-        raise ValueError(f"got {path} with {len(network.chips)} chips; allowed: at least 2")
+        raise UserError(f"got {path} with {len(network.chips)} chips; allowed: at least 2")
     names = (*network.chips, *network.switches)
     if len(set(names)) < len(names):
-        raise ValueError(f"got {path} with a name twice; allowed: a name for each vertex")
+        raise UserError(f"got {path} with a name twice; allowed: a name for each vertex")
     near: list[list[int]] = [[] for _ in names]
     for link in network.links:
         a, b = link.ends
@@ -270,7 +271,7 @@ def _check(path: Path, network: Network) -> None:
                 waiting.append(vertex)
     if len(seen) < len(names):
         lost = next(name for number, name in enumerate(names) if number not in seen)
-        raise ValueError(
+        raise UserError(
             f"got {path}, where no path leads from {names[0]} to {lost}; allowed: one connected"
             " network"
         )

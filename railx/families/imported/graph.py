@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.errors import UserError
 from railx.families.family import FamilyBase
 from railx.families.imported.files import Network, read_network
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
@@ -192,7 +193,7 @@ def _network(settings: ImportedSettings) -> Network:
         ) from None
     try:
         network, digest = _read(path, state.st_mtime_ns, state.st_size)
-    except ValueError as error:
+    except UserError as error:
         raise SettingsError("path", str(error)) from None
     if settings.digest is not None and settings.digest != digest:
         raise SettingsError(

@@ -43,7 +43,7 @@ def spread(
     vertices = entry.shape[1]
     places = entry.shape[0] * vertices
     mark = np.full(places, -1, dtype=np.int64)
-    place_now, place_next = np.empty(places, dtype=np.int64), np.empty(places, dtype=np.int64)
+    slot_now, slot_next = np.empty(places, dtype=np.int64), np.empty(places, dtype=np.int64)
     share_now, share_next = np.empty(places), np.empty(places)
     delay_now, delay_next = np.empty(places), np.empty(places)
     used = np.full(len(link_dst), -1, dtype=np.int64)
@@ -56,20 +56,20 @@ def spread(
         slowest = 0.0
         number = 0
         if src[flow] != to:
-            place_now[0], share_now[0], delay_now[0] = src[flow], 1.0, 0.0
+            slot_now[0], share_now[0], delay_now[0] = src[flow], 1.0, 0.0
             number = 1
         hops = 0
         while number > 0:
             hops += 1
             if hops > places:
-                stuck[0], stuck[1], stuck[2] = 2, place_now[0], flow
+                stuck[0], stuck[1], stuck[2] = 2, slot_now[0], flow
                 return out_link[:0], out_share[:0]
             following = 0
             for i in range(number):
-                place = place_now[i]
-                chosen = entry[place // vertices, place % vertices, column[flow]]
+                slot = slot_now[i]
+                chosen = entry[slot // vertices, slot % vertices, column[flow]]
                 if chosen < 0:
-                    stuck[0], stuck[1], stuck[2] = 1, place, flow
+                    stuck[0], stuck[1], stuck[2] = 1, slot, flow
                     return out_link[:0], out_share[:0]
                 for option in range(start[chosen], start[chosen + 1]):
                     if weight[option] <= 0:
@@ -95,7 +95,7 @@ def spread(
                     after = state[option] * vertices + vertex
                     if mark[after] < 0:
                         mark[after] = following
-                        place_next[following], share_next[following], delay_next[following] = (
+                        slot_next[following], share_next[following], delay_next[following] = (
                             after,
                             amount,
                             delay,
@@ -105,8 +105,8 @@ def spread(
                         share_next[mark[after]] += amount
                         delay_next[mark[after]] = max(delay_next[mark[after]], delay)
             for i in range(following):
-                mark[place_next[i]] = -1
-            place_now, place_next = place_next, place_now
+                mark[slot_next[i]] = -1
+            slot_now, slot_next = slot_next, slot_now
             share_now, share_next = share_next, share_now
             delay_now, delay_next = delay_next, delay_now
             number = following

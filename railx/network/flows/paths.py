@@ -111,18 +111,18 @@ def route_flows(
     if isinstance(routing, RoutingTable):
         return spread_flows(topology, routing, src, dst)
     source, target = _ends(topology, src, dst)
-    wanted = np.unique(target).astype(np.int32)
+    targets = np.unique(target).astype(np.int32)
     block = max(1, _BLOCK_ENTRIES // topology.vertices)
     parts, order = [], []
-    for first in range(0, max(len(wanted), 1), block):
-        destinations = wanted[first : first + block]
-        own = np.flatnonzero(np.isin(target, destinations))
+    for first in range(0, max(len(targets), 1), block):
+        destinations = targets[first : first + block]
+        rows = np.flatnonzero(np.isin(target, destinations))
         parts.append(
             spread_flows(
-                topology, build_routing(topology, routing, destinations), source[own], target[own]
+                topology, build_routing(topology, routing, destinations), source[rows], target[rows]
             )
         )
-        order.append(own)
+        order.append(rows)
     return _reorder(join_paths(parts), np.argsort(np.concatenate(order), kind="stable"))
 
 

@@ -162,7 +162,9 @@ class Net(NamedTuple):
     fifo_pool_start: Any  # int32[fifos + 1]
     fifo_pool: Any  # int32[]: pools of each FIFO
     entry: Any  # int32[states, vertices, columns]: the set, or -2 - choice where it has one alone
-    own: Any  # int32[vertices, levels - 1]: coordinates that are compared with a destination's
+    coordinates: (
+        Any  # int32[vertices, levels - 1]: coordinates that are compared with a destination's
+    )
     goal: Any  # int32[chips, 2 * levels]: column and coordinate of each level
     set_start: Any  # int32[sets + 1]
     choice: Any  # int32[choices, 3]: pool, state after the hop, probed link row
@@ -268,32 +270,32 @@ def share(random: Any, stream: int) -> Any:
 
 @_compiled
 def heap_push(heap: Any, size: Int, key: Int) -> None:
-    place = size
-    while place > 0:
-        above = (place - 1) >> 1
+    slot = size
+    while slot > 0:
+        above = (slot - 1) >> 1
         if heap[u(above)] <= key:
             break
-        heap[u(place)] = heap[u(above)]
-        place = above
-    heap[u(place)] = key
+        heap[u(slot)] = heap[u(above)]
+        slot = above
+    heap[u(slot)] = key
 
 
 @_compiled
 def heap_pop(heap: Any, size: Int) -> None:
     """Drop the least of ``size`` keys."""
     key = heap[u(size - 1)]
-    place = 0
+    slot = 0
     while True:
-        child = 2 * place + 1
+        child = 2 * slot + 1
         if child >= size - 1:
             break
         if child + 1 < size - 1 and heap[u(child + 1)] < heap[u(child)]:
             child += 1
         if heap[u(child)] >= key:
             break
-        heap[u(place)] = heap[u(child)]
-        place = child
-    heap[u(place)] = key
+        heap[u(slot)] = heap[u(child)]
+        slot = child
+    heap[u(slot)] = key
 
 
 @_compiled
@@ -397,11 +399,11 @@ def draw(net: Net, state: State) -> Any:
         return src, (src + 1 + number // chips % (chips - 1)) % chips
     src = below(random, 0, chips)
     if mode == HOT_SPOT and share(random, 0) < net.rates[1]:
-        own = np.int64(alias[src])  # place of the source among the hot chips
-        others = len(target) - (1 if own >= 0 else 0)
+        index = np.int64(alias[src])  # place of the source among the hot chips
+        others = len(target) - (1 if index >= 0 else 0)
         if others > 0:
             picked = below(random, 0, others)
-            return src, np.int64(target[picked + 1 if 0 <= own <= picked else picked])
+            return src, np.int64(target[picked + 1 if 0 <= index <= picked else picked])
     dst = below(random, 0, chips - 1)
     return src, dst + 1 if dst >= src else dst
 
@@ -692,9 +694,12 @@ def column_of(net: Net, vertex: Int, chip: Int) -> Any:
 
     That of the first level on which their coordinates differ, or of the last one.
     """
-    levels = net.own.shape[1]
+    levels = net.coordinates.shape[1]
     level = 0
-    while level < levels and net.own[u(vertex), u(level)] == net.goal[u(chip), u(2 * level + 1)]:
+    while (
+        level < levels
+        and net.coordinates[u(vertex), u(level)] == net.goal[u(chip), u(2 * level + 1)]
+    ):
         level += 1
     return np.int64(net.goal[u(chip), u(2 * level)])
 
@@ -708,12 +713,12 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
     packets = state.packets
     vertex = np.int64(packets[u(packet), VERTEX])
     column = column_of(net, vertex, np.int64(packets[u(packet), DST]))
-    own = np.int64(net.entry[u(packets[u(packet), STATE]), u(vertex), u(column)])
-    if own < 0:
-        first = -2 - own
+    entry = np.int64(net.entry[u(packets[u(packet), STATE]), u(vertex), u(column)])
+    if entry < 0:
+        first = -2 - entry
         last = first + 1
     else:
-        first, last = np.int64(net.set_start[u(own)]), np.int64(net.set_start[u(own + 1)])
+        first, last = np.int64(net.set_start[u(entry)]), np.int64(net.set_start[u(entry + 1)])
     best = first
     if not rules.adaptive:
         if last - first > 1:
@@ -735,13 +740,13 @@ def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -
 
     Ties are drawn.
     """
-    best, least, ties = first, np.inf, 0
+    best, shortest, ties = first, np.inf, 0
     for i in range(first, last):
         row = net.choice[u(i), 2]
         wait = state.row_queue[u(row)] * rules.flits / net.row_rate[u(row)] + net.choice_delay[u(i)]
-        if wait < least - 1e-9:
-            least, best, ties = wait, i, 1
-        elif wait <= least + 1e-9:
+        if wait < shortest - 1e-9:
+            shortest, best, ties = wait, i, 1
+        elif wait <= shortest + 1e-9:
             ties += 1
             if below(state.random, 1, ties) == 0:
                 best = i

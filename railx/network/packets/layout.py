@@ -92,7 +92,7 @@ def build_net(
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
-    own, goal = _columns(topology, table)
+    coordinates, goal = _columns(topology, table)
     pool_fifo, pool_start = _pool_fifos(topology, table, channels)
     pools = len(table.pool_class)
     order = np.argsort(pool_fifo, kind="stable")
@@ -129,7 +129,7 @@ def build_net(
         ),
         fifo_pool=_int32(fifo_pool),
         entry=_entry(table),
-        own=own,
+        coordinates=coordinates,
         goal=goal,
         set_start=_int32(table.set_start),
         choice=_int32(np.stack([table.choice_pool, table.choice_state, probe], axis=1)),
@@ -271,7 +271,8 @@ def _entry(table: RoutingTable) -> NDArray[np.int32]:
 def _columns(
     topology: Topology, table: RoutingTable
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where ``entry`` has the column of a destination: ``own`` and ``goal`` of the Net.
+    """Where ``entry`` has the column of a destination: ``coordinates`` and ``goal`` of
+    the Net.
 
     A table over all pairs is one of a single level.
     """
@@ -288,7 +289,7 @@ def _columns(
     goal = np.zeros((topology.chips, 2 * levels), dtype=np.int32)
     goal[:, ::2] = groups.column[order]
     goal[:, 1:-1:2] = groups.goal[order]
-    return _int32(groups.own), goal
+    return _int32(groups.coordinates), goal
 
 
 def _running_sums(table: RoutingTable) -> NDArray[np.float64]:
@@ -321,9 +322,9 @@ def _traffic_arrays(
         return engine.ALL_TO_ALL, none, none, np.zeros(1), none, 0.0
     if isinstance(traffic, HotSpotTraffic):
         hot = hot_chips(topology, traffic, seed)
-        place = np.full(topology.chips, -1, dtype=np.int32)
-        place[hot] = np.arange(len(hot))
-        return engine.HOT_SPOT, none, hot, np.zeros(1), place, traffic.hot_share
+        index = np.full(topology.chips, -1, dtype=np.int32)
+        index[hot] = np.arange(len(hot))
+        return engine.HOT_SPOT, none, hot, np.zeros(1), index, traffic.hot_share
     flows = traffic_flows(topology, traffic, seed)
     accept, alias = np.empty(len(flows)), np.empty(len(flows), dtype=np.int32)
     alias_table(flows.share, accept, alias)

@@ -41,11 +41,11 @@ def latency_sum(
             changed = False
             for state in range(states):
                 for vertex in range(vertices):
-                    own = entry[state, vertex, column]
-                    if own < 0 or not np.isnan(value[state, vertex]):
+                    set_number = entry[state, vertex, column]
+                    if set_number < 0 or not np.isnan(value[state, vertex]):
                         continue
                     expected = 0.0
-                    for i in range(set_start[own], set_start[own + 1]):
+                    for i in range(set_start[set_number], set_start[set_number + 1]):
                         if share[i] > 0:
                             if end[i] == target:
                                 expected += share[i] * last_step[i]

@@ -158,7 +158,7 @@ def shard_of(seeds: Sequence[int], shard: int, shards: int) -> tuple[int, ...]:
 
     The parts one after the other are all seeds in their order.
     """
-    first, last = (place * len(seeds) // shards for place in (shard, shard + 1))
+    first, last = (part * len(seeds) // shards for part in (shard, shard + 1))
     return tuple(seeds[first:last])
 
 
@@ -175,9 +175,11 @@ def swept_seeds(
     ``limits`` gives bound and ideal of the traffic that a seed draws.
     """
     sweeps = []
-    for own in counted(seeds, "seeds"):
-        bound, ideal = limits(own)
-        sweeps.append(sweep_loads(topology, table, settings, own, name, bound=bound, ideal=ideal))
+    for sweep_seed in counted(seeds, "seeds"):
+        bound, ideal = limits(sweep_seed)
+        sweeps.append(
+            sweep_loads(topology, table, settings, sweep_seed, name, bound=bound, ideal=ideal)
+        )
     return sweeps
 
 
@@ -188,23 +190,23 @@ def merged(sweeps: Sequence[Sweep]) -> Sweep:
     medians over the seeds, and the least and the largest saturation point.
     """
     rows = [
-        {**row, **{key: one.summary[key] for key in _IN_EVERY_ROW}}
-        for one in sweeps
-        for row in one.rows
+        {**row, **{key: sweep.summary[key] for key in _IN_EVERY_ROW}}
+        for sweep in sweeps
+        for row in sweep.rows
     ]
     first = sweeps[0].summary
     summary = {
-        key: median(one.summary[key] for one in sweeps) if isinstance(value, float) else value
+        key: median(sweep.summary[key] for sweep in sweeps) if isinstance(value, float) else value
         for key, value in first.items()
     }
-    points = [one.summary["saturation_flits_per_chip_cycle"] for one in sweeps]
+    points = [sweep.summary["saturation_flits_per_chip_cycle"] for sweep in sweeps]
     summary |= {
         "saturation_least_flits_per_chip_cycle": min(points),
         "saturation_most_flits_per_chip_cycle": max(points),
         "runs": len(rows),
         "repeats": len(sweeps),
     }
-    return Sweep(rows, summary, [run for one in sweeps for run in one.speed])
+    return Sweep(rows, summary, [run for sweep in sweeps for run in sweep.speed])
 
 
 def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
@@ -223,8 +225,8 @@ def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
         high = beyond if low < beyond < 2 * low else 2 * low
         while not runs.saturated(high):
             low, high = high, 2 * high
-    least = runs.settings.precision * loads[0]
-    while low == 0.0 and high > least:
+    precision = runs.settings.precision * loads[0]
+    while low == 0.0 and high > precision:
         if runs.saturated(high / 2):
             high /= 2
         else:

@@ -53,11 +53,11 @@ def zero_load_latency_cycles(
 def _shares(table: RoutingTable, network: PacketNetworkSettings) -> NDArray[np.float64]:
     if table.selection == "weighted":
         return table.choice_weight
-    own_set = np.repeat(np.arange(len(table.set_start) - 1), np.diff(table.set_start))
+    set_of = np.repeat(np.arange(len(table.set_start) - 1), np.diff(table.set_start))
     delay = table.choice_delay_ns / network.cycle_ns
-    least = np.minimum.reduceat(delay, table.set_start[:-1])
-    best = (delay <= least[own_set] + 1e-9).astype(np.float64)
-    shares: NDArray[np.float64] = best / np.bincount(own_set, weights=best)[own_set]
+    shortest = np.minimum.reduceat(delay, table.set_start[:-1])
+    best = (delay <= shortest[set_of] + 1e-9).astype(np.float64)
+    shares: NDArray[np.float64] = best / np.bincount(set_of, weights=best)[set_of]
     return shares
 
 
@@ -66,13 +66,13 @@ def _in_order(topology: Topology, table: RoutingTable) -> RoutingTable:
     chips = np.arange(topology.chips)
     if np.array_equal(table.destinations, chips):
         return table
-    place = np.full(topology.chips, -1)
-    place[table.destinations] = np.arange(len(table.destinations))
-    if (place < 0).any():
+    column = np.full(topology.chips, -1)
+    column[table.destinations] = np.arange(len(table.destinations))
+    if (column < 0).any():
         raise ValueError(
             f"destinations: the table leads to {len(table.destinations)} chips; allowed: all"
             f" {topology.chips}"
         )
     table = table.over_pairs()
-    entry = np.ascontiguousarray(table.entry[:, :, place])
+    entry = np.ascontiguousarray(table.entry[:, :, column])
     return dataclasses.replace(table, entry=entry, destinations=chips.astype(np.int32))

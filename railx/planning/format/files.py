@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+from railx.errors import UserError
 from railx.io import read_json, write_json
 from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree
 from railx.planning.format.plan import (
@@ -76,7 +77,7 @@ def write_plan(path: str | Path, plan: Plan) -> None:
 
 
 def plan_file(plan: Plan) -> dict[str, Any]:
-    """What the file of a valid plan holds, as plain data."""
+    """The file of a valid plan as plain data."""
     data: dict[str, Any] = to_dict(plan)
     batches: tuple[SequenceParallelBatch | PipelineBatch, ...] = plan.batches
     for batch, plain in zip(batches, data["batches"], strict=True):
@@ -116,7 +117,7 @@ def validate_plan(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class _Head:
-    """A plan file without its batches, which are told apart by ``kind``."""
+    """A plan file without its batches, whose type depends on ``kind``."""
 
     schema: Literal["railx.plan/3"]
     kind: PlanKind
@@ -129,7 +130,7 @@ class _Head:
 
 
 def _check_finite(value: Any, where: str) -> None:
-    """Refuse what JSON cannot hold in the parts of a file that have no fields."""
+    """Refuse numbers that JSON cannot hold in untyped parts of a file."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_finite(item, f"{where}.{key}")
@@ -141,7 +142,7 @@ def _check_finite(value: Any, where: str) -> None:
 
 
 def _groups(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The groups of a batch of a file, those that are none passed over."""
+    """The groups of a batch of a file; invalid ones are skipped."""
     for micro_batch in _dicts(batch.get("micro_batches")):
         yield from _dicts(micro_batch.get("groups"))
 
@@ -151,7 +152,7 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 
 def _bare(batches: Any) -> Any:
-    """The batches of a file without what follows from the rest."""
+    """The batches of a file without their derived values."""
     if not isinstance(batches, list):
         return batches
     return [_without(batch) if isinstance(batch, dict) else batch for batch in batches]
@@ -178,7 +179,7 @@ def _without(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """What a file says of itself follows from the rest of it."""
+    """Refuse derived values that do not follow from the rest of the file."""
     for index, (said, right) in enumerate(zip(data["batches"], expected["batches"], strict=True)):
         where = f"batches[{index}]"
         _check_number(f"{where}.predicted_ms", said, right, "predicted_ms", "its time in all")
@@ -207,12 +208,12 @@ def _digest(data: Mapping[str, Any]) -> str:
     """SHA-256 of a file's data without the digest, however it is laid out."""
     rest = {key: value for key, value in data.items() if key != "digest"}
     text = json.dumps(_plain(rest), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    # Half of a surrogate pair is no text, but JSON can write it.
+    # JSON can hold half of a surrogate pair, which UTF-8 cannot encode.
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _plain(value: Any) -> Any:
-    """With 1.0 as 1: programs that write JSON differ in that."""
+    """With 1.0 as 1: JSON writers differ in that."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -223,7 +224,7 @@ def _plain(value: Any) -> Any:
 
 
 def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
-    """What is processed is what the batch holds: all of it, nothing else."""
+    """Refuse a batch whose parts drop, repeat or change sequences."""
     if not batch.sequences or len(batch.sequences) != len(batch.lengths):
         raise PlanError(
             f"{where}: made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths;"
@@ -251,7 +252,7 @@ def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, where: str) ->
 
 
 def _validate_bound(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
-    """A lower bound is none above the batch's own time."""
+    """Refuse a lower bound above the batch's predicted time."""
     if batch.lower_bound_ms is None:
         return
     bound, time_ms = batch.lower_bound_ms, batch.predicted_ms
@@ -414,7 +415,7 @@ def _validate_coverage(pipeline: Pipeline, where: str) -> None:
 
 
 def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
-    """The order can be run, and every stage has the layers that it recomputes."""
+    """Refuse an order that cannot run, and more recomputed layers than a stage has."""
     if pipeline.virtual_stages > 1 and pipeline.schedule != "interleaved":
         raise PlanError(
             f"{where}: virtual_stages {pipeline.virtual_stages} with schedule"
@@ -426,7 +427,7 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
         return
     try:
         layer_ranges = stage_layers(layers, pipeline.model_stages)
-    except ValueError as error:
+    except UserError as error:
         raise PlanError(f"{where}: {error}") from None
     for number, chunk in enumerate(pipeline.chunks):
         for stage, recomputed in enumerate(chunk.checkpoint_layers):
@@ -438,11 +439,11 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
 
 
 def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: str) -> None:
-    """No stage holds more tokens at once than its ranks can.
+    """Refuse a stage that holds more tokens at once than its ranks can.
 
     A stage has its share of the layers only, so that its ranks hold ``stages`` times as
-    many tokens as of the whole model. Chunks with recomputed layers are left out: how
-    much of them is kept, the plan does not say.
+    many tokens as of the whole model. Chunks with recomputed layers are left out: a
+    plan does not record how much of them is kept.
     """
     if tokens_per_device is None:
         return

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline do and hold over time: bubbles and memory.
+"""Bubbles and memory of the stages of a pipeline over time.
 
 A chunk is alive on a stage from the beginning of its forward pass to the end of its
 backward pass, or of the weights' part of it where a schedule puts that off. Bytes are
@@ -13,27 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from railx.planning.format.parts import Pipeline, PlanError
-from railx.planning.format.plan import PipelineBatch, Plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import ScheduledOp, pipeline_ms, simulate_pipeline, stage_layers
-
-if TYPE_CHECKING:
-    from railx.workload.pipeline_cost import PassTime, PipelineCost
-
+from railx.workload.pipeline_cost import PassTime, PipelineCost
 
 __all__ = [
     "StageMemory",
     "StageTime",
     "batch_starts",
     "chunk_bytes",
-    "cost_of",
     "fits",
     "memory_over_time",
     "peak_bytes",
     "stage_times",
-    "tensor_ranks",
     "virtual_cost",
     "weight_ms",
 ]
@@ -69,7 +63,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage holds from a moment on, of all its virtual stages.
+    """Live chunks of a stage from a moment on, those of all its virtual stages.
 
     ``activation_bytes`` are those of one rank, None without a cost model.
     """
@@ -97,15 +91,15 @@ def memory_over_time(
     cost: PipelineCost | None = None,
     rows: Sequence[ScheduledOp] | None = None,
 ) -> list[list[StageMemory]]:
-    """By stage the moments at which what it holds changes, in order of time.
+    """By stage the moments at which its live chunks change, in order of time.
 
     ``rows`` are those of :func:`simulate_pipeline` where they are at hand.
     """
     rows = simulate_pipeline(pipeline) if rows is None else rows
     table = None if cost is None else chunk_bytes(pipeline, cost)
     closing = "weight" if any(row.kind == "weight" for row in rows) else "backward"
-    # A stage runs one pass at a time: in its order what is let go at a moment is gone
-    # before what is made at it comes, also where passes take no time.
+    # A stage runs one pass at a time: memory freed at a moment is free before the next
+    # pass takes some, also where passes take no time.
     changes: list[list[tuple[float, int, int, float]]] = [[] for _ in range(pipeline.stages)]
     for row in rows:
         tokens = pipeline.chunks[row.chunk].tokens
@@ -132,7 +126,7 @@ def peak_bytes(
 
 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
-    """Whether every stage holds what it must at every moment."""
+    """Whether activations fit the memory of every stage at every moment."""
     return all(
         peak <= cost.capacity_bytes(stage) * _ROUNDING
         for stage, peak in enumerate(peak_bytes(pipeline, cost))
@@ -153,53 +147,8 @@ def batch_starts(batch: PipelineBatch) -> list[float]:
     return starts
 
 
-def cost_of(plan: Plan) -> PipelineCost | None:
-    """The cost of the pipelines of a plan, from the settings that it carries.
-
-    None where it carries no cluster, model and cost model, as one written by hand.
-    PlanError where they make none.
-    """
-    from railx.settings import SettingsError, load
-    from railx.workload.cluster import ClusterSettings
-    from railx.workload.cost import CostModelSettings
-    from railx.workload.model import ModelSettings
-    from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
-
-    named = ("cluster", "model", "cost_model", "max_length_tokens")
-    if any(key not in plan.settings for key in named):
-        return None
-    longest = plan.settings["max_length_tokens"]
-    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
-        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
-    pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
-    shape = PipelineShape(
-        pipelines[0].stages,
-        pipelines[0].degree,
-        1 + max(pipeline.replica for pipeline in pipelines),
-        # Where times are the cost model's, no account of a planner changes it.
-        tensor_ranks(plan.pipeline_batches()) if plan.predictions == "own" else None,
-    )
-    try:
-        return build_pipeline_cost(
-            load(CostModelSettings, plan.settings["cost_model"], "cost_model"),
-            load(ClusterSettings, plan.settings["cluster"], "cluster"),
-            load(ModelSettings, plan.settings["model"], "model"),
-            longest,
-            shape,
-        )
-    except SettingsError as error:
-        raise PlanError(f"settings.{error}") from None
-
-
-def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
-    """Ranks of tensor parallelism that a planner tells in its account; None: none."""
-    tensor = batches[0].solver.get("tensor") if batches else None
-    degree = batches[0].pipelines[0].degree if batches else 1
-    return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
-
-
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
-    """What a rank holds of each chunk, by model stage (and by chunk)."""
+    """Activation bytes of a rank, by model stage and chunk."""
     parts = virtual_cost(cost, pipeline.virtual_stages)
     chunks = pipeline.chunks
     tokens = [chunk.tokens for chunk in chunks]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from railx.errors import UserError
 from railx.planning.format.simulation import ScheduleName
 from railx.settings import AtLeast, NonNegative, NotEmpty, PowerOfTwo
 
@@ -28,7 +29,7 @@ Count = Annotated[int, NonNegative()]
 Milliseconds = Annotated[float, NonNegative()]
 
 
-class PlanError(ValueError):
+class PlanError(UserError):
     """A plan that cannot be run.
 
     One line names the batch and the part, and what is allowed.
@@ -151,10 +152,9 @@ class Pipeline:
     """Chunks in forward order through the stages of one data-parallel replica.
 
     Each stage is ``degree`` ranks, which share the tokens of every chunk in order.
-    ``schedule`` names the order in which stages run their passes and ``order`` says it
-    outright, a list of passes for each stage ("F0", "F1", "B1", ...), which then counts
-    alone (``railx.planning.format.schedule``). Only ``interleaved`` has several virtual
-    stages.
+    ``schedule`` names the order in which stages run their passes; ``order``, a list of
+    passes for each stage ("F0", "F1", "B1", ...), replaces it where given
+    (``schedule``). Only ``interleaved`` has several virtual stages.
     """
 
     stages: Annotated[int, AtLeast(1)]

@@ -46,6 +46,7 @@ __all__ = [
     "SequenceParallelBatch",
     "check_ranks",
     "layers_of",
+    "priced_zero_stage",
     "sequence_lengths",
 ]
 
@@ -61,11 +62,10 @@ Predictions = Literal["cost_model", "own"]
 class SequenceParallelBatch:
     """One training step: micro-batches one after another.
 
-    ``solver`` is the planner's account of how it got there. ``sequences`` and
-    ``lengths`` are the batch that it was made for: whoever draws the batch records
-    them. ``lower_bound_ms`` is a time that no plan of the batch beats, ``solved_by``
-    what found this one and ``effort`` how much work that took, in units of its own;
-    None where nobody said. Work is no time, so that plans stay the same everywhere.
+    ``solver`` is the planner's account of its work. ``sequences`` and ``lengths`` are
+    the batch that was planned. ``lower_bound_ms`` is a time that no plan of the batch
+    beats, ``solved_by`` the solver and ``effort`` its work, in units that do not depend
+    on the machine; None where unknown.
     """
 
     iteration: Count
@@ -126,10 +126,10 @@ class Plan:
 
     ``settings`` are the planner's inputs as plain data, for provenance.
     ``tokens_per_device`` is how many tokens of the whole model a rank's memory holds,
-    None where nobody said. ``predictions`` is ``cost_model`` where the predicted times
-    are those of the cost model that ``settings`` name (cluster, model, cost_model and
-    max_length_tokens), else ``own``. ``whole_heads`` says that every degree divides the
-    heads of that model, as Ulysses wants; the runtime takes no other degrees.
+    None where unknown. ``predictions`` is ``cost_model`` where the predicted times are
+    those of the cost model that ``settings`` name (cluster, model, cost_model and
+    max_length_tokens), else ``own``. ``whole_heads``: every degree divides the heads of
+    that model, as Ulysses requires; the runtime takes no other degrees.
     """
 
     schema: Literal["railx.plan/3"]
@@ -183,3 +183,10 @@ def layers_of(plan: Plan) -> int | None:
     model = plan.settings.get("model")
     layers = model.get("layers") if isinstance(model, Mapping) else None
     return layers if isinstance(layers, int) and not isinstance(layers, bool) else None
+
+
+def priced_zero_stage(plan: Plan) -> int | None:
+    """The ZeRO stage of the cost model that priced a plan; None where it names none."""
+    cost_model = plan.settings.get("cost_model")
+    stage = cost_model.get("zero_stage") if isinstance(cost_model, Mapping) else None
+    return stage if isinstance(stage, int) else None

@@ -9,10 +9,11 @@ they use have, what is recomputed taken into account.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from railx.planning.format.occupancy import peak_bytes, tensor_ranks, virtual_cost, weight_ms
+from railx.planning.format.occupancy import peak_bytes, virtual_cost, weight_ms
 from railx.planning.format.parts import Chunk, Group, PlanError, agree
 from railx.planning.format.plan import PipelineBatch, Plan
 from railx.settings import SettingsError, load
@@ -25,8 +26,10 @@ __all__ = [
     "NAMED",
     "NamedCostModel",
     "check_predictions",
+    "cost_of",
     "named_cost_model",
     "pipeline_tokens_per_device",
+    "tensor_ranks",
 ]
 
 #: What ``settings`` of a plan hold where its predictions are a cost model's.
@@ -61,24 +64,65 @@ def named_cost_model(plan: Plan) -> NamedCostModel:
             f"settings.{missing[0]}: is missing; allowed with predictions of a cost model:"
             f" {', '.join(NAMED)}"
         )
-    given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
-    longest = given["max_length_tokens"]
-    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
-        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
     try:
-        cluster: ClusterSettings = load(ClusterSettings, given["cluster"], "cluster")
-        model: ModelSettings = load(ModelSettings, given["model"], "model")
-        settings: CostModelSettings = load(CostModelSettings, given["cost_model"], "cost_model")
+        cluster, model, settings, longest = _named_settings(plan)
         cost = build_cost_model(settings, cluster, model, longest)
         return NamedCostModel(cluster, model, settings, longest, cost)
     except SettingsError as error:
         raise PlanError(f"settings.{error}") from None
 
 
+def cost_of(plan: Plan) -> PipelineCost | None:
+    """The cost of the pipelines of a plan, from the settings that it carries.
+
+    None where it carries no cluster, model and cost model, as one written by hand.
+    PlanError where they make none.
+    """
+    if any(key not in plan.settings for key in NAMED):
+        return None
+    batches = plan.pipeline_batches()
+    pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
+    shape = PipelineShape(
+        pipelines[0].stages,
+        pipelines[0].degree,
+        1 + max(pipeline.replica for pipeline in pipelines),
+        # Where times are the cost model's, no account of a planner changes it.
+        tensor_ranks(batches) if plan.predictions == "own" else None,
+    )
+    try:
+        cluster, model, settings, longest = _named_settings(plan)
+        return build_pipeline_cost(settings, cluster, model, longest, shape)
+    except SettingsError as error:
+        raise PlanError(f"settings.{error}") from None
+
+
+def _named_settings(
+    plan: Plan,
+) -> tuple[ClusterSettings, ModelSettings, CostModelSettings, int]:
+    """Cluster, model, cost model and longest context of a plan that names them all."""
+    given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
+    longest = given["max_length_tokens"]
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
+    return (
+        load(ClusterSettings, given["cluster"], "cluster"),
+        load(ModelSettings, given["model"], "model"),
+        load(CostModelSettings, given["cost_model"], "cost_model"),
+        longest,
+    )
+
+
+def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
+    """Ranks of tensor parallelism in a planner's account; None without."""
+    tensor = batches[0].solver.get("tensor") if batches else None
+    degree = batches[0].pipelines[0].degree if batches else 1
+    return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
+
+
 def check_predictions(plan: Plan, named: NamedCostModel) -> None:
     """Refuse times, degrees, devices or memory that the named cost model does not give.
 
-    PlanError names the group or the chunk, what the plan says and what it should.
+    PlanError names the group or the chunk, the plan's value and the expected one.
     """
     longest = named.longest
     for batch in plan.batches:
@@ -163,7 +207,7 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
 
 
 def _memory_key(cost: PipelineCost) -> str:
-    """What of a cluster says how much a rank holds."""
+    """The key of the cluster that determines the memory of a rank."""
     if cost.given_tokens is not None:
         return "tokens_per_device says"
     return "memory_gib leaves beside its states"

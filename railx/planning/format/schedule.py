@@ -8,7 +8,7 @@ slices from the later ones.
 Stage p (1-based) of d_p runs d_p - p + N_split - 1 forwards before it alternates
 forward and backward, with N_split the number of chunks of the longest sequence of the
 pipeline (eq. 7). It then holds at most d_p - p + N_split chunks. Other named orders are
-in ``simulation``; a pipeline may also say its own (``Pipeline.order``).
+in ``simulation``; a pipeline may have an explicit one (``Pipeline.order``).
 
 The training runtime and the Gantt figure share this module, which needs the standard
 library alone.
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from railx.errors import UserError
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.simulation import (
     ScheduleName,
@@ -162,9 +163,9 @@ def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
 
 
 def peak_live(ops: Sequence[Op], weigh: Callable[[Op], float]) -> float:
-    """The most of what forward passes take and last passes of a chunk give back.
+    """The peak of memory that forward passes take and the last pass of a chunk frees.
 
-    ``weigh`` says how much the chunk of an operation is.
+    ``weigh`` gives the size of the chunk of an operation.
     """
     closing = "weight" if any(op.kind == "weight" for op in ops) else "backward"
     live = peak = 0.0
@@ -224,7 +225,7 @@ def durations_ms(pipeline: Pipeline) -> list[list[float]]:
 
 
 def schedule_name(pipeline: Pipeline) -> str:
-    """The name of its schedule, or ``explicit`` where it says its order outright."""
+    """The name of its schedule, or ``explicit`` where it has an order of its own."""
     return "explicit" if pipeline.order else pipeline.schedule
 
 
@@ -285,7 +286,7 @@ def stage_layers(layers: int, stages: int) -> list[range]:
     stage would stay empty.
     """
     if stages > layers:
-        raise ValueError(
+        raise UserError(
             f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
         )
     share, rest = divmod(layers, stages)

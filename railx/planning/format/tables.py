@@ -1,16 +1,23 @@
-"""Plans as tables."""
+"""Plans as tables, and a simulated schedule as a Chrome trace.
+
+The trace opens in Perfetto: a process for each replica, a thread for each stage, a
+block for each pass and a counter for the memory of each stage. All times are predicted,
+and marked so in the trace.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from railx.planning.format.occupancy import batch_starts, memory_over_time
+from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.format.predictions import named_cost_model
-from railx.planning.format.schedule import schedule_name, simulate_pipeline
+from railx.planning.format.schedule import Op, ScheduledOp, schedule_name, simulate_pipeline
 from railx.workload.pipeline_cost import PipelineCost
 
-__all__ = ["memory_rows", "plan_rows", "plan_summary", "schedule_rows"]
+__all__ = ["chrome_trace", "memory_rows", "plan_rows", "plan_summary", "schedule_rows"]
 
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
@@ -44,29 +51,20 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
     schedule (its name, or ``explicit``), stage, part (virtual stage), chunk, kind
     (forward, backward or weight), start_ms, end_ms, fidelity.
     """
-    rows: list[dict[str, Any]] = []
-    for batch in plan.pipeline_batches():
-        for index, (pipeline, start_ms) in enumerate(
-            zip(batch.pipelines, batch_starts(batch), strict=True)
-        ):
-            rows += [
-                {
-                    "plan": name,
-                    "iteration": batch.iteration,
-                    "pipeline": index,
-                    "replica": pipeline.replica,
-                    "schedule": schedule_name(pipeline),
-                    "stage": op.stage,
-                    "part": op.part,
-                    "chunk": op.chunk,
-                    "kind": op.kind,
-                    "start_ms": op.start_ms,
-                    "end_ms": op.end_ms,
-                    "fidelity": "analytic",
-                }
-                for op in simulate_pipeline(pipeline, start_ms)
-            ]
-    return rows
+    return [
+        {
+            **head,
+            "stage": op.stage,
+            "part": op.part,
+            "chunk": op.chunk,
+            "kind": op.kind,
+            "start_ms": op.start_ms,
+            "end_ms": op.end_ms,
+            "fidelity": "analytic",
+        }
+        for head, _, simulated in _simulations(plan, name)
+        for op in simulated
+    ]
 
 
 def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[str, Any]]:
@@ -76,31 +74,39 @@ def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[s
     replica, schedule, stage, time_ms, live_chunks, live_tokens, activation_bytes (of
     one rank) and capacity_bytes (null without a cost model), fidelity.
     """
-    rows: list[dict[str, Any]] = []
+    return [
+        {
+            **head,
+            "stage": sample.stage,
+            "time_ms": sample.time_ms,
+            "live_chunks": sample.chunks,
+            "live_tokens": sample.tokens,
+            "activation_bytes": sample.activation_bytes,
+            "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
+            "fidelity": "analytic",
+        }
+        for head, pipeline, simulated in _simulations(plan, name)
+        for samples in memory_over_time(pipeline, cost, simulated)
+        for sample in samples
+    ]
+
+
+def _simulations(
+    plan: Plan, name: str
+) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
+    """Simulated pipelines of a plan, with the columns that their rows share."""
     for batch in plan.pipeline_batches():
         for index, (pipeline, start_ms) in enumerate(
             zip(batch.pipelines, batch_starts(batch), strict=True)
         ):
-            simulated = simulate_pipeline(pipeline, start_ms)
-            rows += [
-                {
-                    "plan": name,
-                    "iteration": batch.iteration,
-                    "pipeline": index,
-                    "replica": pipeline.replica,
-                    "schedule": schedule_name(pipeline),
-                    "stage": sample.stage,
-                    "time_ms": sample.time_ms,
-                    "live_chunks": sample.chunks,
-                    "live_tokens": sample.tokens,
-                    "activation_bytes": sample.activation_bytes,
-                    "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
-                    "fidelity": "analytic",
-                }
-                for samples in memory_over_time(pipeline, cost, simulated)
-                for sample in samples
-            ]
-    return rows
+            head = {
+                "plan": name,
+                "iteration": batch.iteration,
+                "pipeline": index,
+                "replica": pipeline.replica,
+                "schedule": schedule_name(pipeline),
+            }
+            yield head, pipeline, simulate_pipeline(pipeline, start_ms)
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
@@ -191,3 +197,69 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict[str, Any]:
+    """The trace as plain data; bytes are left out where there is no cost model.
+
+    Times are microseconds from the start of the batch.
+    """
+    events: list[dict[str, Any]] = []
+    tracks: set[tuple[int, int]] = set()
+    for number, (pipeline, start_ms) in enumerate(
+        zip(batch.pipelines, batch_starts(batch), strict=True)
+    ):
+        rows = simulate_pipeline(pipeline, start_ms)
+        for stage in range(pipeline.stages):
+            if (pipeline.replica, stage) not in tracks:
+                tracks.add((pipeline.replica, stage))
+                events += _names(pipeline.replica, stage)
+        for row in rows:
+            chunk = pipeline.chunks[row.chunk]
+            events.append(
+                {
+                    "ph": "X",
+                    "name": Op(row.kind, row.chunk, row.part).code,
+                    "cat": row.kind,
+                    "pid": pipeline.replica,
+                    "tid": row.stage,
+                    "ts": 1e3 * row.start_ms,
+                    "dur": 1e3 * (row.end_ms - row.start_ms),
+                    "args": {
+                        "pipeline": number,
+                        "schedule": schedule_name(pipeline),
+                        "chunk": row.chunk,
+                        "kind": chunk.kind,
+                        "tokens": chunk.tokens,
+                        "sequences": [part.sequence for part in chunk.slices],
+                        "fidelity": "analytic",
+                    },
+                }
+            )
+        for samples in memory_over_time(pipeline, cost, rows):
+            for sample in samples:
+                values: dict[str, float] = {"chunks": sample.chunks}
+                if sample.activation_bytes is not None:
+                    values = {"GiB": sample.activation_bytes / 2**30}
+                events.append(
+                    {
+                        "ph": "C",
+                        "name": f"stage {sample.stage} holds",
+                        "pid": pipeline.replica,
+                        "tid": sample.stage,
+                        "ts": 1e3 * sample.time_ms,
+                        "args": values,
+                    }
+                )
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _names(replica: int, stage: int) -> list[dict[str, Any]]:
+    """What the replica's process and the stage's thread are called."""
+    named: list[dict[str, Any]] = [
+        {"name": "thread_name", "args": {"name": f"stage {stage}"}},
+        {"name": "thread_sort_index", "args": {"sort_index": stage}},
+    ]
+    if not stage:
+        named.append({"name": "process_name", "args": {"name": f"replica {replica}, predicted"}})
+    return [{"ph": "M", "pid": replica, "tid": stage, **event} for event in named]

@@ -16,10 +16,10 @@ the last forward are left out: what is live then was live before.
 * :func:`exact` solves it.
 * :func:`quick` sweeps the steps and gives what is missing to few diagonals, by several
   rules. Then it takes away what later counts made superfluous, and trades counts for
-  fewer. It takes a fraction of a millisecond, so that the grouping can ask for the
-  price of every group.
+  fewer. It takes a fraction of a millisecond, quick enough to price every group of the
+  grouping.
 * :func:`fast` is the default of plans. It also rounds the relaxation in the same way.
-  Where that proves nothing best and the case is small, it asks the solver.
+  Where that proves no optimum and the case is small, it runs the solver.
 
 Deviations: the paper prints no coefficients (the body of its algorithm 2); ``stored``
 and ``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it
@@ -60,11 +60,11 @@ _NEAR = 1e-6
 #: Which diagonal takes what is missing: the one that stays live longest, the one that
 #: saves most a layer, the one that gives most of what is missing anywhere.
 _RULES = 3
-#: What HiGHS says of a programme that it has solved, and of one without a solution.
+#: HiGHS' status of a solved programme, and of one without a solution.
 _OPTIMAL, _INFEASIBLE = 0, 2
 #: Rounds of trades.
 _TRADES = 3
-#: Diagonals up to which the default asks the solver, and nodes of its search at most.
+#: Diagonals up to which the default runs the solver, and nodes of its search at most.
 _SMALL = 28
 _NODES = 500
 
@@ -161,14 +161,14 @@ def lp_bound(problem: CheckpointProblem) -> float:
 
 @dataclass(frozen=True)
 class Solution:
-    """Counts of the diagonals [n + d - 1] and what no counts are proven to be below."""
+    """Counts of the diagonals [n + d - 1] and a proven lower bound on their sum."""
 
     counts: Integers
     bound: float
 
     @property
     def gap(self) -> float:
-        """What the sum may be above the least one, relative to it: 0 where proven."""
+        """Relative gap of the sum to the bound: 0 where proven optimal."""
         return max(0.0, float(self.counts.sum()) / self.bound - 1) if self.bound else 0.0
 
 
@@ -253,7 +253,7 @@ def _smallest(candidates: Iterable[Integers | None]) -> Integers | None:
 def _swept(
     problem: CheckpointProblem, start: Integers, rule: int, trades: int = _TRADES
 ) -> Integers | None:
-    # Compiled code is loaded by who plans.
+    # Planning alone loads Numba.
     from railx.planning.pipeline.kernels import sweep
 
     counts = start.copy()

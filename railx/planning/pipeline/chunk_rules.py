@@ -1,9 +1,9 @@
-"""What planners of pipelines share that choose their chunks once, for a whole plan.
+"""Shared parts of the pipeline planners that choose their chunks by fixed rules.
 
 DAPPLE, Seq1F1B, ChunkFlow and SlimPipe cut and pack sequences by fixed rules, and the
-same layers are recomputed in every chunk of a kind (static checkpointing). Each gives
-the ways in which it could make its chunks (:class:`Way`); here the best one of all
-batches together is found.
+same layers are recomputed in every chunk of a kind (static checkpointing). Each offers
+rules for its chunks (:class:`ChunkRule`); the rule with the least time of all batches
+together wins.
 
 * Chunks run in 1F1B order, sequences of most chunks first, one pipeline to a replica.
   Replicas share a batch by the compute time of its sequences.
@@ -12,23 +12,29 @@ batches together is found.
   not, eqs. 6-8.
 * Static checkpointing: so many layers of the model, as even over its stages as can be.
   Where no number is given, a plan takes the least with which all its batches fit.
+
+:func:`fixed_chunks` applies the same rules on arrays: elastic pipelines try these
+chunks beside their own (``chunking: best``), so that they are never slower than a
+planner whose chunks they could have taken. Tests hold the two equal. Chunks of DynaPipe
+depend on the recomputed layers (``consecutive``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import backward_order, longest_split
-from railx.planning.packing import Lengths
-from railx.planning.pipeline.chunks import share_among_replicas
+from railx.planning.groups import Lengths, best_fit_decreasing
+from railx.planning.pipeline.chunks import Chunked, join, share_among_replicas
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
@@ -38,6 +44,7 @@ from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipe
 __all__ = [
     "ChunkRule",
     "FixedChunkSettings",
+    "FixedChunks",
     "Run",
     "check_settings",
     "chunk_of",
@@ -45,6 +52,7 @@ __all__ = [
     "cut_evenly",
     "filled",
     "fits",
+    "fixed_chunks",
     "pieces",
     "pipeline_of",
     "plan_with_rules",
@@ -71,7 +79,7 @@ _TIMES = (2, 3, 4, 6, 8)
 
 @dataclass(frozen=True)
 class FixedChunkSettings(PlannerBase):
-    """What the settings of every planner of fixed chunks have."""
+    """Settings that every planner of fixed chunks has."""
 
     stages: Annotated[int, AtLeast(1)]
     """Stages of a replica."""
@@ -89,11 +97,11 @@ class FixedChunkSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class ChunkRule:
-    """One way to make the chunks of a plan.
+    """A rule for the chunks of a plan.
 
-    ``recomputes(count, place)`` says whether all layers of the chunk at ``place`` of a
-    run of ``count`` chunks are recomputed, whatever else is; None: of no chunk.
-    ``account`` goes to the plan's own account.
+    ``recomputes(count, index)``: whether all layers of chunk ``index`` of a run of
+    ``count`` chunks are recomputed in any case; None: of no chunk. ``account`` goes to
+    the plan's own account.
     """
 
     cut: Cut
@@ -144,19 +152,13 @@ def filled(
     ``opened`` are slices that begin a chunk each and may be joined. Returns those
     chunks and the new ones. A sequence over the capacity is alone.
     """
-    bins: list[list[Slice]] = [[part] for part in opened]
-    room = np.array([capacity - part.tokens for part in opened], dtype=np.int64)
-    for part in sorted(short, key=lambda part: (-part.tokens, part.sequence)):
-        left = room - part.tokens
-        fitting = np.flatnonzero(left >= 0)
-        if len(fitting):
-            chosen = int(fitting[np.argmin(left[fitting])])
-            bins[chosen].append(part)
-            room[chosen] -= part.tokens
-        else:
-            bins.append([part])
-            room = np.append(room, capacity - part.tokens)
-    return bins[: len(opened)], bins[len(opened) :]
+    ordered = sorted(short, key=lambda part: part.sequence)
+    packed = best_fit_decreasing(
+        [part.tokens for part in ordered], capacity, [part.tokens for part in opened]
+    )
+    bins = [[ordered[position] for position in positions] for positions in packed]
+    joined = [[part, *members] for part, members in zip(opened, bins, strict=False)]
+    return joined, bins[len(opened) :]
 
 
 def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -> list[int]:
@@ -272,7 +274,7 @@ def refusal(
 ) -> PlanError:
     """Why nothing fits memory, with the longest sequence and the longest that fits.
 
-    ``holds`` says whether one replica holds a batch.
+    ``holds``: whether one replica holds a batch.
     """
     worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
     index = int(np.argmax(worst.lengths))
@@ -366,3 +368,137 @@ def _pipeline(
         replica,
         cost.shape,
     )
+
+
+Integers = npt.NDArray[np.int64]
+#: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.
+_Slices = tuple[Integers, Integers]
+
+
+@dataclass(frozen=True)
+class FixedChunks:
+    """Chunks by a rule that has a name.
+
+    Of a sequence all but the last ``kept_chunks`` chunks recompute every layer; None:
+    every chunk is like any other.
+    """
+
+    name: str
+    chunked: Chunked
+    kept_chunks: int | None = None
+
+
+def fixed_chunks(
+    sequences: Lengths,
+    lengths: Lengths,
+    context: int,
+    most_parts: int,
+    alignment: int,
+    cost: PipelineCost,
+) -> Iterator[FixedChunks]:
+    """A batch's ``sequences`` [n] of ``lengths`` [n] in every way and size.
+
+    Sizes are parts and multiples of ``context``, the longest that sequences may be.
+    """
+    order = np.lexsort((sequences, -lengths))
+    rows, tokens = sequences[order], lengths[order]
+
+    def packed(size: int, cut: Callable[[Lengths], _Slices], beside_tails: bool = False) -> Chunked:
+        long = int(np.count_nonzero(tokens > size))
+        return _packed(rows, tokens, long, cut(tokens[:long]), size, beside_tails, cost)
+
+    for size in sizes_of(None, context, most_parts, 1):
+        yield FixedChunks(f"dapple {size}", packed(size, _uncut))
+    for size in sizes_of(None, context, most_parts, alignment):
+        count = -(-context // size)
+        of_size = _by_size(size)
+        yield FixedChunks(f"seq1f1b {size}", packed(size, of_size, beside_tails=True))
+        alone = packed(size, of_size)
+        for retained in sorted({2**k for k in range(count.bit_length()) if 2**k < count} | {count}):
+            yield FixedChunks(f"chunk_flow {size} {retained}", alone, retained)
+        yield FixedChunks(f"slim_pipe {size}", packed(size, _evenly(size=size)))
+        if count > 1:
+            yield FixedChunks(f"seq1f1b even {size}", packed(size, _evenly(count=count)))
+            by_work = _by_work(count, alignment, cost)
+            yield FixedChunks(f"seq1f1b equal_work {size}", packed(size, by_work))
+
+
+def _uncut(tokens: Lengths) -> _Slices:
+    return np.arange(len(tokens)), np.zeros_like(tokens)
+
+
+def _by_size(size: int) -> Callable[[Lengths], _Slices]:
+    def cut(tokens: Lengths) -> _Slices:
+        owner, index = _indices(-(-tokens // size))
+        return owner, index * size
+
+    return cut
+
+
+def _evenly(count: int | None = None, size: int = 1) -> Callable[[Lengths], _Slices]:
+    """So many equal slices of each sequence, or as many as its length requires."""
+
+    def cut(tokens: Lengths) -> _Slices:
+        counts = -(-tokens // size) if count is None else np.minimum(count, tokens)
+        owner, index = _indices(counts)
+        return owner, tokens[owner] * index // counts[owner]
+
+    return cut
+
+
+def _by_work(count: int, alignment: int, cost: PipelineCost) -> Callable[[Lengths], _Slices]:
+    """Slices of equal time; cuts that coincide are one (``equal_work_cuts``)."""
+
+    def cut(tokens: Lengths) -> _Slices:
+        length = tokens[:, None].astype(np.float64)
+        quadratic, linear = cost.quadratic_ms, cost.linear_ms
+        target = (quadratic * length**2 + linear * length) * np.arange(count) / count
+        position = 2 * target / (linear + np.sqrt(linear**2 + 4 * quadratic * target))
+        starts = (np.round(position / alignment) * alignment).astype(np.int64)
+        first = np.diff(starts, axis=1, prepend=-1) > 0
+        owner, index = np.nonzero(first & (starts < tokens[:, None]))
+        return owner.astype(np.int64), starts[owner, index]
+
+    return cut
+
+
+def _indices(counts: Integers) -> _Slices:
+    """For so many slices of each sequence [n]: each one's sequence and place [m]."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    first = np.cumsum(counts) - counts
+    return owner, np.arange(len(owner)) - first[owner]
+
+
+def _packed(
+    rows: Lengths,
+    tokens: Lengths,
+    long: int,
+    slices: _Slices,
+    size: int,
+    beside_tails: bool,
+    cost: PipelineCost,
+) -> Chunked:
+    """Slices of the ``long`` first sequences, the others packed up to ``size`` tokens.
+
+    By best-fit-decreasing (``filled``). Sequences of most slices come first.
+    """
+    # Planning alone loads Numba.
+    from railx.planning.pipeline.kernels import pack
+
+    owner, start = slices
+    counts = np.bincount(owner, minlength=long).astype(np.int64)
+    by_count = np.argsort(-counts, kind="stable")
+    if np.any(by_count[1:] < by_count[:-1]):
+        rank_of = np.empty_like(by_count)
+        rank_of[by_count] = np.arange(long)
+        by_rank = np.argsort(rank_of[owner], kind="stable")
+        owner, start = rank_of[owner][by_rank], start[by_rank]
+        rows = np.concatenate([rows[:long][by_count], rows[long:]])
+        tokens = np.concatenate([tokens[:long][by_count], tokens[long:]])
+        counts = counts[by_count]
+    ends = np.cumsum(counts)
+    tails = tokens[:long] - start[ends - 1] if beside_tails else tokens[:0]
+    short = tokens[long:]
+    nothing = np.zeros(len(short))
+    bin_of, bins = pack(short, nothing, tails, np.zeros(len(tails)), 0.0, math.inf, size, 2)
+    return join((), rows, tokens, owner, start, bin_of, bins, len(tails), cost)

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.planning.format.parts import Slice
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = [
@@ -170,7 +170,7 @@ def cut_and_pack(
     if not beside_tails:
         opened = (tail_tokens[:0], opened[1][:0])
     time_limit = math.inf if chunking == "even" else float(inner.max()) + constant
-    # Compiled code is loaded by who plans.
+    # Planning alone loads Numba.
     from railx.planning.pipeline.kernels import pack
 
     bin_of, bins = pack(

@@ -1,7 +1,7 @@
 """DynaPipe's micro-batches: sorted sequences, cut where the pipeline's time is least.
 
-The method and its deviations stand in ``railx.planning.rivals.dyna_pipe``; elastic
-pipelines try these chunks too (``chunking: best``).
+See ``railx.planning.rivals.dyna_pipe`` for the method. Elastic pipelines try these
+chunks too (``chunking: best``).
 """
 
 from __future__ import annotations

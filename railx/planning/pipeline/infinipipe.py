@@ -5,9 +5,9 @@ of about equal time. They form one 1F1B pipeline, longest sequences first, or se
 one after another (the paper's grouping programme, eq. 14, over classes of equal chunk
 count). A group costs what it takes to fill and drain it, and what recomputing takes
 (``checkpoints``). Both are weighed together: one pipeline more fills and drains once
-more, but its window is narrower. Candidates are compared by what the simulation says of
-the pipelines that they are grouped into, the best are grouped once more by simulated
-times, and the plan with the least simulated time wins.
+more, but its window is narrower. Candidates are compared by the simulated times of
+their pipelines, the best are grouped once more by simulated times, and the plan with
+the least simulated time wins.
 
 Deviations from the paper:
 
@@ -42,7 +42,7 @@ from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,
@@ -52,7 +52,12 @@ from railx.planning.pipeline.best_schedule import (
     with_schedule,
 )
 from railx.planning.pipeline.checkpoints import CheckpointProblem
-from railx.planning.pipeline.chunk_rules import FixedChunkSettings, spread
+from railx.planning.pipeline.chunk_rules import (
+    FixedChunks,
+    FixedChunkSettings,
+    fixed_chunks,
+    spread,
+)
 from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
@@ -63,7 +68,6 @@ from railx.planning.pipeline.chunks import (
     share_among_replicas,
 )
 from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import FixedChunks, fixed_chunks
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, PowerOfTwo
@@ -82,7 +86,7 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-#: What is recomputed: as much as memory asks for, everything, or nothing.
+#: Recomputed layers: as many as memory requires (fast or exact), all, or none.
 Checkpointing = Literal["adaptive", "exact", "full", "none"]
 #: The order of passes: a schedule, an order that is searched for, or the fastest.
 PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
@@ -90,17 +94,17 @@ PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
 _TOKEN_LIMITS = 8
-#: Families of candidates of which every one is grouped and simulated, at most, and how
-#: far above the best family's their times may be.
+#: At most so many families of candidates are grouped and simulated in full, and only
+#: those within this factor of the best family's time.
 _MAX_FAMILIES = 5
 _NEAR_BEST = 1.015
-#: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
+#: Share of the time that keeping ``most_over_mean`` may cost.
 _MAX_SLOWDOWN_FOR_BALANCE = 0.05
-#: Pipelines whose division and recomputation are mended; half where a plan is known.
+#: Pipelines whose division and recomputation are refined; half with an incumbent.
 _CANDIDATES_TO_REFINE = 6
-#: What solving them thoroughly may gain, beyond which nobody tries.
+#: Most that a thorough solution may gain: slower candidates are not solved.
 _SOLVING_GAIN = 1.005
-#: How counts of recomputed layers are found: as they are priced, or with more care.
+#: The method for the counts of recomputed layers: that of the grouping, or better ones.
 _Care = Literal["rough", "quick", "thorough"]
 _METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
     "rough": checkpoints.rough,
@@ -119,19 +123,19 @@ class PipelineSettings(PlannerBase):
     planner: Literal["pipeline"]
     """Which planner it is."""
 
-    stages: Annotated[int, AtLeast(1)]
+    stages: Annotated[int, AtLeast(1)] = 2
     """Stages of a replica."""
 
-    replicas: Annotated[int, AtLeast(1)]
+    replicas: Annotated[int, AtLeast(1)] = 2
     """Replicas that share a batch."""
 
-    sequence_parallel_degree: Annotated[int, PowerOfTwo()]
+    sequence_parallel_degree: Annotated[int, PowerOfTwo()] = 1
     """Ranks of each stage, which share the tokens of a chunk."""
 
-    most_slices: Annotated[int, AtLeast(1)]
+    most_slices: Annotated[int, AtLeast(1)] = 8
     """Most slices of equal time into which the longest sequence is cut."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 32
     """Tokens of which every cut is a multiple."""
 
     chunking: Chunking | Literal["best"] = "balanced"
@@ -139,14 +143,12 @@ class PipelineSettings(PlannerBase):
     where none has time left. ``published``: as the paper prints it, raising the time
     instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
     ablation. ``best``: balanced ones or those of Seq1F1B, DAPPLE, ChunkFlow, SlimPipe
-    or DynaPipe, whichever are fastest.
-    """
+    or DynaPipe, whichever are fastest."""
 
     checkpointing: Checkpointing = "adaptive"
     """Layers that are recomputed. ``adaptive``: as few as memory allows, by a fast
     method; ``exact``: by the paper's integer programme; ``full``: all of them;
-    ``none``: none, so that memory decides between pipelines alone.
-    """
+    ``none``: none, so that memory decides between pipelines alone."""
 
     exact_nodes: Annotated[int, AtLeast(1)] = 2000
     """Nodes of the integer programme's search at most, for each pipeline, with
@@ -157,13 +159,11 @@ class PipelineSettings(PlannerBase):
     """The order in which stages run their passes: a schedule by name, ``searched`` for
     one of our own, ``best`` for the fastest of them that memory holds, or
     ``best_trained`` for the fastest that the training runtime runs. Chunks and
-    recomputed layers are chosen for the paper's, ``1f1b``.
-    """
+    recomputed layers are chosen for the paper's, ``1f1b``."""
 
     most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
     """Longest over mean chunk time of the plans that come first, unless that costs more
-    than 5 % of the time; null, and with ``chunking: best``: the least time decides.
-    """
+    than 5 % of the time; null, and with ``chunking: best``: the least time decides."""
 
     def costs(self) -> Costs:
         """Estimated work by field."""
@@ -176,8 +176,8 @@ class PipelineSettings(PlannerBase):
 class _Group:
     """A pipeline of neighbouring chunks.
 
-    With the layers [d, n] that are recomputed, the sum of their diagonals, and what the
-    exact programme has left open of that.
+    With its recomputed layers [d, n], the sum of their diagonals, and the gap of the
+    exact programme.
     """
 
     first: int
@@ -189,7 +189,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Recomputation:
-    """Σ C, what makes the layers [d, n] of it, what the exact programme left open."""
+    """Σ C, a function for its layers [d, n], and the gap of the exact programme."""
 
     total: int
     layers: Callable[[], Integers]
@@ -364,7 +364,7 @@ def _scheduled(
 
 
 def checkpoint_problem(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
-    """What a pipeline of a plan keeps on each stage, and what recomputing saves."""
+    """The checkpointing problem of a pipeline of a plan."""
     tokens = np.array([chunk.tokens for chunk in pipeline.chunks])
     split = np.array([chunk.kind == "split" for chunk in pipeline.chunks])
     return _problem(
@@ -397,7 +397,8 @@ def _problem(
 
 @lru_cache(maxsize=8)
 def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
-    """What a token keeps on each stage [d, 2] and what a layer saves of it [2].
+    """Bytes of a token on each stage [d, 2] and bytes of it that a recomputed layer
+    saves [2].
 
     First of chunks that are not one slice of a cut sequence, then of those that are.
     """
@@ -455,8 +456,8 @@ def _of_fixed_chunks(
 ) -> _Grouping | None:
     """The best so far or, where they are faster, pipelines of chunks of fixed rules.
 
-    First under our recomputation and grouping, then under that of the rules, one
-    pipeline for all; what a bound rules out is left out.
+    First under our recomputation and grouping, then under that of the rules in one
+    pipeline; those that a bound rules out are skipped.
     """
     names: dict[bytes, FixedChunks] = {}
     for candidate in fixed:
@@ -586,7 +587,7 @@ def _token_limits(
 
 
 def _bound_ms(chunked: Chunked, cost: PipelineCost) -> float:
-    """The time of one pipeline that recomputes nothing, whatever memory says."""
+    """The time of one pipeline that recomputes nothing, regardless of memory."""
     back: Floats = np.broadcast_to(chunked.backward_ms, (cost.shape.stages, chunked.chunks))
     return _makespan_1f1b_ms(chunked, 0, chunked.chunks, back, cost)
 
@@ -684,7 +685,7 @@ def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineC
 
 
 def _simulated_ms(grouped: _Grouping, cost: PipelineCost) -> float:
-    """What the pipelines take one after another: that of the plan that they become."""
+    """Simulated time of the pipelines one after another."""
     chunked, total_ms = grouped.chunked, 0.0
     for group in grouped.groups:
         span = slice(group.first, group.end)
@@ -698,7 +699,7 @@ def _makespan_1f1b_ms(
     chunked: Chunked, first: int, end: int, back: Floats, cost: PipelineCost
 ) -> float:
     """The time of a pipeline of chunks, ``back`` [d, n] their backward passes."""
-    # Compiled code is loaded by who plans.
+    # Planning alone loads Numba.
     from railx.planning.pipeline.kernels import makespan_1f1b_ms
 
     backward = _backward_order(chunked, first, end)
@@ -710,7 +711,7 @@ def _makespan_1f1b_ms(
 
 
 def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
-    """What chunks [n] take from one stage to the next."""
+    """Times of sending chunks [n] from one stage to the next."""
     several = float(cost.shape.stages > 1)
     ms = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
     return np.asarray(ms, dtype=np.float64)
@@ -721,9 +722,8 @@ def _group(
 ) -> _Division | None:
     """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
 
-    ``simulated`` takes what simulations say of each in place of the paper's price.
-    Where two sequences of one count do not fit together, cut sequences are divided one
-    by one.
+    ``simulated`` takes simulated times in place of the paper's price. Where two
+    sequences of one count do not fit together, cut sequences are divided one by one.
     """
     starts = _run_starts(chunked)
     counts = chunked.count[starts]
@@ -758,7 +758,7 @@ def _division(
 
     ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
     """
-    # Compiled code is loaded by who plans.
+    # Planning alone loads Numba.
     from railx.planning.pipeline import kernels
 
     modes = {"full": kernels.FULL, "none": kernels.NONE}

@@ -124,7 +124,7 @@ def pack(
     return bin_of, bins
 
 
-#: What is recomputed: as much as memory asks for, every layer, or nothing.
+#: Recomputed layers: as many as memory requires, all, or none.
 ADAPTIVE, FULL, NONE = 0, 1, 2
 
 
@@ -150,7 +150,7 @@ def divide(
     ``edges`` [u + 1] are first chunks of units and the end, ``order`` [n] all chunks in
     backward order. A pipeline takes (stages - 1) times the mean chunk time beyond its
     chunks, and the mean time of a layer for every count (eq. 17); with ``simulated``
-    what its simulation says. No pipelines where a unit does not fit.
+    its simulated time. No pipelines where a unit does not fit.
 
     A pipeline with more units in front is taken to recompute no less, so that one whose
     price is above another's with as little is not looked at.
@@ -284,10 +284,10 @@ def sweep(
 ) -> bool:
     """Raise ``counts`` until every row holds, then lower them; False where none do.
 
-    ``rule`` says which diagonal takes what is missing: 0 the one that stays live
-    longest, 1 the one that saves most a layer, 2 the one that gives most of what is
-    missing anywhere. ``trades`` are rounds of adding layers where that makes more of
-    others superfluous.
+    ``rule`` chooses the diagonal that recomputes where memory is short: 0 the one that
+    stays live longest, 1 the one that saves most a layer, 2 the one that saves most of
+    what is missing anywhere. ``trades`` are rounds of adding layers where that makes
+    more of others superfluous.
     """
     stages, chunks = stored.shape
     give = slack * capacity

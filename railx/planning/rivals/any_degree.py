@@ -27,10 +27,9 @@ from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.blaster import cut_batch
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.planning.sequence.static import total_ms
 from railx.progress import counted
 from railx.settings import AtLeast
@@ -45,12 +44,16 @@ _HALVINGS = 14
 
 @dataclass(frozen=True)
 class AnyDegreeSettings(PlannerBase):
-    """Groups of any number of ranks, filled greedily within a least time."""
+    """Groups of any number of ranks, filled greedily within a least time.
+
+    In the spirit of FCP. By default as many numbers of micro-batches are tried as
+    FlexSP tries.
+    """
 
     planner: Literal["any_degree"]
     """Which planner it is."""
 
-    trials: Annotated[int, AtLeast(1)]
+    trials: Annotated[int, AtLeast(1)] = 5
     """Numbers of micro-batches that are tried, from the fewest that memory allows."""
 
     def costs(self) -> Costs:

@@ -7,12 +7,12 @@ numbers of micro-batches. No code is public. From the paper's text:
   activations fill, ceil(s / C) where nothing is offloaded; shorter ones are packed
   best-fit-decreasing into bins of C tokens, one rank each. Offloading activations to
   the host is left out: memory rules of plans count what devices hold.
-* Algorithm 2: what came of that, most computation first, is cut into buckets of equal
-  sums. In rounds, ranks that lag behind the most loaded by more than ``slack`` of it
-  are targets (all ranks, where none does) and take from the buckets: from the first
-  that is not empty ("dp"), or from all in turn ("pp").
+* Algorithm 2: these units, most computation first, are cut into buckets of equal sums.
+  In rounds, ranks that lag behind the most loaded by more than ``slack`` of it are
+  targets (all ranks, where none does) and take from the buckets: from the first that is
+  not empty ("dp"), or from all in turn ("pp").
 
-Ours, because the paper's text says nothing of it: the number of buckets, the slack as a
+Ours, because the paper's text leaves it open: the number of buckets, the slack as a
 share, that each target takes one thing in a round and the least loaded ranks come
 first, that all ranks are targets where the targets cannot hold what comes next, and
 that a round goes on to the next bucket while targets are left.
@@ -35,9 +35,14 @@ import numpy as np
 
 from railx.effort import Cost, Costs
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, best_fit_decreasing, check_lengths_fit
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    best_fit_decreasing,
+    check_lengths_fit,
+    micro_batch,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative
 from railx.workload.batches import SampledBatch
@@ -48,19 +53,22 @@ __all__ = ["BYTE_SCALE", "ByteScaleSettings", "Unit", "plan_byte_scale_batch", "
 
 @dataclass(frozen=True)
 class ByteScaleSettings(PlannerBase):
-    """ByteScale's balanced hybrid data parallelism, without offloading."""
+    """ByteScale's balanced hybrid data parallelism, without offloading.
+
+    Buckets and slack are not published; the defaults are ours.
+    """
 
     planner: Literal["byte_scale"]
     """Which planner it is."""
 
-    balance: Literal["dp", "pp"]
+    balance: Literal["dp", "pp"] = "dp"
     """Which bucket ranks take from: "dp" the first that is not empty, "pp" all in
     turn."""
 
-    buckets: Annotated[int, AtLeast(1)]
+    buckets: Annotated[int, AtLeast(1)] = 8
     """Buckets of equal computation (ours)."""
 
-    slack: Annotated[float, NonNegative()]
+    slack: Annotated[float, NonNegative()] = 0.05
     """Share of the most loaded rank's time by which a rank may lag behind it and take
     nothing (ours)."""
 

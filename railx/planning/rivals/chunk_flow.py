@@ -8,9 +8,9 @@ turn to go back comes, right to left. Chunk size and K are tuned together.
 Where it differs from the paper's implementation, which is not public: what is run again
 is recomputed layer by layer, as InfiniPipe prices it, so that the input of each layer
 stays besides keys and values, where ChunkFlow keeps keys and values alone. The warm-up
-is that of Seq1F1B, stages - rank + slices - 2 forward passes; how long ChunkFlow's is,
-the paper's text that we have does not say. The tail of a sequence is a chunk of its
-own. The published comparison is with Megatron-LM; one with other planners is ours.
+is that of Seq1F1B, stages - rank + slices - 2 forward passes; the text that we have of
+the paper does not give ChunkFlow's. The tail of a sequence is a chunk of its own. The
+published comparison is with Megatron-LM; one with other planners is ours.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class ChunkFlowSettings(FixedChunkSettings):
     planner: Literal["chunk_flow"]
     """Which planner it is."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens of a chunk; null takes the best by predicted time."""
 
-    kept_chunks: Annotated[int, AtLeast(1)] | None
+    kept_chunks: Annotated[int, AtLeast(1)] | None = None
     """K: the last chunks of a sequence that keep their activations; null takes the best
     by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 32
     """Most chunks of the longest context that are tried where ``chunk_tokens`` is
     null."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
     """Tokens of which the sizes that are tried are a multiple."""
 
 

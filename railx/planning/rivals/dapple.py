@@ -7,9 +7,9 @@ stages follow it (N_split = 1).
 
 Where it differs from DAPPLE (Fan et al., PPoPP 2021): that planner also chooses where
 to cut the model and how many devices each stage has. Here stages have equally many
-layers and ranks, and a settings field says how many. Its chunks hold equally many
-samples of one length; packing is what makes it work for variable lengths. Recomputation
-is static. InfiniPipe's paper does not compare with DAPPLE; a comparison is ours.
+layers and ranks, as the settings give them. Its chunks hold equally many samples of one
+length; packing is what makes it work for variable lengths. Recomputation is static.
+InfiniPipe's paper does not compare with DAPPLE; a comparison is ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.planning.pipeline.chunk_rules import (
     ChunkRule,
     FixedChunkSettings,
@@ -43,11 +43,11 @@ class DappleSettings(FixedChunkSettings):
     planner: Literal["dapple"]
     """Which planner it is."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens up to which sequences are packed into a chunk; null takes the best of the
     longest context and its parts by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 16
     """Smallest part of the longest context that is tried where ``chunk_tokens`` is
     null: one over this number."""
 

@@ -20,14 +20,14 @@ habits of it:
   rank is free. Where fewer are free than that needs (device numbers that are no powers
   of two) the public code fails; here they stay idle.
 
-What that runtime does and a plan does not say: within a schedule a group runs its
-sequences one after another and waits for nobody. ``passes`` says what becomes of them
-here: "packed" puts as many into one pass as memory holds, in order (ours, and better:
-each pass costs its constant), "alone" runs each by itself, as published. The passes of
-all groups are then micro-batches, the first of each in the first (:func:`in_step`);
-``without_waiting_ms`` in the solver's account is the time without that waiting. Ring
-attention exchanges keys and values where the common cost model has all-to-alls;
-predictions take the latter at the same degree.
+In that runtime a group runs the sequences of a schedule one after another and never
+waits; plans cannot express that. ``passes`` chooses how they run here: "packed" puts as
+many into one pass as memory holds, in order (ours, and better: each pass costs its
+constant), "alone" runs each by itself, as published. The passes of all groups are then
+micro-batches, the first of each in the first (:func:`in_step`); ``without_waiting_ms``
+in the solver's account is the time without that waiting. Ring attention exchanges keys
+and values where the common cost model has all-to-alls; predictions take the latter at
+the same degree.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.progress import counted
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
@@ -70,11 +69,11 @@ class DynamicCPSettings(PlannerBase):
     planner: Literal["dynamic_cp"]
     """Which planner it is."""
 
-    tokens_per_rank: Annotated[int, AtLeast(1)] | None
+    tokens_per_rank: Annotated[int, AtLeast(1)] | None = None
     """Most tokens of a sequence on one rank (max-seqlen-per-cp-rank); null takes what a
     device holds."""
 
-    passes: Literal["packed", "alone"]
+    passes: Literal["packed", "alone"] = "packed"
     """What a group does with its sequences: "packed" runs as many together as memory
     holds (ours), "alone" one after another (as published)."""
 

@@ -32,9 +32,9 @@ of the model:
 * Gradients and parameters exchanged once a step are left out, as ZeRO-3's traffic is
   from the common cost model.
 
-Plans made of such groups are plans of sequence parallelism of degree tp · cp to whoever
-runs them; what the ranks of a group do among themselves is in ``solver``. Their times
-are the planner's own: the common cost model cannot give them.
+Plans of such groups run as sequence parallelism of degree tp · cp; ``solver`` records
+how the ranks of a group divide the work. Their times are the planner's own: the common
+cost model cannot give them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ import numpy as np
 
 from railx.planning.format.parts import Group, MicroBatch, PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import micro_batch
 from railx.planning.sequence.static import Levelling, static_assignments
 from railx.progress import counted
 from railx.settings import AtLeast, Fraction, PowerOfTwo, SettingsError
@@ -78,23 +77,23 @@ class MegatronSettings(PlannerBase):
     planner: Literal["megatron"]
     """Which planner it is."""
 
-    tensor: Annotated[int, PowerOfTwo()] | None
+    tensor: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of tensor parallelism; null takes the best by predicted time."""
 
-    context: Annotated[int, PowerOfTwo()] | None
+    context: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of context parallelism; null takes the best by predicted time."""
 
-    exchange: Exchange | None
+    exchange: Exchange | None = None
     """How ranks of context parallelism exchange keys and values; null takes the better
     one by predicted time."""
 
-    devices_per_node: Annotated[int, AtLeast(1)]
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Devices that a node's uplink serves."""
 
-    fill: Annotated[float, Fraction()]
+    fill: Annotated[float, Fraction()] = 0.9
     """Share of what the memory of a group holds to which its bin is filled."""
 
-    levelling: Levelling
+    levelling: Levelling = "full"
     """How the last micro-batch is levelled, as of static groups."""
 
 
@@ -172,7 +171,7 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
 
 
 def every_shape(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
-    """The shapes whatever memory they leave; their cap of tokens says nothing."""
+    """The shapes regardless of memory; their cap of tokens is meaningless."""
     return [_timed_shape(settings, task, *choice, 1) for choice in _choices(settings, task)]
 
 

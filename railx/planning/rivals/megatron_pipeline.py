@@ -54,29 +54,29 @@ class MegatronPipelineSettings(PlannerBase):
     planner: Literal["megatron_pipeline"]
     """Which planner it is."""
 
-    tensor: Annotated[int, PowerOfTwo()] | None
+    tensor: Annotated[int, PowerOfTwo()] | None = 8
     """Ranks of tensor parallelism; null takes the best by predicted time."""
 
-    context: Annotated[int, PowerOfTwo()] | None
+    context: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of context parallelism; null takes the best by predicted time."""
 
-    exchange: Exchange | None
+    exchange: Exchange | None = None
     """How ranks of context parallelism exchange keys and values; null takes the better
     one by predicted time."""
 
-    stages: Annotated[int, AtLeast(1)] | None
+    stages: Annotated[int, AtLeast(1)] | None = None
     """Pipeline stages; null takes the best power of two by predicted time. The replicas
     are as many as the devices leave."""
 
-    checkpointed_layers: Annotated[int, NonNegative()] | None
+    checkpointed_layers: Annotated[int, NonNegative()] | None = None
     """Layers of the model that are recomputed in every pack; null takes the fewest with
     which all batches fit memory."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens up to which sequences are packed; null takes the best of the longest
     context, its halves and its multiples by predicted time."""
 
-    devices_per_node: Annotated[int, AtLeast(1)]
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Devices that a node's uplink serves."""
 
 
@@ -86,7 +86,7 @@ def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
     PlanError where states leave none.
     """
     replicas = task.devices // (shape.degree * stages)
-    # A cluster that says how many tokens a device holds refuses no states.
+    # A cluster with a given number of tokens per device refuses no states.
     cluster = replace(task.cluster, tokens_per_device=task.cluster.tokens_per_device or 1)
     base = build_pipeline_cost(
         task.constants, cluster, task.model, task.max_length_tokens, PipelineShape(stages, 1)
@@ -170,7 +170,8 @@ def _plan(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[Pipel
         if best is None or _total_ms(batches) < _total_ms(best):
             best = batches
     if best is None:
-        # A shape that has room for something says more than one that has none.
+        # An error about a sequence is more useful than one about a shape without
+        # memory.
         named = [refusal for refusal in refused if str(refusal).startswith("sequence")]
         raise next(iter(named + refused), None) or PlanError(
             f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"

@@ -1,6 +1,6 @@
 """Seq1F1B: sequences in slices of fixed size or number, in 1F1B order.
 
-Two settings of it are told apart by ``splitting``:
+``splitting`` chooses between two settings of it:
 
 * ``fixed`` is the baseline that InfiniPipe's paper compares with: sequences are cut
   into slices of a fixed number of tokens, tails and short sequences are packed up to
@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 
 from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.planning.pipeline.chunk_rules import (
     ChunkRule,
     FixedChunkSettings,
@@ -60,21 +60,21 @@ class Seq1F1BSettings(FixedChunkSettings):
     planner: Literal["seq1f1b"]
     """Which planner it is."""
 
-    splitting: Splitting
+    splitting: Splitting = "fixed"
     """How sequences are cut: "fixed" into slices of ``chunk_tokens`` (as InfiniPipe's
     paper sets it), "even" and "equal_work" each into the same number of slices, of
     equal tokens or equal work (the original)."""
 
-    chunk_tokens: Annotated[int, AtLeast(1)] | None
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens of a chunk with "fixed", of a pack of short sequences with the others; the
     longest context divided by the number of slices is then the number. null takes the
     best by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 32
     """Most slices of the longest context that are tried where ``chunk_tokens`` is
     null."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
     """Tokens of which the sizes that are tried, and cuts of equal work, are a
     multiple."""
 

@@ -10,7 +10,7 @@ no time: an upper bound on what the exchange can win.
 Where it differs from the paper's implementation: that cuts every micro-batch, packs of
 short sequences too, into n slices. A chunk of a plan holds no beginning of a sequence
 beside another, so here short sequences are packed whole up to the slice size, and a
-sequence has as many slices as its length asks for. Stages have no virtual stages, the
+sequence has as many slices as its length requires. Stages have no virtual stages, the
 vocabulary is not divided among them, and activations are not offloaded. Recomputation
 is static. The rules come from secondary sources. The published comparison is with
 Megatron-LM; one with other planners is ours.
@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 
 from railx.planning.format.parts import Chunk, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.planning.pipeline.chunk_rules import (
     ChunkRule,
     FixedChunkSettings,
@@ -50,17 +50,17 @@ class SlimPipeSettings(FixedChunkSettings):
     planner: Literal["slim_pipe"]
     """Which planner it is."""
 
-    slice_tokens: Annotated[int, AtLeast(1)] | None
+    slice_tokens: Annotated[int, AtLeast(1)] | None = None
     """Most tokens of a slice; null takes the best by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)]
+    most_parts: Annotated[int, AtLeast(1)] = 32
     """Most slices of the longest context that are tried where ``slice_tokens`` is
     null."""
 
-    alignment_tokens: Annotated[int, AtLeast(1)]
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
     """Tokens of which the sizes that are tried are a multiple."""
 
-    context_exchange: bool
+    context_exchange: bool = True
     """Whether stages balance the attention of a sequence's slices."""
 
 

@@ -33,9 +33,8 @@ import numpy as np
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch
 from railx.progress import counted
 from railx.settings import PowerOfTwo
 from railx.workload.batches import SampledBatch
@@ -51,7 +50,7 @@ class WLBSettings(PlannerBase):
     planner: Literal["wlb"]
     """Which planner it is."""
 
-    degree: Annotated[int, PowerOfTwo()] | None
+    degree: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of each group; null takes the fewest that hold the longest context."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.planning.format.parts import PlanError
-from railx.planning.packing import Lengths
+from railx.planning.groups import Lengths
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 

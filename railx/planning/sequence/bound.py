@@ -1,9 +1,8 @@
 """A time that no plan of a whole batch can beat.
 
 :func:`batch_lower_bound_ms` holds the proof. Prices of the sequences come from a small
-linear programme over classes of similar lengths. Nothing is believed of it: any
-prices give a bound, and what they give is worked out for all sequences in compiled
-loops.
+linear programme over classes of similar lengths. Its solution need not be exact: any
+prices give a bound, which compiled loops work out for all sequences.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Prices:
-    """What the programme says: nothing that must be true."""
+    """The programme's solution, which need not be exact."""
 
     prices: Floats
     """Of a sequence of each class."""
@@ -75,7 +74,7 @@ class _Prices:
     micro_batches: float
     """How many there are of all durations together."""
     total_ms: float
-    """The bound that they promise."""
+    """The bound by the programme's objective."""
 
 
 def batch_lower_bound_ms(
@@ -91,13 +90,14 @@ def batch_lower_bound_ms(
     *Charges.* Each sequence is charged device time e_i such that no group's sequences
     are charged more than d T. The least d t_i(d) over degrees with t_i(d) < T" whose
     memory holds it is such a charge, as the times in a group add up to at most T. For
-    some degrees we charge more, because who needs a wide group makes others wait in it
-    at a loss. Let x_i be t_i(d)/T" or s_i/(cap d + 1). A group's x add up to less than
-    1, so for an integer r its k_i = floor((r + 1) x_i) add up to at most r. Let q <= 1
-    be at least e_j/(d t_j(d)) for all j with k_j = 0. Then sequences with k_i > 0 may
-    be charged c_i(d) = d (q t_i(d) + (1 - q) T' k_i/r) in d: a group's charges are at
-    most d (q T + (1 - q) T'). A sequence is charged the least over its degrees, so no
-    more than c in the one it has. q rests on charges that are only lowered afterwards.
+    some degrees we charge more, because a sequence that needs a wide group makes others
+    run in it at a loss. Let x_i be t_i(d)/T" or s_i/(cap d + 1). A group's x add up to
+    less than 1, so for an integer r its k_i = floor((r + 1) x_i) add up to at most r.
+    Let q <= 1 be at least e_j/(d t_j(d)) for all j with k_j = 0. Then sequences with
+    k_i > 0 may be charged c_i(d) = d (q t_i(d) + (1 - q) T' k_i/r) in d: a group's
+    charges are at most d (q T + (1 - q) T'). A sequence is charged the least over its
+    degrees, so no more than c in the one it has. q rests on charges that are only
+    lowered afterwards.
 
     *Worth.* Give each sequence any price p_i >= 0. A micro-batch has N T of device time
     and memory for N cap tokens. So for any rates r, m >= 0 the prices of its sequences

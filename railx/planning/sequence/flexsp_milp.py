@@ -30,10 +30,15 @@ import numpy.typing as npt
 from railx.effort import Cost, Costs
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, check_lengths_fit
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    check_lengths_fit,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.blaster import bucket_lengths, cut_batch, fewest_micro_batches
-from railx.planning.sequence.groups import Assignment, micro_batch, micro_batch_ms
 from railx.planning.sequence.programme import (
     Programme,
     build_programme,
@@ -58,38 +63,38 @@ class FlexSPMilpSettings(PlannerBase):
     planner: Literal["flexsp_milp"]
     """Which planner it is."""
 
-    smallest_degree: Literal[1, 2]
+    smallest_degree: Literal[1, 2] = 1
     """The least ranks of a group. The public code leaves out 1; the paper's case study
     uses it."""
 
-    devices: Literal["all", "at_most"]
+    devices: Literal["all", "at_most"] = "at_most"
     """Whether the groups of a micro-batch take all devices (public code) or at most all
     (paper)."""
 
-    order: Literal["sorted", "given"]
+    order: Literal["sorted", "given"] = "sorted"
     """Whether a batch is cut into micro-batches after sorting by length, or as it
     comes."""
 
-    micro_batch_trials: Annotated[int, AtLeast(1)]
+    micro_batch_trials: Annotated[int, AtLeast(1)] = 5
     """Numbers of micro-batches to try, from the least that memory allows."""
 
-    bucketing: Literal["least_error", "equal_width", "none"]
+    bucketing: Literal["least_error", "equal_width", "none"] = "least_error"
     """How lengths are rounded up: to buckets with the least rounding error, to buckets
     of equal width, or not at all."""
 
-    buckets: Annotated[int, AtLeast(1)]
+    buckets: Annotated[int, AtLeast(1)] = 16
     """Buckets of lengths at first; those of least error become more until memory holds
     the rounded-up tokens."""
 
-    work_limit: Annotated[int, AtLeast(1)] | None
+    work_limit: Annotated[int, AtLeast(1)] | None = 30000
     """Simplex iterations after which the solver ends a programme with what it has; null
     is no limit."""
 
-    time_limit_s: Annotated[float, Positive()] | None
+    time_limit_s: Annotated[float, Positive()] | None = None
     """Processor seconds after which the solver ends a programme with what it has, which
     the plan records; null is no limit."""
 
-    processes: Annotated[int, AtLeast(1)]
+    processes: Annotated[int, AtLeast(1)] = 1
     """Programmes that are solved side by side. The plan is the same with any number."""
 
     def costs(self) -> Costs:
@@ -144,7 +149,7 @@ class _Trial:
         return sum(part.time_ms for part in self.parts) if self.parts else math.inf
 
     def account(self) -> dict[str, Any]:
-        """What the plan's file tells of it."""
+        """Its account in the plan file."""
         return {
             "micro_batches": self.micro_batches,
             "ended_by": self.ended_by,
@@ -167,9 +172,9 @@ def plan_milp_batch(
     """Plan one batch as FlexSP does, with the solvers of ``pool``.
 
     ``solver`` of the result lists the numbers of micro-batches with their predicted
-    totals (ms, at true lengths and rounded up) and how many of their programmes were
-    ended by what; ``cut_short`` says whether a time limit had a part in it. PlanError
-    names a sequence that fits no group, or says that no number tried has a plan.
+    totals (ms, at true lengths and rounded up) and what ended their programmes;
+    ``cut_short`` is true where a time limit ended one. PlanError for a sequence that
+    fits no group, or where no number of micro-batches that was tried has a plan.
     """
     degrees = tuple(
         degree
@@ -231,8 +236,8 @@ def bucketed(
 ) -> list[npt.NDArray[np.int64]]:
     """Positions by bucket, longest first, of a micro-batch of lengths [n].
 
-    Each sequence has its own where the settings ask for no buckets, or where there are
-    as many as sequences.
+    A bucket for each sequence without bucketing, or where there would be as many
+    buckets as sequences.
     """
     if settings.bucketing != "none":
         allowed = (int(lengths.sum()) + cap) // 2

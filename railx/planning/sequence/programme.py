@@ -28,8 +28,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from railx.planning.packing import Lengths
-from railx.planning.sequence.groups import Assignment
+from railx.planning.groups import Assignment, Lengths
 from railx.workload.cost import CostModel
 
 __all__ = [

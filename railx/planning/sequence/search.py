@@ -58,7 +58,7 @@ _CANDIDATES = 64
 _PER_MOVE = 100
 #: The dynamic programme looks at so many places to cut a batch at most.
 _CUTS = 384
-#: Time limits that it tells apart.
+#: Time limits that it distinguishes.
 _LEVELS = 96
 
 
@@ -512,6 +512,57 @@ def _start(problem: Any, plan: Any, order: Any) -> None:
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _move(problem: Any, now: Any, limits: Any, rules: Any, count: int, state: Any) -> Any:
+    """Change limits and rules of ``count`` micro-batches by a random move, in place.
+
+    Returns the number of micro-batches, the first that may differ, and two positions of
+    the order that are to be swapped (-1: none).
+    """
+    tried, swapped, other = count, -1, -1
+    width, n = len(limits), len(problem.tokens)
+    dice = _random(state)
+    first = int(_random(state) * tried)
+    if dice < 0.04 and tried < width:
+        for index in range(tried, first, -1):
+            limits[index], rules[index] = limits[index - 1], rules[index - 1]
+        tried += 1
+    elif dice < 0.08 and tried > 1:
+        for index in range(first, tried - 1):
+            limits[index], rules[index] = limits[index + 1], rules[index + 1]
+        tried -= 1
+    elif dice < 0.12:
+        other = int(_random(state) * tried)
+        limits[first], limits[other] = limits[other], limits[first]
+        rules[first], rules[other] = rules[other], rules[first]
+        first = min(first, other)
+    elif dice < 0.22:
+        # As long as one of the longest that wait takes alone, at some degree.
+        ahead = min(8.0, now.rest[first, 0])
+        sequence = now.waiting[first, int(_random(state) * ahead)]
+        alone = problem.alone[sequence, int(_random(state) * len(problem.degree))]
+        if alone < math.inf:
+            limits[first] = alone
+    elif dice < 0.36:
+        rules[first] = int(_random(state) * _RULES)
+        if _random(state) < _LIFTED:
+            rules[first] += _RULES * (1 + int(_random(state) * _LIFTS))
+    elif dice < 0.43 and n > 1:
+        # Long sequences matter most: places near the front are drawn more often.
+        swapped = int(n * _random(state) ** 3)
+        other = min(n - 1, swapped + 1 + int(8 * _random(state)))
+        first = 0
+    else:
+        where = first
+        for number in range(1 + int(3 * _random(state) ** 2)):
+            step = 10 ** (-3 + 2.3 * _random(state))
+            if number:
+                where = int(_random(state) * tried)
+            limits[where] *= 1 + (step if _random(state) < 0.5 else -step)
+            first = min(first, where)
+    return tried, first, swapped, other
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _anneal(
     problem: Any,
     plan: Any,
@@ -551,46 +602,7 @@ def _anneal(
         plan.looks[0] += _PER_MOVE + n
         progress = (plan.looks[0] - begin) / looks
         try_limits[:], try_rules[:] = now_limits, now_rules
-        tried, swapped, other = now_count, -1, -1
-        dice = _random(state)
-        first = int(_random(state) * tried)
-        if dice < 0.04 and tried < width:
-            for index in range(tried, first, -1):
-                try_limits[index], try_rules[index] = try_limits[index - 1], try_rules[index - 1]
-            tried += 1
-        elif dice < 0.08 and tried > 1:
-            for index in range(first, tried - 1):
-                try_limits[index], try_rules[index] = try_limits[index + 1], try_rules[index + 1]
-            tried -= 1
-        elif dice < 0.12:
-            other = int(_random(state) * tried)
-            try_limits[first], try_limits[other] = try_limits[other], try_limits[first]
-            try_rules[first], try_rules[other] = try_rules[other], try_rules[first]
-            first = min(first, other)
-        elif dice < 0.22:
-            # As long as one of the longest that wait takes alone, at some degree.
-            ahead = min(8.0, now.rest[first, 0])
-            sequence = now.waiting[first, int(_random(state) * ahead)]
-            alone = problem.alone[sequence, int(_random(state) * len(problem.degree))]
-            if alone < math.inf:
-                try_limits[first] = alone
-        elif dice < 0.36:
-            try_rules[first] = int(_random(state) * _RULES)
-            if _random(state) < _LIFTED:
-                try_rules[first] += _RULES * (1 + int(_random(state) * _LIFTS))
-        elif dice < 0.43 and n > 1:
-            # Long sequences matter most: places near the front are drawn more often.
-            swapped = int(n * _random(state) ** 3)
-            other = min(n - 1, swapped + 1 + int(8 * _random(state)))
-            first = 0
-        else:
-            where = first
-            for number in range(1 + int(3 * _random(state) ** 2)):
-                step = 10 ** (-3 + 2.3 * _random(state))
-                if number:
-                    where = int(_random(state) * tried)
-                try_limits[where] *= 1 + (step if _random(state) < 0.5 else -step)
-                first = min(first, where)
+        tried, first, swapped, other = _move(problem, now, try_limits, try_rules, now_count, state)
         if first >= tried:
             first = tried - 1
         if stale < first:
@@ -607,7 +619,7 @@ def _anneal(
         reached, built = _build(problem, plan, try_limits, try_rules, tried, first, bar)
         stale = first
         if reached < math.inf and built <= width:
-            # What stands before is as it was; sequences there keep their places.
+            # Earlier micro-batches are unchanged; their sequences keep their groups.
             for i in range(n):
                 if now.micro_batch[i] < first:
                     plan.micro_batch[i], plan.group[i] = now.micro_batch[i], now.group[i]

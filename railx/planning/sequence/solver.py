@@ -87,7 +87,7 @@ class SolverPool:
     def solve(
         self, programmes: Iterable[Programme], limits: SolverLimits
     ) -> Generator[Solved, None, None]:
-        """Answers in order; those that nobody asks for are not begun where possible."""
+        """Answers in order; where possible, those not consumed are never begun."""
         if self._threads is None:
             for programme in programmes:
                 yield solve(programme, limits)
@@ -171,7 +171,7 @@ def _model(programme: Programme) -> tuple[Any, list[Any], list[Any], Any]:
 
     With its variables: A in the order of ``allowed``, m, C.
     """
-    # The solver is large: only who plans loads it.
+    # The solver is large: planning alone loads it.
     from pyscipopt import Model, quicksum
 
     model = Model()

@@ -5,7 +5,7 @@ best-fit-decreasing into bins of max(fill · cap · d, longest sequence) tokens.
 become groups of degree d, N / d to a micro-batch in the order of the bins (FlexSP,
 public code, baselines).
 
-What happens to the last micro-batch, which bins rarely fill, is told apart:
+The last micro-batch, which bins rarely fill, is levelled in one of two ways:
 
 * ``full`` (ours) levels it by tokens over all its groups, for any degree.
 * ``published`` does what FlexSP's public code does. Each group that got no bin takes
@@ -22,9 +22,16 @@ from typing import Annotated, Literal
 
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.packing import Lengths, best_fit_decreasing, check_lengths_fit, levelled
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    best_fit_decreasing,
+    check_lengths_fit,
+    levelled,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.sequence.groups import Assignment, micro_batch, micro_batch_ms
 from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
@@ -58,17 +65,17 @@ class StaticSettings(PlannerBase):
     planner: Literal["static"]
     """Which planner it is."""
 
-    choice: Literal["longest_context", "published", "per_batch", "fixed"]
+    choice: Literal["longest_context", "published", "per_batch", "fixed"] = "longest_context"
     """How the degree is chosen. "longest_context" takes the smallest degree that holds
     the longest context of the batches (DeepSpeed's way). "published" takes 64 for a
     longest context over 192,000 tokens and 32 up to it, or all devices where there are
     fewer (FlexSP's public training code). "per_batch" takes the best degree of each
     batch by predicted time (FlexSP-BatchAda). "fixed" takes ``degree``."""
 
-    degree: Annotated[int, PowerOfTwo()] | None
+    degree: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of each group with the choice "fixed"; null with the others."""
 
-    fill: Annotated[float, Fraction()]
+    fill: Annotated[float, Fraction()] = 0.9
     """Share of what the memory of a group holds to which its bin is filled."""
 
     levelling: Levelling = "full"

@@ -98,9 +98,8 @@ def touch(s: EngineState, port: int) -> None:
 @called
 def touch_all(s: EngineState, configuration: int) -> None:
     """Something has changed at all ports of a configuration."""
-    for index in range(
-        s.configurations[configuration].ports, s.configurations[configuration].ports_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.ports, needs.ports_stop):
         touch(s, s.items[index])
 
 
@@ -108,9 +107,8 @@ def touch_all(s: EngineState, configuration: int) -> None:
 def find_starting(s: EngineState, configuration: int) -> int:
     """Note the circuits that are neither up nor coming up; -1 where all are up."""
     count, missing = 0, False
-    for index in range(
-        s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.circuits, needs.circuits_stop):
         circuit = s.items[index]
         if not s.circuits[circuit].lit:
             missing = True
@@ -148,9 +146,8 @@ def queue_in_the_way(s: EngineState, count: int) -> int:
 @called
 def lease(s: EngineState, configuration: int, change: int) -> None:
     """The circuits of a configuration are in use once more, or once less."""
-    for index in range(
-        s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.circuits, needs.circuits_stop):
         s.circuits[s.items[index]].leases += change
 
 

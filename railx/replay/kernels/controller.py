@@ -164,9 +164,8 @@ def serve(s: EngineState, heap: Array, channel: int) -> None:
     if s.operations[operation].stall_since_ns < 0:
         s.operations[operation].stall_since_ns = s.n[NOW]
     s.operations[operation].commands += switch(s, heap, count)
-    for index in range(
-        s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.circuits, needs.circuits_stop):
         circuit = s.items[index]
         if not s.circuits[circuit].lit:
             watch(s, channel, s.items[s.circuits[circuit].ends])
@@ -187,9 +186,8 @@ def serve_hint(s: EngineState, heap: Array, configuration: int) -> None:
         recall_in_the_way(s, configuration, True)
         watch(s, watcher, port)
         return
-    for index in range(
-        s.configurations[configuration].members, s.configurations[configuration].members_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.members, needs.members_stop):
         rank = s.items[index]
         hint = s.ranks[rank].hint
         if hint >= 0 and s.slots[hint].configuration == configuration:

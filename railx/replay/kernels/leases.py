@@ -51,9 +51,8 @@ def keep(s: EngineState, operation: int) -> int:
     configuration = configuration_of(s, operation)
     if not s.n[LEASES_LAST] or s.configurations[configuration].hold >= 0:
         return -1
-    for index in range(
-        s.configurations[configuration].ports, s.configurations[configuration].ports_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.ports, needs.ports_stop):
         node = s.queue[s.items[index], 0]
         while node >= 0:
             if s.channels[s.node_channels[node]].configuration != configuration:
@@ -64,9 +63,8 @@ def keep(s: EngineState, operation: int) -> int:
     s.configurations[configuration].hold = number
     s.configurations[configuration].holders = members_of(s, configuration)
     s.configurations[configuration].recalled = False
-    for index in range(
-        s.configurations[configuration].slots, s.configurations[configuration].slots_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.slots, needs.slots_stop):
         s.slots[s.items[index]].holder = True
     lease(s, configuration, 1)
     return number
@@ -78,9 +76,8 @@ def recall(s: EngineState, configuration: int) -> None:
     if s.configurations[configuration].hold < 0 or s.configurations[configuration].recalled:
         return
     s.configurations[configuration].recalled = True
-    for index in range(
-        s.configurations[configuration].slots, s.configurations[configuration].slots_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.slots, needs.slots_stop):
         slot = s.items[index]
         if s.slots[slot].holder:
             action = s.actions[tell(s)]
@@ -91,9 +88,8 @@ def recall(s: EngineState, configuration: int) -> None:
 @called
 def is_through(s: EngineState, configuration: int, expected: int) -> bool:
     """Whether a holder of a lease has asked for what is expected, and waits for it."""
-    for index in range(
-        s.configurations[configuration].slots, s.configurations[configuration].slots_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.slots, needs.slots_stop):
         if s.slots[s.items[index]].holder:
             rank = s.slots[s.items[index]].rank
             for slot in range(s.ranks[rank].slots, s.ranks[rank].slots_stop):
@@ -108,9 +104,8 @@ def recall_in_the_way(s: EngineState, configuration: int, ahead: bool) -> None:
 
     ``ahead``: nobody waits for it yet. Then only those with which a member is through.
     """
-    for index in range(
-        s.configurations[configuration].wires, s.configurations[configuration].wires_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.wires, needs.wires_stop):
         circuit = s.items[index]
         if s.circuits[circuit].lit or s.ports[s.items[s.circuits[circuit].ends]].moving == circuit:
             continue
@@ -152,9 +147,8 @@ def settle(s: EngineState, configuration: int) -> None:
     number = s.configurations[configuration].hold
     s.configurations[configuration].hold = -1
     lease(s, configuration, -1)
-    for index in range(
-        s.configurations[configuration].channels, s.configurations[configuration].channels_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.channels, needs.channels_stop):
         take_over_channel(s, configuration, s.items[index], number)
     touch_all(s, configuration)
 

@@ -363,9 +363,8 @@ def give_back(s: EngineState, slot: int, hold: int) -> int:
     s.slots[slot].hold, s.slots[slot].given_back = -1, number
     unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
     configuration = s.slots[slot].configuration
-    for index in range(
-        s.configurations[configuration].channels, s.configurations[configuration].channels_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.channels, needs.channels_stop):
         lane = s.channels[s.items[index]].lanes + s.slots[slot].member
         step = s.lanes[lane].open
         if step < 0:

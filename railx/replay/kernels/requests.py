@@ -169,9 +169,8 @@ def end_when_released(s: EngineState, operation: int) -> None:
     forget(s, operation)
     configuration = configuration_of(s, operation)
     lease(s, configuration, -1)
-    for index in range(
-        s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
-    ):
+    needs = s.configurations[configuration]
+    for index in range(needs.circuits, needs.circuits_stop):
         circuit = s.items[index]
         if s.circuits[circuit].leases == 0:
             for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):

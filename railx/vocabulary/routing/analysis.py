@@ -117,33 +117,33 @@ def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> Fl
 
 
 def longest_paths(
-    topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None = None
+    topology: Topology, table: RoutingTable, values: FloatArray, pairs: FloatArray | None = None
 ) -> FloatArray:
     """The most that ``values`` sum to over any path: float[chips, destinations].
 
     Paths are those that packets take; ``values`` (float[links]) are at least 0.
-    ``wanted`` (float[chips, destinations]): only pairs above 0 count, others may stay
+    ``pairs`` (float[chips, destinations]): only pairs above 0 count, others may stay
     0; None: all.
     """
-    return _sums(topology, table, values, wanted, longest=True)
+    return _sums(topology, table, values, pairs, longest=True)
 
 
 def _sums(
     topology: Topology,
     table: RoutingTable,
     values: FloatArray,
-    wanted: FloatArray | None,
+    pairs: FloatArray | None,
     *,
     longest: bool,
 ) -> FloatArray:
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
     for block, graph in _graphs(topology, table, spread_options(topology, table)):
-        own = np.zeros((topology.chips, block.stop - block.start))
-        asked = np.ones(own.shape) if wanted is None else np.ascontiguousarray(wanted[:, block])
-        kernels().path_sums(*graph, values, asked, longest, stuck, own)
+        of_block = np.zeros((topology.chips, block.stop - block.start))
+        asked = np.ones(of_block.shape) if pairs is None else np.ascontiguousarray(pairs[:, block])
+        kernels().path_sums(*graph, values, asked, longest, stuck, of_block)
         _raise_if_stuck(topology, table, stuck)
-        sums[:, block] = own
+        sums[:, block] = of_block
     return sums
 
 
@@ -179,13 +179,13 @@ def table_channel_loads(
             f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table"
         )
     options, lanes = spread_options(topology, table), topology.links.lanes.astype(np.int64)
-    # One place for what all lanes of a row share, then one for each lane.
+    # Slots: what all lanes of a row share, then the lanes.
     first = len(lanes) + np.cumsum(lanes) - lanes
-    place = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
+    slot = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
     loads = np.zeros(len(lanes) + lanes.sum())
-    _add_loads(topology, table, options, demand, place, loads)
-    shared, own = np.split(loads, [len(lanes)])
-    per_lane: FloatArray = np.repeat(shared / lanes, lanes) + own
+    _add_loads(topology, table, options, demand, slot, loads)
+    shared, by_lane = np.split(loads, [len(lanes)])
+    per_lane: FloatArray = np.repeat(shared / lanes, lanes) + by_lane
     return per_lane
 
 
@@ -196,8 +196,8 @@ def class_loads(topology: Topology, table: RoutingTable) -> FloatArray:
     """
     loads = np.zeros(table.classes)
     options = spread_options(topology, table)
-    own = table.channel_class[options.vc].astype(np.int64)
-    _add_loads(topology, table, options, None, own, loads)
+    slot = table.channel_class[options.vc].astype(np.int64)
+    _add_loads(topology, table, options, None, slot, loads)
     return loads
 
 
@@ -206,10 +206,10 @@ def _add_loads(
     table: RoutingTable,
     options: Options,
     demand: FloatArray | None,
-    place: NDArray[np.int64],
+    slot: NDArray[np.int64],
     loads: FloatArray,
 ) -> None:
-    """Add the traffic of every option to ``loads`` at its ``place``.
+    """Add the traffic of every option to ``loads`` at its ``slot``.
 
     In the order of the destinations, so that a table of groups gives the same sums.
     """
@@ -220,7 +220,7 @@ def _add_loads(
             if demand is None
             else np.ascontiguousarray(demand[:, block])
         )
-        kernels().loads(*graph, sent, stuck, place, loads)
+        kernels().loads(*graph, sent, stuck, slot, loads)
         _raise_if_stuck(topology, table, stuck)
 
 
@@ -243,16 +243,20 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     for _, read in _graphs(topology, table, options):
         kernels().dependencies(*read, topology.chips, stuck, options.vc, out_index, channels, waits)
         _raise_if_stuck(topology, table, stuck)
-    held, offset = np.nonzero(waits)
-    # Back from (place among the links that leave the vertex, channel) to the link row.
+    occupied, offset = np.nonzero(waits)
+    # Back from (index among the links that leave the vertex, channel) to the link row.
     row_of = np.full((topology.vertices, most_out), -1, dtype=np.int64)
     row_of[links.src, out_index] = np.arange(len(links))
-    wanted = row_of[links.dst[held // channels], offset // channels] * channels + offset % channels
+    next_channel = (
+        row_of[links.dst[occupied // channels], offset // channels] * channels + offset % channels
+    )
     size = len(links) * channels
-    graph = csr_array((np.ones(len(held), dtype=np.int8), (held, wanted)), shape=(size, size))
+    graph = csr_array(
+        (np.ones(len(occupied), dtype=np.int8), (occupied, next_channel)), shape=(size, size)
+    )
     number, component = connected_components(graph, directed=True, connection="strong")
     crowded = np.bincount(component, minlength=number) > 1
-    itself = held[held == wanted]
+    itself = occupied[occupied == next_channel]
     if crowded.any() or len(itself):
         members = (
             itself[:1]
@@ -299,14 +303,14 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
     rows = np.diff(first)[table.choice_pool]
     choice = np.repeat(np.arange(len(table.choice_pool)), rows)
     pool = table.choice_pool[choice]
-    place = first[pool] + np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
-    at = table.pool_start[pool] + member[place]
+    index = first[pool] + np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
+    at = table.pool_start[pool] + member[index]
     channels = np.bincount(table.channel_class)[table.pool_class[pool]]
     per_choice = np.concatenate([[0], np.cumsum(rows)])
     return Options(
         start=per_choice[table.set_start].astype(np.int32),
         link=table.pool_link[at].astype(np.int32),
-        vc=vc[place].astype(np.int32),
+        vc=vc[index].astype(np.int32),
         lane=table.pool_lane[pool].astype(np.int32),
         state=table.choice_state[choice].astype(np.int32),
         weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels,

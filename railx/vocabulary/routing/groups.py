@@ -25,15 +25,15 @@ class DestinationGroups:
     Vertices and destinations have coordinates on a few levels. A vertex sees a
     destination on the first level where their coordinates differ, or on the last one.
 
-    * ``own`` (int32[vertices, levels - 1]): coordinates of the vertices. Nobody asks
-      for the last one.
+    * ``coordinates`` (int32[vertices, levels - 1]): coordinates of the vertices. Nobody
+      asks for the last one.
     * ``goal`` (int32[destinations, levels - 1]): those of the destinations.
     * ``column`` (int32[destinations, levels]): the column for who sees the destination
       on a level.
     * ``first`` (levels + 1): the first column of each level, then how many there are.
     """
 
-    own: NDArray[np.int32]
+    coordinates: NDArray[np.int32]
     goal: NDArray[np.int32]
     column: NDArray[np.int32]
     first: tuple[int, ...]
@@ -52,31 +52,31 @@ class DestinationGroups:
         int32[vertices, end - begin].
         """
         goal, column = self.goal[begin:end], self.column[begin:end]
-        seen = np.repeat(column[None, :, -1], len(self.own), axis=0)
-        for level in reversed(range(self.own.shape[1])):
-            differs = self.own[:, level, None] != goal[:, level]
+        seen = np.repeat(column[None, :, -1], len(self.coordinates), axis=0)
+        for level in reversed(range(self.coordinates.shape[1])):
+            differs = self.coordinates[:, level, None] != goal[:, level]
             np.copyto(seen, column[:, level], where=differs)
         return seen
 
 
 def groups_by_coordinates(
     vertices: int,
-    own: Sequence[IntArray],
+    coordinates: Sequence[IntArray],
     goal: Sequence[IntArray],
     targets: Sequence[IntArray],
     sizes: Sequence[int],
 ) -> DestinationGroups:
     """Groups from coordinates on every level but the last.
 
-    ``own`` are those of the ``vertices`` (int[vertices] for each level), ``goal`` those
-    of the destinations. ``targets`` (int[destinations] for each level and the last, 0
-    to below its size in ``sizes``): the place of each destination among the columns of
-    the level.
+    ``coordinates`` are those of the ``vertices`` (int[vertices] for each level),
+    ``goal`` those of the destinations. ``targets`` (int[destinations] for each level
+    and the last, 0 to below its size in ``sizes``): the place of each destination among
+    the columns of the level.
     """
     first = np.cumsum([0, *sizes])
     column = np.stack(targets, axis=1) + first[:-1]
     return DestinationGroups(
-        own=np.reshape(own, (len(own), vertices)).T.astype(np.int32),
+        coordinates=np.reshape(coordinates, (len(coordinates), vertices)).T.astype(np.int32),
         goal=np.reshape(goal, (len(goal), len(column))).T.astype(np.int32),
         column=column.astype(np.int32),
         first=tuple(first.tolist()),

@@ -3,7 +3,7 @@
 See :mod:`railx.vocabulary.routing.analysis` for what they mean. Arguments that all
 share: ``entry`` (int32[states, vertices, destinations]), ``destinations``, ``link_dst``
 (int32[links]) and the options of each set: ``start``, ``link``, ``state``, ``weight``.
-A place is state * vertices + vertex.
+A slot is state * vertices + vertex.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _postorder(
 
     From chips with ``sent`` > 0; they are in work[3], and their number is returned.
     work[0]: 0 unseen, 1 on the path, 2 done (reset by the caller); work[1], work[2]:
-    the stack and the next option of each place.
+    the stack and the next option of every slot.
     """
     vertices = entry.shape[1]
     mark, stack, following, order = work[0], work[1], work[2], work[3]
@@ -47,18 +47,18 @@ def _postorder(
         depth = 0
         stack[0] = chip
         mark[chip] = 1
-        own = entry[0, chip, index]
-        if own < 0:
+        set_number = entry[0, chip, index]
+        if set_number < 0:
             stuck[0], stuck[1], stuck[2] = _DEAD_END, chip, target
             return 0
-        following[0] = start[own]
+        following[0] = start[set_number]
         while depth >= 0:
-            place = stack[depth]
-            own = entry[place // vertices, place % vertices, index]
+            slot = stack[depth]
+            set_number = entry[slot // vertices, slot % vertices, index]
             at = following[depth]
-            if at == start[own + 1]:
-                mark[place] = 2
-                order[count] = place
+            if at == start[set_number + 1]:
+                mark[slot] = 2
+                order[count] = slot
                 count += 1
                 depth -= 1
                 continue
@@ -72,13 +72,13 @@ def _postorder(
             if mark[near] == 1:
                 stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
                 return 0
-            own = entry[state[at], vertex, index]
-            if own < 0:
+            set_number = entry[state[at], vertex, index]
+            if set_number < 0:
                 stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
                 return 0
             depth += 1
             stack[depth] = near
-            following[depth] = start[own]
+            following[depth] = start[set_number]
             mark[near] = 1
     return count
 
@@ -93,7 +93,7 @@ def path_sums(
     state: Any,
     weight: Any,
     values: Any,
-    wanted: Any,
+    pairs: Any,
     longest: bool,
     stuck: Any,
     sums: Any,
@@ -101,35 +101,35 @@ def path_sums(
     """Fill ``sums`` with the sum of ``values`` over the links of the path.
 
     It is the expected one, or over the ``longest`` path of positive weight. ``sums``:
-    float[chips, destinations]; ``values``: float[links]. Pairs whose ``wanted``
+    float[chips, destinations]; ``values``: float[links]. Pairs whose ``pairs``
     (float[chips, destinations]) is 0 may stay 0.
     """
     states, vertices, count = entry.shape
-    chips = wanted.shape[0]
+    chips = pairs.shape[0]
     work = np.zeros((4, states * vertices), dtype=np.int32)
     from_here = np.zeros(states * vertices)
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
         reached = _postorder(
-            entry, index, target, wanted[:, index], link_dst, start, link, state, work, stuck
+            entry, index, target, pairs[:, index], link_dst, start, link, state, work, stuck
         )
         if stuck[0]:
             return
         for i in range(reached):
-            place = work[3, i]
-            own = entry[place // vertices, place % vertices, index]
+            slot = work[3, i]
+            set_number = entry[slot // vertices, slot % vertices, index]
             total = 0.0
-            for at in range(start[own], start[own + 1]):
+            for at in range(start[set_number], start[set_number + 1]):
                 vertex = link_dst[link[at]]
                 beyond = 0.0 if vertex == target else from_here[state[at] * vertices + vertex]
                 if not longest:
                     total += weight[at] * (values[link[at]] + beyond)
                 elif weight[at] > 0:
                     total = max(total, values[link[at]] + beyond)
-            from_here[place] = total
-            if place < chips:
-                sums[place, index] = total
+            from_here[slot] = total
+            if slot < chips:
+                sums[slot, index] = total
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -143,12 +143,12 @@ def loads(
     weight: Any,
     demand: Any,
     stuck: Any,
-    load_place: Any,
+    load_slot: Any,
     load: Any,
 ) -> None:
     """Add to ``load`` what every chip sends to every destination.
 
-    At the place of each option. ``demand``: float[chips, destinations].
+    At the slot of each option. ``demand``: float[chips, destinations].
     """
     states, vertices, count = entry.shape
     chips = demand.shape[0]
@@ -167,13 +167,13 @@ def loads(
             if chip != target:
                 flow[chip] = demand[chip, index]
         for i in range(reached - 1, -1, -1):
-            place = work[3, i]
-            if flow[place] == 0:
+            slot = work[3, i]
+            if flow[slot] == 0:
                 continue
-            own = entry[place // vertices, place % vertices, index]
-            for at in range(start[own], start[own + 1]):
-                part = flow[place] * weight[at]
-                load[load_place[at]] += part
+            set_number = entry[slot // vertices, slot % vertices, index]
+            for at in range(start[set_number], start[set_number + 1]):
+                part = flow[slot] * weight[at]
+                load[load_slot[at]] += part
                 vertex = link_dst[link[at]]
                 if vertex != target:
                     flow[state[at] * vertices + vertex] += part
@@ -211,13 +211,13 @@ def dependencies(
         if stuck[0]:
             return
         for i in range(reached):
-            place = work[3, i]
-            own = entry[place // vertices, place % vertices, index]
-            for at in range(start[own], start[own + 1]):
+            slot = work[3, i]
+            set_number = entry[slot // vertices, slot % vertices, index]
+            for at in range(start[set_number], start[set_number + 1]):
                 vertex = link_dst[link[at]]
                 if vertex == target:
                     continue
-                held = link[at] * channels + vc[at]
+                occupied = link[at] * channels + vc[at]
                 beyond = entry[state[at], vertex, index]
-                for wanted in range(start[beyond], start[beyond + 1]):
-                    waits[held, out_index[link[wanted]] * channels + vc[wanted]] = True
+                for request in range(start[beyond], start[beyond + 1]):
+                    waits[occupied, out_index[link[request]] * channels + vc[request]] = True

@@ -7,7 +7,7 @@ node. Who takes which is the *share* of the traffic of each chip that goes to li
 ... (the order of :class:`railx.vocabulary.grid.LineWiring`: minus side first). Under
 uniform traffic every phase can be computed from the one before, exactly and for any
 size. Sources: the MIN routing of the RailX simulator for the nearest link; the even
-shares are this project's own.
+shares are this project's.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Phase:
         ``railx.vocabulary.grid.rail_ports`` has them.
         """
         node = np.arange(ports.shape[1])
-        own = self.coordinate(node)
-        rail, plus = self.wiring.rail[own], self.wiring.plus[own].astype(np.int64)
+        here = self.coordinate(node)
+        rail, plus = self.wiring.rail[here], self.wiring.plus[here].astype(np.int64)
         rows = ports[self.dimension, node[:, None, None], np.maximum(rail, 0), plus]
         return np.where(rail < 0, -1, rows)
 
@@ -143,13 +143,13 @@ def uniform_flow(
     for phase in phases:
         source = by_line(standing / phase.length, phase)
         alike = bool((source == source[:1]).all())
-        own = source[:1] if alike else source
+        sources = source[:1] if alike else source
         shares = (
             nearest_shares(phase.distance)[None]
             if routing == "min"
-            else even_shares(own, phase.distance)
+            else even_shares(sources, phase.distance)
         )
-        flow = FlowPhase(phase, own, shares)
+        flow = FlowPhase(phase, sources, shares)
         flows.append(flow)
         standing = by_node(arrivals(phase, flow.rails()) + source, phase, nodes)
     return flows, standing
@@ -253,8 +253,8 @@ def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatAr
     filled = quota * weight.sum(axis=2)
     for a, b in np.ndindex(detour.shape[0], detour.shape[2]):
         ranked = order[a, :, b]
-        own = detour[a, ranked, b]
-        starts = np.flatnonzero(np.diff(own, prepend=own[0] - 1))
+        ordered = detour[a, ranked, b]
+        starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
         group = np.add.reduceat(weight[:, a, ranked, b], starts, axis=-1)
         before = np.cumsum(group, axis=-1) - group
         part = np.clip((filled[:, a, None, b] - before) / np.where(group > 0, group, 1), 0, 1)

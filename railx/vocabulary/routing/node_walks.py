@@ -144,11 +144,11 @@ def split_sets(
     weight = weight / np.where(total > 0, total, 1)
     sets = np.full(shares.shape[:2], -1, dtype=np.int32)
     chosen = weight.argmax(axis=-1)[..., None]
-    own_pool, own_state = (
+    direct_pool, direct_state = (
         np.take_along_axis(values, chosen, axis=-1)[..., 0] for values in (pool, state)
     )
     alone = weight.max(axis=-1) > 1 - _NO_SHARE
-    sets[alone] = builder.single(own_pool[alone], own_state[alone])
+    sets[alone] = builder.single(direct_pool[alone], direct_state[alone])
     for at in zip(*np.nonzero(~alone & (total[..., 0] > 0)), strict=True):
         used = np.flatnonzero(weight[at])
         choices = list(zip(pool[at][used].tolist(), state[at][used].tolist(), strict=True))
@@ -230,11 +230,11 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
             for k in range(phase.links)
         ]
         shares = np.repeat(by_node(flow.shares, phase, topology.nodes)[node, local], onward, axis=1)
-        own = builder.groups.on_level(d)
-        builder.entry[0][:, own] = split_sets(builder, paths, shares)
+        columns = builder.groups.on_level(d)
+        builder.entry[0][:, columns] = split_sets(builder, paths, shares)
         if routing == "balanced":
             for k, path in enumerate(paths):
-                builder.entry[1 + k][:, own] = path.sets(builder)
+                builder.entry[1 + k][:, columns] = path.sets(builder)
     walk = walk_pools(builder, m, orders[-1], len(phases))
     builder.entry[0][:, builder.groups.on_level(len(phases))] = builder.single(walk[0], 0)
 
@@ -261,7 +261,7 @@ def ordered_groups(
         [phase.coordinate(chips // chips_per_node) for phase in phases],
         goal,
         [
-            *(own * onward + then % onward for own, then in zip(goal, after, strict=True)),
+            *(first * onward + then % onward for first, then in zip(goal, after, strict=True)),
             to % chips_per_node,
         ],
         [*(phase.length * onward for phase in phases), chips_per_node],

@@ -48,11 +48,11 @@ def route_rings(
     position = np.arange(topology.chips) if position is None else position
     to = position if destinations is None else position[destinations]
     strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
-    place, goal = (
+    coordinate, goal = (
         [at // stride % length for stride, length in zip(strides, shape, strict=True)]
         for at in (position, to)
     )
-    groups = groups_by_coordinates(len(position), place[:-1], goal[:-1], goal, shape)
+    groups = groups_by_coordinates(len(position), coordinate[:-1], goal[:-1], goal, shape)
     builder = TableBuilder(
         topology,
         routing,
@@ -62,23 +62,23 @@ def route_rings(
         groups=groups,
     )
     for level, (stride, length) in enumerate(zip(strides, shape, strict=True)):
-        own = groups.on_level(level)
-        builder.entry[:, :, own] = ring_sets(
+        columns = groups.on_level(level)
+        builder.entry[:, :, columns] = ring_sets(
             builder, position, stride, length, split_ties=split_ties
         )
         # Nobody goes on in a ring that is done.
-        builder.entry[:, np.arange(len(position)), groups.first[level] + place[level]] = -1
+        builder.entry[:, np.arange(len(position)), groups.first[level] + coordinate[level]] = -1
     return builder.build()
 
 
 def ring_steps(
-    place: IntArray, target: IntArray, length: int
+    coordinate: IntArray, target: IntArray, length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Whether the shorter path round a ring goes up, and whether it is a tie.
 
     The two paths of a tie are equally long.
     """
-    ahead = (target - place) % length
+    ahead = (target - coordinate) % length
     return 2 * ahead <= length, 2 * ahead == length
 
 
@@ -91,15 +91,15 @@ def ring_sets(
     a permutation; neighbours in a ring are ``stride`` apart. A packet whose ring is
     done goes back to state 0, where it starts.
     """
-    place = position // stride % length
+    coordinate = position // stride % length
     at = np.argsort(position)  # the chip in each place
-    chip, goal = np.arange(len(place)), np.arange(length)[None, :]
-    sets = np.full((_STATES, len(place), length), -1, dtype=np.int32)
+    chip, goal = np.arange(len(coordinate)), np.arange(length)[None, :]
+    sets = np.full((_STATES, len(coordinate), length), -1, dtype=np.int32)
     entering = []
     for direction, first in ((1, _UP), (-1, _DOWN)):
-        after = (place + direction) % length
-        near = at[position + (after - place) * stride]
-        wraps = after != place + direction
+        after = (coordinate + direction) % length
+        near = at[position + (after - coordinate) * stride]
+        wraps = after != coordinate + direction
         low, high = (builder.pools_between(chip, near, vc) for vc in (0, 1))
         ends = after[:, None] == goal
         before_wrap = np.where(ends, _UNDECIDED, np.where(wraps, first + 1, first)[:, None])
@@ -107,9 +107,11 @@ def ring_sets(
         sets[first + 1] = builder.single(low[:, None], np.where(ends, _UNDECIDED, first + 1))
         entering.append(sets[first].copy())
         if builder.routing == "balanced":
-            stays = direction * (goal - place[:, None]) > 0  # takes no wrap link in this direction
+            stays = (
+                direction * (goal - coordinate[:, None]) > 0
+            )  # takes no wrap link in this direction
             entering[-1][stays] = builder.merge(sets[first][stays], sets[first + 1][stays])
-    up, tie = ring_steps(place[:, None], goal, length)
+    up, tie = ring_steps(coordinate[:, None], goal, length)
     sets[_UNDECIDED] = np.where(up, *entering)
     if (split_ties or builder.routing == "balanced") and tie.any():
         sets[_UNDECIDED][tie] = builder.merge(*(direction[tie] for direction in entering))

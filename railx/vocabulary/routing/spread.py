@@ -39,12 +39,14 @@ def fallback_sets(
     weights, which exact loads read, give all to the first.
     """
     sets = np.empty(len(src), dtype=np.int32)
-    for i, (one, other) in enumerate(
+    for i, (preferred, fallback) in enumerate(
         zip(_choices(builder, src, first), _choices(builder, src, second), strict=True)
     ):
-        weights = [1 / len(one)] * len(one) + [0.0] * len(other)
+        weights = [1 / len(preferred)] * len(preferred) + [0.0] * len(fallback)
         sets[i] = builder.choice_set(
-            one + other, weights, delays_ns=[0.0] * len(one) + [delay_ns] * len(other)
+            preferred + fallback,
+            weights,
+            delays_ns=[0.0] * len(preferred) + [delay_ns] * len(fallback),
         )
     return sets
 

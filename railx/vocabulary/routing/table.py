@@ -51,7 +51,7 @@ class RoutingTable:
       1): pool, state after the hop, share of the traffic.
     * ``choice_probe`` (a row of ``topology.links``, -1: the first link of the pool) and
       ``choice_delay_ns``: an adaptive router compares the flits that wait for the
-      probed link, plus the unloaded time of the whole path that the choice implies.
+      probed link, plus the unloaded time of the full path that the choice implies.
     * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``),
       ``pool_class`` (a class of virtual channels), ``pool_lane`` (the only lane used of
       each row, -1: all of them): pools of channels, any of which will do.
@@ -103,18 +103,18 @@ class RoutingTable:
         vertex = np.arange(self.entry.shape[1])[:, None]
         for begin in range(0, len(self.destinations), _BLOCK):
             end = min(begin + _BLOCK, len(self.destinations))
-            found = self.entry[:, vertex, seen.seen(begin, end)]
+            sets = self.entry[:, vertex, seen.seen(begin, end)]
             # numpy leaves it in another order, for which loops would be compiled again.
-            yield slice(begin, end), np.ascontiguousarray(found)
+            yield slice(begin, end), np.ascontiguousarray(sets)
 
     def over_pairs(self) -> RoutingTable:
         """The same routing with a column for each destination."""
         if self.groups is None:
             return self
-        whole = np.empty((*self.entry.shape[:2], len(self.destinations)), dtype=np.int32)
+        pairs = np.empty((*self.entry.shape[:2], len(self.destinations)), dtype=np.int32)
         for block, entry in self.blocks():
-            whole[:, :, block] = entry
-        return dataclasses.replace(self, entry=whole, groups=None)
+            pairs[:, :, block] = entry
+        return dataclasses.replace(self, entry=pairs, groups=None)
 
     def spread_pools(self, width: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Every pool on all channels of its class.
@@ -198,7 +198,7 @@ class TableBuilder:
         if (vc, lane) not in self._between:
             rows = np.split(self._ordered_rows, np.flatnonzero(np.diff(self._ordered_key)) + 1)
             self._between[vc, lane] = np.array(
-                [self.pool(own.tolist(), vc, lane) for own in rows], dtype=np.int64
+                [self.pool(links.tolist(), vc, lane) for links in rows], dtype=np.int64
             )
         src, dst = np.broadcast_arrays(src, dst)
         key = src.astype(np.int64) * self.topology.vertices + dst

@@ -1,0 +1,30 @@
+"""The one line that a user is shown, told apart from a bug."""
+
+from __future__ import annotations
+
+import errno
+
+__all__ = ["DISK_FULL", "UserError", "is_explained"]
+
+#: The errors of a system that has no room for a file.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class UserError(ValueError):
+    """A mistake of the user, or an input that cannot be used.
+
+    Its message is one line that says all: what was got and what is allowed, or which
+    file is damaged and what to do. Any other exception that ends a job or a command is
+    a bug and keeps its traceback.
+    """
+
+
+def is_explained(error: BaseException) -> bool:
+    """Whether the message of ``error`` explains it without a traceback.
+
+    So does that of a :class:`UserError`, of an error of the operating system (a missing
+    file, a full disk, a refused connection) and of a lack of memory.
+    """
+    if isinstance(error, OSError):
+        return error.errno is not None or isinstance(error, UserError)
+    return isinstance(error, UserError | MemoryError)

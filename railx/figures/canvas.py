@@ -1,0 +1,172 @@
+"""The page of a figure: its frame with the fidelity line, and the legend of its panels.
+
+All text has one size. A figure is refused with a legend over a panel or a bar that ends
+at an edge; the label of a logarithmic axis says so. Figures are made without pyplot, so
+that none stays open.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from railx.figures.figure import CanvasSettings
+from railx.figures.honest import refuse_hidden, say_compressed
+from railx.figures.save import save, settle
+from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["canvas", "panel_title", "share_legend"]
+
+
+#: Mean width of a character of DejaVu Sans over its size, plain and bold.
+_WIDTH, _BOLD_WIDTH = 0.53, 0.65
+
+#: On top of seaborn's white grid.
+_STYLE: dict[str, Any] = {
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.linewidth": 0.8,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.7,
+    "lines.linewidth": LINE_POINTS,
+    "lines.markersize": 5,
+    "patch.edgecolor": "white",
+    "patch.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "text.color": INK,
+    "font.family": "DejaVu Sans",
+    "mathtext.fontset": "dejavusans",
+    "legend.frameon": False,
+    "savefig.facecolor": "white",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "hatch.linewidth": 0.6,
+}
+#: What matplotlib sizes by itself: all of it gets the one size.
+_TEXTS = (
+    "font.size",
+    "axes.titlesize",
+    "axes.labelsize",
+    "xtick.labelsize",
+    "ytick.labelsize",
+    "legend.fontsize",
+    "legend.title_fontsize",
+    "figure.titlesize",
+    "figure.labelsize",
+)
+
+
+@contextmanager
+def canvas(
+    settings: CanvasSettings, output: Path, subtitle: str, footnote: str, title: str
+) -> Iterator[Figure]:
+    """A figure with a title above and the fidelity line below.
+
+    It is saved as ``output`` with all endings of ``railx.figures.save`` when the block
+    ends. The layout engine keeps the axes, their labels and legends between the two
+    bands of text.
+    """
+    import matplotlib as mpl
+    import seaborn as sns
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    output = Path(output)
+    style: Any = {
+        **sns.axes_style("whitegrid"),
+        **_STYLE,
+        **dict.fromkeys(_TEXTS, settings.text_points),
+        "svg.hashsalt": output.stem,
+    }
+    with mpl.rc_context(style):
+        figure = Figure(
+            figsize=(settings.width_inches, settings.height_inches), layout="constrained"
+        )
+        FigureCanvasAgg(figure)
+        _frame(figure, settings, title, subtitle, footnote)
+        yield figure
+        say_compressed(figure)
+        settle(figure)
+        refuse_hidden(figure)
+        save(figure, output, settings.dpi)
+
+
+def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
+    """A panel's title broken into lines that fit.
+
+    ``panels`` panels stand side by side (bold type, medium size).
+    """
+    room_inches = settings.width_inches / panels - 0.75
+    wide = max(10, int(room_inches * 72 / (_BOLD_WIDTH * settings.text_points)))
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
+
+
+def share_legend(figure: Figure, entries: Mapping[str, Any], columns: int) -> None:
+    """One legend for all panels, between them and the footnote.
+
+    ``entries``: an artist, or the style of a line, by its text. The panels move up by
+    the height of the legend.
+    """
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], **mark) if isinstance(mark, Mapping) else mark for mark in entries.values()
+    ]
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    left, bottom, width, height = engine.get()["rect"]
+    legend = figure.legend(
+        handles,
+        list(entries),
+        loc="lower left",
+        bbox_to_anchor=(left, bottom),
+        ncols=columns,
+        columnspacing=1.4,
+        handlelength=1.4,
+        borderaxespad=0.1,
+    )
+    legend.set_in_layout(False)
+    taken = legend.get_window_extent().height / figure.bbox.height
+    engine.set(rect=(left, bottom + taken, width, height - taken))  # type: ignore[call-arg]
+
+
+def _frame(
+    figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str
+) -> None:
+    size = settings.text_points
+    inch = 1 / settings.height_inches
+    left = 0.12 / settings.width_inches
+    wide = int((settings.width_inches - 0.24) * 72 / (_WIDTH * size))
+    notes = textwrap.wrap(footnote, wide)
+    subtitles = textwrap.wrap(subtitle, wide)
+    line = size * 1.35 / 72 * inch
+    top = 1 - 0.1 * inch
+    figure.text(left, top, title, fontweight="bold", va="top")
+    top -= line * 1.15
+    figure.text(left, top, "\n".join(subtitles), color=GREY, va="top", linespacing=1.25)
+    top -= line * len(subtitles) + 0.06 * inch
+    figure.text(left, 0.08 * inch, "\n".join(notes), color=GREY, va="bottom", linespacing=1.25)
+    bottom = line * len(notes) + 0.14 * inch
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(
+        rect=(left, bottom, 1 - 2 * left, top - bottom),
+        w_pad=0.04,
+        h_pad=0.06,
+        wspace=0.03,
+        hspace=0.04,
+    )  # type: ignore[call-arg]

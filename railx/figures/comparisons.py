@@ -1,0 +1,654 @@
+"""Numbers that papers print beside ours, as dots: speed-ups, times and prices.
+
+Published numbers are hollow diamonds, ours are dots. Each figure is a table with a row
+for each dot (``source`` says whose it is) and the labels of its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Annotated, Any, Literal
+
+from railx.errors import UserError
+from railx.figures.canvas import share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.panels import beside, name_rows, ticks
+from railx.figures.tables import Tables, records, refuse_unknown, to_frame
+from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, quantity, span
+from railx.settings import NotEmpty
+
+__all__ = [
+    "ADAPTIVE_SPEEDUPS",
+    "NETWORK_PRICES",
+    "PIPELINE_SPEEDUPS",
+    "AdaptiveSpeedupsSettings",
+    "NetworkPricesSettings",
+    "PipelineSpeedupsSettings",
+    "PublishedCase",
+]
+
+
+def dots(axes: Axes, rows: DataFrame, x: Any, y: Any, colour: str, size: float = 7) -> None:
+    """Published rows as hollow diamonds and ours as dots, in one colour."""
+    ours = (rows["source"] == "ours").to_numpy()
+    for chosen, style in ((~ours, published_mark(colour)), (ours, dot(colour, size))):
+        if chosen.any():
+            axes.plot(x[chosen], y[chosen], **style)
+
+
+# Adaptive sequence parallelism: speed-ups and seconds by model, context and corpus
+
+_CASE = ["model", "context", "corpus"]
+#: Systems as our plans stand for them, and the planner of those plans.
+_ADAPTIVE = {
+    "megatron": ("megatron", "Megatron-LM's best shape, derived"),
+    "deepspeed": ("static", "One degree for all (as DeepSpeed)"),
+    "flexsp_batch_ada": ("static_per_batch", "Best single degree of each batch"),
+    "flexsp": ("flexsp", "Groups that adapt"),
+}
+#: More pairs than this are summed up by their range.
+_MAX_PAIRS = 8
+_NO_PLAN = "This experiment has no plan for a published case"
+
+
+@dataclass(frozen=True)
+class PublishedCase:
+    """The published case that a plan was made for."""
+
+    model: str
+    """Model, as the published tables name it."""
+
+    context: str
+    """Longest context, as the published tables name it."""
+
+    corpus: str
+    """Corpus, as the published tables name it."""
+
+    system: Literal["megatron", "deepspeed", "flexsp_batch_ada", "flexsp"]
+    """System that the plan stands for."""
+
+
+def _published_cases() -> dict[str, PublishedCase]:
+    """Every published case by the name of its plan."""
+    cases = {}
+    for model, context, corpus in product(
+        ("7b", "13b", "30b"), ("192k", "384k"), ("github", "commoncrawl", "wikipedia")
+    ):
+        setting = f"{model}_{context}_{corpus}"
+        for system, (planner, _) in _ADAPTIVE.items():
+            cases[f"{planner}_{setting}"] = PublishedCase(model, context, corpus, system)  # type: ignore[arg-type]
+    return cases
+
+
+@dataclass(frozen=True)
+class AdaptiveSpeedupsSettings(CanvasSettings):
+    """Speed-ups of adaptive groups, published beside ours."""
+
+    figure: Literal["adaptive_speedups"] = "adaptive_speedups"
+    height_inches: Height = 9
+
+    plans: dict[str, PublishedCase] = field(default_factory=_published_cases)
+    """Plans and the published case of each; those that the experiment lacks are left
+    out."""
+
+
+def _draw_adaptive(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A column per corpus: speed-ups above, seconds of an iteration below.
+
+    Raises ValueError for a plan with a case that is not published.
+    """
+    seconds = tables.read("seconds")
+    ours = _ours(settings, tables, seconds)
+    points = _adaptive_points(tables, ours)
+    corpora = list(dict.fromkeys(seconds["corpus"]))
+    cases = list(dict.fromkeys(zip(seconds["context"], seconds["model"], strict=True)))
+    subtitle = (
+        "Published: hollow diamonds, 64 A100; seconds read off its bars to within"
+        f" {span(seconds['reading_error_seconds'])} s. Ours: dots, predicted by the cost"
+        " model, on lengths of this project where a list is not public. Speed-up axes begin at 1."
+    )
+    with canvas(subtitle, fidelity_line(ours["fidelity"], "" if len(ours) else _NO_PLAN)) as page:
+        panels = page.subplots(2, len(corpora), sharex=True, sharey="row", squeeze=False)
+        for (above, below), corpus in zip(panels.T, corpora, strict=True):
+            rows = points[points["corpus"] == corpus]
+            above.axhline(1, color=GREY, linewidth=0.8)
+            _by_system(above, rows[rows["quantity"] == "speedup"], "baseline", cases)
+            _by_system(below, rows[rows["quantity"] == "seconds"], "system", cases)
+            # A ratio is as far from 1 as its inverse.
+            ticks(above.yaxis, [1, 1.25, 1.5, 2, 3, 4, 5, 7])
+            above.set_ylim(0.97, 1.06 * points.loc[points["quantity"] == "speedup", "value"].max())
+            ticks(below.yaxis, [2, 5, 10, 20, 50, 100, 200, 500])
+            below.set_xticks(
+                range(len(cases)), [f"{model.upper()}\n{size.upper()}" for size, model in cases]
+            )
+            lengths = sorted(set(rows.loc[rows["source"] == "ours", "lengths"]))
+            names = ", ".join(map(label, lengths)) or "none"
+            above.set_title(f"{label(corpus)}\nours: {names}")
+        panels[0, 0].set_ylabel("FlexSP is faster, times")
+        panels[1, 0].set_ylabel("Seconds an iteration")
+        legend: dict[str, Any] = {}
+        for system, (_, words) in _ADAPTIVE.items():
+            name, colour = SYSTEMS[system]
+            legend[f"{name}, published"] = published_mark(colour)
+            if system in set(ours["system"]):
+                legend[f"{words}, ours"] = dot(colour)
+        share_legend(page, legend, 2)
+    return Drawn(_adaptive_caption(points), _adaptive_alternative(points, corpora), points)
+
+
+def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame) -> DataFrame:
+    """Mean seconds of an iteration of each plan that stands for a published case."""
+    published = set(zip(*(seconds[name] for name in [*_CASE, "system"]), strict=True))
+    groups = dict(iter(tables.read("groups").groupby("plan")))
+    rows = []
+    for plan, case in settings.plans.items():
+        key = (case.model, case.context, case.corpus, case.system)
+        if key not in published:
+            raise UserError(
+                f"plans.{plan}: got {', '.join(key)}; allowed: a case of the published iteration"
+                " seconds"
+            )
+        if plan in groups:
+            first = groups[plan].iloc[0]
+            value = iteration_seconds(groups[plan])
+            rows.append((*key, value, first["corpus"], plan, first["fidelity"]))
+    return to_frame(rows, [*_CASE, "system", "value", "lengths", "plan", "fidelity"])
+
+
+def iteration_seconds(groups: DataFrame) -> float:
+    """Mean seconds of the iterations of a plan of groups.
+
+    Micro-batches run one after another, each as long as its slowest group.
+    """
+    slowest = groups.groupby(["iteration", "micro_batch"])["predicted_ms"].max()
+    return float(slowest.groupby("iteration").sum().mean()) / 1e3
+
+
+def _adaptive_points(tables: Tables, ours: DataFrame) -> DataFrame:
+    """One row a mark; a speed-up over the best single degree is that of two bars."""
+    return tables.query(
+        """
+        with times as (
+            select 1 as part, 'read off' as source, model, context, corpus, system,
+                seconds_per_iteration as value, reading_error_seconds as error,
+                null as lengths, null as plan, row_number() over () as number
+            from seconds
+            union all
+            select 2, 'ours', model, context, corpus, system, value, null, lengths, plan,
+                row_number() over () from ours
+        ), bases as (
+            select unnest(['megatron', 'deepspeed', 'flexsp_batch_ada']) as baseline,
+                unnest([1, 2, 3]) as place
+        ), cases as (
+            select source, model, context, corpus, min(number) as number,
+                any_value(lengths) as lengths
+            from times group by all
+        ), marks as (
+            select 0 as part, 'printed' as source, 'speedup' as quantity, model, context, corpus,
+                null as system, reference as baseline, value, null as error, null as lengths,
+                null as plan, row_number() over () as number, 0 as place
+            from speedups where system = 'flexsp'
+            union all
+            select part, source, 'seconds', model, context, corpus, system, null, value, error,
+                lengths, plan, number, 0
+            from times
+            union all
+            select 2 + slow.part, slow.source, 'speedup', slow.model, slow.context, slow.corpus,
+                null, baseline, slow.value / fast.value, null, cases.lengths, null, cases.number,
+                place
+            from times slow
+            join bases on slow.system = baseline
+            join times fast using (source, model, context, corpus)
+            join cases using (source, model, context, corpus)
+            where fast.system = 'flexsp'
+                and (slow.source = 'ours' or baseline = 'flexsp_batch_ada')
+        )
+        select * exclude (part, number, place) from marks order by part, number, place
+        """,
+        ours=ours,
+    )
+
+
+def _by_system(axes: Axes, rows: DataFrame, name: str, cases: list[tuple[str, str]]) -> None:
+    """Dots over the cases, the systems of a case side by side."""
+    shift = dict(zip(_ADAPTIVE, (-0.27, -0.09, 0.09, 0.27), strict=True))
+    for system, marks in rows.groupby(name, sort=False):
+        places = to_frame(
+            [
+                cases.index(case) + shift[str(system)]
+                for case in zip(marks["context"], marks["model"], strict=True)
+            ]
+        )[0]
+        dots(axes, marks, places.to_numpy(), marks["value"], SYSTEMS[str(system)][1])
+    axes.set_yscale("log")
+    axes.grid(visible=False, axis="x")
+
+
+def _adaptive_caption(points: DataFrame) -> str:
+    speedups = points[points["quantity"] == "speedup"]
+    sentences = []
+
+    def ranges(rows: DataFrame, tail: str = "") -> list[str]:
+        return [
+            f"{span(marks['value'])} times over {SYSTEMS[str(base)][0]}{tail.format(len(marks))}"
+            for base, marks in rows.groupby("baseline", sort=False)
+        ]
+
+    for source, verb in (("printed", "The paper prints"), ("read off", "Its bars give")):
+        sentences.append(f"{verb} {' and '.join(ranges(speedups[speedups['source'] == source]))}.")
+    ours = speedups[speedups["source"] == "ours"]
+    if len(ours) > _MAX_PAIRS:
+        sentences.append(f"Ours are {', '.join(ranges(ours, ' in {} cases'))}.")
+    else:
+        theirs = speedups[speedups["source"] != "ours"].drop_duplicates([*_CASE, "baseline"])
+        pairs = ours.merge(theirs, on=[*_CASE, "baseline"], suffixes=("", "_published"))
+        texts = [
+            f"{quantity(row['value'])} against {quantity(row['value_published'])} over"
+            f" {SYSTEMS[row['baseline']][0]} ({row['model'].upper()}, {row['context'].upper()},"
+            f" {label(row['corpus'])}; our lengths: {label(row['lengths'])})"
+            for row in records(pairs)
+        ]
+        sentences.append(
+            f"Ours against published: {'; '.join(texts)}." if texts else f"{_NO_PLAN}."
+        )
+    sentences.append(
+        "Ours come from the cost model with the published constants, not from a machine."
+    )
+    return " ".join(sentences)
+
+
+def _adaptive_alternative(points: DataFrame, corpora: list[str]) -> str:
+    speedups = points[points["quantity"] == "speedup"]
+    values = dict(iter(speedups.groupby(["corpus", "source"])["value"]))
+    parts = []
+    for corpus in corpora:
+        ours = span(values[corpus, "ours"]) if (corpus, "ours") in values else "none"
+        parts.append(f"{label(corpus)}: published {span(values[corpus, 'printed'])}, ours {ours}")
+    return (
+        "Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the seconds of"
+        f" an iteration of each system. Speed-ups: {'; '.join(parts)}."
+    )
+
+
+ADAPTIVE_SPEEDUPS = Figure(
+    AdaptiveSpeedupsSettings,
+    "Groups that adapt to the batch: speed-up and time of an iteration",
+    "flexsp",
+    (
+        FigureInput(
+            "groups",
+            "plan.groups",
+            "plan corpus iteration micro_batch predicted_ms fidelity",
+            plan_kind="sequence_parallel",
+        ),
+        FigureInput(
+            "speedups",
+            columns="model context corpus system reference value",
+            published="flexsp_speedups.csv",
+        ),
+        FigureInput(
+            "seconds",
+            columns="model context corpus system seconds_per_iteration reading_error_seconds",
+            published="flexsp_iteration_seconds.csv",
+        ),
+    ),
+    _draw_adaptive,
+)
+
+
+# Elastic pipelines: speed-ups over baselines, and the idle share of stages
+
+_BASELINES = {
+    "megatron": "Megatron-LM",
+    "deepspeed": "DeepSpeed, one static degree",
+    "flexsp": "FlexSP, groups that adapt",
+    "seq1f1b": "Seq1F1B, slices of one size",
+}
+#: The baseline that plans of a planner stand for, and the word for it.
+_PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree")}
+
+
+@dataclass(frozen=True)
+class PipelineSpeedupsSettings(CanvasSettings):
+    """Speed-ups of elastic pipelines, published beside ours."""
+
+    figure: Literal["pipeline_speedups"] = "pipeline_speedups"
+    height_inches: Height = 8
+
+    rows: dict[str, str] = field(
+        default_factory=lambda: {
+            "speedup_over_megatron_most": "Most over Megatron-LM",
+            "speedup_over_deepspeed_most": "Most over DeepSpeed",
+            "speedup_over_flexsp_most": "Most over FlexSP",
+            "speedup_over_flexsp_7b_commoncrawl_48k": "7B, CommonCrawl, 48K, over FlexSP",
+            "speedup_over_flexsp_case_study": "Case study, 13B, over FlexSP",
+            "speedup_over_seq1f1b_96k_most": "Most at 96K over Seq1F1B",
+            "speedup_over_seq1f1b_48k_most": "Most at 48K over Seq1F1B",
+            "bubble_share_most": "Case study, 13B, with transfers between stages",
+        }
+    )
+    """Published rows to show by id, in that order, and the words for each."""
+
+    only: tuple[str, ...] = ()
+    """Plans to set side by side, of one model; empty: all."""
+
+
+def _draw_pipelines(settings: PipelineSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row per published headline and per pair of our plans, and the bubbles below.
+
+    Raises ValueError for a row that is not published.
+    """
+    published = tables.values("published")
+    refuse_unknown("rows", settings.rows, published.index)
+    groups = tables.read("groups", "plan", settings.only)
+    schedule = tables.read("schedule", "plan", settings.only)
+    points = to_frame([*_headlines(settings.rows, published), *_our_pipelines(groups, schedule)])
+    subtitle = (
+        "Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost model"
+        " predicts for plans of this experiment on the same batches; other models, devices and"
+        " lengths than the paper's. The axis of speed-ups does not begin at 0."
+    )
+    with canvas(subtitle, fidelity_line(schedule["fidelity"])) as page:
+        speed = points[points["quantity"] == "speedup"]
+        bubble = points[points["quantity"] == "bubble"]
+        above, below = page.subplots(2, 1, height_ratios=[len(speed) + 1, len(bubble) + 1])
+        _dot_rows(above, speed, "InfiniPipe or ours, times faster")
+        above.axvline(1, color=GREY, linewidth=0.8)
+        above.set_xlim(left=min(0.97, 0.95 * float(speed["value"].min())))
+        _dot_rows(below, bubble, "Idle time of the stages / their time")
+        below.set_xlim(0, 1.25 * float(bubble["value"].max()))
+        legend: dict[str, Any] = {
+            f"Over {name}": dot(SYSTEMS[system][1], marker="s")
+            for system, name in _BASELINES.items()
+        }
+        share_legend(
+            page, legend | {"Published (at most)": published_mark(GREY), "Ours": dot(GREY)}, 3
+        )
+    data = points.assign(row=points["row"].str.replace("\n", " "))
+    return Drawn(_pipeline_caption(points), _pipeline_alternative(data), data)
+
+
+def _headlines(rows: dict[str, str], published: Series[Any]) -> list[dict[str, Any]]:
+    points = []
+    for name, words in rows.items():
+        baseline = next((system for system in _BASELINES if f"over_{system}" in name), "")
+        points.append(
+            {
+                "source": "published",
+                "quantity": "speedup" if baseline else "bubble",
+                "row": words,
+                "baseline": baseline,
+                "value": float(published[name]),
+            }
+        )
+    return points
+
+
+def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> list[dict[str, Any]]:
+    """Our pipelines over the other plans of the same batches, and their bubbles."""
+    keys = ["plan", "iteration", "pipeline", "replica"]
+    spans = (
+        schedule.assign(busy=schedule["end_ms"] - schedule["start_ms"])
+        .groupby(keys)
+        .agg(
+            start=("start_ms", "min"),
+            end=("end_ms", "max"),
+            stages=("stage", "nunique"),
+            busy=("busy", "sum"),
+        )
+    )
+    facts = groups.drop_duplicates("plan").set_index("plan")
+    tokens = groups.groupby(["plan", "iteration"])["tokens"].sum().groupby("plan").agg(tuple)
+    rows: list[dict[str, Any]] = []
+    for plan, ends in spans.groupby("plan"):
+        corpus = facts.loc[str(plan), "corpus"]
+        words = label(str(corpus))
+        for other, fact in facts[facts["kind"] == "sequence_parallel"].iterrows():
+            # Equal tokens in every iteration: the same batches.
+            same = fact["corpus"] == corpus and tokens[str(other)] == tokens[str(plan)]
+            if same and fact["planner"] in _PLANNERS:
+                baseline, name = _PLANNERS[fact["planner"]]
+                seconds = iteration_seconds(groups[groups["plan"] == other])
+                rows.append(
+                    {
+                        "source": "ours",
+                        "quantity": "speedup",
+                        "row": f"Ours, {words},\n{fact['devices']} devices, over {name}",
+                        "baseline": baseline,
+                        "value": 1e3 * seconds / _pipeline_ms(ends),
+                    }
+                )
+        stage_ms = float(((ends["end"] - ends["start"]) * ends["stages"]).sum())
+        rows.append(
+            {
+                "source": "ours",
+                "quantity": "bubble",
+                "row": f"Ours, {words}",
+                "baseline": "",
+                "value": 1 - float(ends["busy"].sum()) / stage_ms,
+            }
+        )
+    return rows
+
+
+def _pipeline_ms(ends: DataFrame) -> float:
+    """The mean over iterations of the last replica's end.
+
+    Pipelines of a replica run one after another, also where the table counts the time
+    of each from its own start.
+    """
+    lasting = ends.assign(ms=ends["end"] - ends["start"])
+    replica = lasting.groupby(["iteration", "replica"]).agg(total=("ms", "sum"), end=("end", "max"))
+    return float(replica.max(axis=1).groupby("iteration").max().mean())
+
+
+def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
+    for position, (number, row) in enumerate(rows.iterrows()):
+        colour = SYSTEMS.get(row["baseline"], ("", GREY))[1]
+        mark = rows.loc[[number]]
+        dots(axes, mark, mark["value"], mark["value"] * 0 + position, colour)
+        share = row["quantity"] == "bubble"
+        text = f"{100 * row['value']:.3g} %" if share else f"{quantity(row['value'])}x"
+        beside(axes, text, row["value"], position)
+    axes.set_yticks(range(len(rows)), list(rows["row"]))
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel(words)
+    axes.margins(x=0.1)
+
+
+def _pipeline_caption(points: DataFrame) -> str:
+    speed = points[points["quantity"] == "speedup"]
+    parts = []
+    for baseline, name in _BASELINES.items():
+        rows = speed[speed["baseline"] == baseline]
+        published = rows[rows["source"] == "published"]["value"]
+        ours = rows[rows["source"] == "ours"]["value"]
+        if len(rows):
+            most = f"published at most {quantity(published.max())}" if len(published) else ""
+            values = " and ".join(quantity(value) for value in ours) or "none"
+            parts.append(f"over {name} {most or 'nothing published'}, ours {values}")
+    shares = "; ".join(
+        f"{row['source']} {100 * row['value']:.3g} %"
+        for row in records(points[points["quantity"] == "bubble"])
+    )
+    return (
+        f"Speed-ups of elastic pipelines: {'; '.join(parts)}. Idle time of the stages: {shares}"
+        " (the published share also holds point-to-point time). The published times are measured;"
+        " ours are predictions, of both plans for the same batches."
+    )
+
+
+def _pipeline_alternative(points: DataFrame) -> str:
+    rows = "; ".join(
+        f"{row['row']} {quantity(row['value'])}"
+        for row in records(points[points["quantity"] == "speedup"])
+    )
+    return f"Dots of speed-ups, a row each: {rows}. Below, the idle share of the stages."
+
+
+PIPELINE_SPEEDUPS = Figure(
+    PipelineSpeedupsSettings,
+    "Elastic pipelines: speed-up and bubbles",
+    "infinipipe",
+    (
+        FigureInput(
+            "groups",
+            "plan.groups",
+            "plan corpus devices kind iteration micro_batch tokens predicted_ms fidelity planner",
+        ),
+        FigureInput(
+            "schedule",
+            "plan.schedule",
+            "plan iteration pipeline replica stage start_ms end_ms fidelity",
+            plan_kind="pipeline",
+        ),
+        FigureInput("published", columns="id value place", published="infinipipe.csv"),
+    ),
+    _draw_pipelines,
+)
+
+
+# Networks: cost over that of a full fat tree
+
+
+@dataclass(frozen=True)
+class NetworkPricesSettings(CanvasSettings):
+    """Prices of networks over a fat tree's, published beside ours."""
+
+    figure: Literal["network_prices"] = "network_prices"
+    height_inches: Height = 5
+
+    price_set: Annotated[str, NotEmpty()] = "hammingmesh_2022"
+    """Price list of our costs over scale."""
+
+    published_reference: Annotated[str, NotEmpty()] = "non-blocking fat tree"
+    """Published network that the others are divided by."""
+
+    networks: dict[str, str] = field(
+        default_factory=lambda: {
+            "non-blocking fat tree": "fat_tree_full",
+            "fat tree tapered to 50 %": "fat_tree_full_half_taper",
+            "fat tree tapered to 25 %": "",
+            "Dragonfly": "dragonfly_full",
+            "2D HyperX": "",  # ours has three dimensions
+            "HammingMesh with 2 x 2 boards": "",
+            "HammingMesh with 4 x 4 boards": "hammingmesh_m4_full",
+            "2D torus": "torus_2d_full",
+        }
+    )
+    """Published networks in the order of the rows, and the network of ours that stands
+    for each; empty: none does."""
+
+
+def _draw_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel per published size, a row per network.
+
+    Raises ValueError for a price list or network that the tables do not have.
+    """
+    published, scale = tables.read("published"), tables.read("scale")
+    points = _price_points(settings, published, scale)
+    sizes = sorted(set(points["size"]))
+    subtitle = (
+        "Cost of a network over that of a full fat tree for as many chips: published per chip, ours"
+        " per injection bandwidth. Hollow diamonds: published, confidence"
+        f" {' and '.join(sorted(set(published['confidence'])))}; dots: ours at the price list"
+        f" {label(settings.price_set)}."
+    )
+    with canvas(subtitle, fidelity_line(scale["fidelity"])) as page:
+        panels = page.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+        for axes, size in zip(panels, sizes, strict=True):
+            _price_panel(axes, points[points["size"] == size], list(settings.networks))
+            axes.set_title(f"About {size:,} chips")
+        legend = {"Published (HammingMesh)": published_mark(INK), "Ours": dot(PALETTE[0])}
+        share_legend(page, legend, 2)
+    return Drawn(_price_caption(points), _price_alternative(points), points)
+
+
+def _price_points(
+    settings: NetworkPricesSettings, published: DataFrame, scale: DataFrame
+) -> DataFrame:
+    refuse_unknown(
+        "networks", (settings.published_reference, *settings.networks), published["network"]
+    )
+    refuse_unknown("price_set", [settings.price_set], scale["price_set"])
+    chosen = scale[scale["price_set"] == settings.price_set]
+    costs = chosen.set_index(["topology", "target_chips"])["usd_per_injection_gb_s"].to_dict()
+    rows = []
+    for size, prices in published.groupby("accelerators"):
+        million = prices.set_index("network")["million_usd"]
+        tree = costs.get((settings.networks[settings.published_reference], size))
+        for name, ours in settings.networks.items():
+            row: dict[str, Any] = {"size": int(str(size)), "network": name}
+            ratio = float(million[name] / million[settings.published_reference])
+            dollars = {"ratio": ratio, "million_usd": float(million[name])}
+            rows.append(row | {"source": "published"} | dollars)
+            cost = costs.get((ours, size))
+            if cost and tree:
+                rows.append(row | {"source": "ours", "ratio": cost / tree, "topology": ours})
+    return to_frame(rows)
+
+
+def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
+    axes.axvline(1, color=GREY, linewidth=0.8)
+    for source, colour, up in (("published", INK, -0.16), ("ours", PALETTE[0], 0.16)):
+        rows = points[points["source"] == source]
+        places = rows["network"].map(lambda name, up=up: names.index(name) + up).astype(float)
+        dots(axes, rows, rows["ratio"], places, colour, 6.5)
+        for ratio, position in zip(rows["ratio"], places, strict=True):
+            beside(axes, quantity(float(ratio)), ratio, position)
+    axes.set_xscale("log")
+    ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1])
+    name_rows(axes, [name[:1].upper() + name[1:] for name in names])
+    axes.set_xlim(0.7 * float(points["ratio"].min()), 2 * float(points["ratio"].max()))
+    axes.set_xlabel("Cost / that of a full fat tree")
+
+
+def _price_caption(points: DataFrame) -> str:
+    sentences = []
+    for size, rows in points.groupby("size"):
+        ratios = rows.pivot_table(index="network", columns="source", values="ratio", sort=False)
+        parts = []
+        for name, row in ratios.iterrows():
+            ours = row.get("ours", float("nan"))
+            text = f"{name} {quantity(row['published'])}"
+            parts.append(text + (f", ours {quantity(ours)}" if ours == ours else ""))
+        sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
+    return (
+        f"{' '.join(sentences)} The published costs are from memory and per chip, ours per"
+        " injection bandwidth at the ports of this experiment and without the links on a board, so"
+        " that only ratios compare."
+    )
+
+
+def _price_alternative(points: DataFrame) -> str:
+    both = points.pivot_table(index=["size", "network"], columns="source", values="ratio")
+    if "ours" not in both or both["ours"].notna().sum() == 0:
+        return f"Dots of {len(both)} published cost ratios over a fat tree; ours has none."
+    pairs = both.dropna()
+    return (
+        f"Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours; ours"
+        f" are {span(pairs['ours'] / pairs['published'])} times the published ratios."
+    )
+
+
+NETWORK_PRICES = Figure(
+    NetworkPricesSettings,
+    "Prices of networks relative to a fat tree",
+    "railx",
+    (
+        FigureInput(
+            "scale",
+            "economics.scale",
+            "topology target_chips price_set chips usd_per_injection_gb_s fidelity",
+        ),
+        FigureInput(
+            "published",
+            columns="id network accelerators million_usd confidence",
+            published="hammingmesh_cost.csv",
+        ),
+    ),
+    _draw_prices,
+)

@@ -1,0 +1,115 @@
+"""Parts of panels that figures share: ticks, rows of names, texts beside marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from railx.figures.theme import PUBLISHED_LINE, PUBLISHED_MARK
+from railx.figures.types import Axes, Page
+from railx.figures.words import quantity
+
+__all__ = [
+    "at_edge",
+    "beside",
+    "entries",
+    "name_rows",
+    "patch",
+    "published_line",
+    "published_marks",
+    "ticks",
+    "tiles",
+    "time_unit",
+]
+
+
+def ticks(axis: Any, at: Iterable[float] | None = None, text: Any = quantity) -> None:
+    """Write the ticks of an axis as numbers, those in ``at`` alone where it is given.
+
+    ``text`` is a format, a function or a formatter. There are no minor ticks.
+    """
+    from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, NullLocator
+
+    if at is not None:
+        axis.set_major_locator(FixedLocator(list(at)))
+    axis.set_minor_locator(NullLocator())
+    if not isinstance(text, (str, Formatter)):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    else:
+        axis.set_major_formatter(text)
+
+
+def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.5, below: float = 0.5) -> None:
+    """A row for each name, the first on top; ``above`` and ``below`` are free rows."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 1 + below, -above)
+    axes.grid(visible=False, axis="y")
+
+
+def beside(
+    axes: Axes, text: str, x: Any, y: Any, right: float = 7, up: float = 0, **style: Any
+) -> None:
+    """A text beside a point, ``right`` and ``up`` by so many typographic points."""
+    axes.annotate(
+        text, (x, y), (right, up), textcoords="offset points", **{"va": "center", **style}
+    )
+
+
+def at_edge(axes: Axes, text: str, y: Any, left: float = 6, up: float = 0, **style: Any) -> None:
+    """A text that ends at the right edge of the panel, at a height of its data."""
+    beside(
+        axes, text, 1, y, -left, up, xycoords=("axes fraction", "data"), **{"ha": "right", **style}
+    )
+
+
+def tiles(page: Page, count: int, columns: int, **shared: Any) -> list[Axes]:
+    """Panels line by line, ``columns`` side by side; the rest of the page is empty."""
+    grid = page.subplots(-(-count // columns), columns, squeeze=False, **shared)
+    panels = list(grid.flat)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return panels[:count]
+
+
+def time_unit(longest_ms: float) -> tuple[str, float]:
+    """The unit of a time axis, and the milliseconds in it."""
+    return ("s", 1000.0) if longest_ms >= 10_000 else ("ms", 1.0)
+
+
+def patch(facecolor: Any, **style: Any) -> Any:
+    """A filled area for a legend."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=facecolor, **style)
+
+
+def entries(axes: Axes) -> dict[str, Any]:
+    """What a panel has drawn with a label, for a legend."""
+    handles, texts = axes.get_legend_handles_labels()
+    return dict(zip(texts, handles, strict=True))
+
+
+def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
+    """Published numbers: hollow diamonds in ink, everywhere the same."""
+    axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
+
+
+def published_line(
+    axes: Axes,
+    value: float,
+    across: Literal["x", "y"],
+    span: tuple[float, float] | None = None,
+    **style: Any,
+) -> None:
+    """A published number as a dashed line in ink.
+
+    ``across`` is the axis that it is a value of; ``span`` says from where to where it
+    goes on the other (None: all of it).
+    """
+    look: dict[str, Any] = {**PUBLISHED_LINE, "zorder": 4, **style}
+    if span is None:
+        (axes.axvline if across == "x" else axes.axhline)(value, **look)
+    elif across == "x":
+        axes.plot([value, value], span, **look)
+    else:
+        axes.plot(span, [value, value], **look)
