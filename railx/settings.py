@@ -10,7 +10,7 @@ as frozen dataclasses; the type hints are the schema:
   :class:`SettingsError` with the name of the field.
 
 A string literal below a field describes it; ``workflow/schemas.py`` makes the JSON
-Schemas of ``conf/`` and docs/reference.md from these and from the type hints.
+Schemas of ``conf/`` and a page of every key from these and from the type hints.
 
 ``load`` checks every key, type and range; errors name the full path of the key. It
 needs the standard library only, so that Snakemake and a bare GPU node run the same
@@ -33,6 +33,7 @@ from railx.errors import UserError
 __all__ = [
     "MAX_INTEGER",
     "MAX_NUMBER",
+    "MAX_TIMEOUT_S",
     "AtLeast",
     "Between",
     "Fraction",
@@ -55,6 +56,8 @@ T = TypeVar("T")
 MAX_INTEGER = 2**53
 #: Largest magnitude of any other number; products of larger ones overflow.
 MAX_NUMBER = 1e18
+#: Longest wait that every timer takes: sockets, threads, torch.
+MAX_TIMEOUT_S = 1e9
 
 
 class SettingsError(UserError):

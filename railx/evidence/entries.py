@@ -143,7 +143,6 @@ def expand(
             except SettingsError as error:
                 where = f"{error.message} (row {published.id} of {published.file})"
                 raise SettingsError(error.key, where) from None
-            settings["query"] = _old_plan_names(settings["query"])
             settings["published"] = {key: getattr(published, key) for key in _REFERENCE}
             yield JudgedRow(settings, published, shape)
 
@@ -158,19 +157,6 @@ def _numbers(
         for row in selection.rows(numbers)
         for column in selection.columns
     ]
-
-
-def _old_plan_names(query: str | None) -> str | None:
-    """Names of plans as they are before plans are a product: delete with its use."""
-    if query is None:
-        return None
-    for name, old in (
-        (r"_7b_192k_wikipedia\b", "_wikipedia"),
-        (r"_7b_192k_(github|commoncrawl)\b", r"_\1_like"),
-        (r"k_(\d+)_commoncrawl\b", r"k_commoncrawl_\1"),
-    ):
-        query = re.sub(name, old, query)
-    return query
 
 
 def _matches(row: Mapping[str, str], values: Mapping[str, Any]) -> bool:

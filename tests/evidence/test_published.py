@@ -376,15 +376,12 @@ def test_every_bar_compares_the_plans_of_its_own_setting(tmp_path: Path, claim: 
     assert verdicts(tmp_path, claim.id)[claim.id]["ours"] == pytest.approx(1.72)
     if claim.published.file in SPEEDUPS:
         row = published(claim.published.file)[claim.settings.published.id]
-        setting = (row["model"], row["context"])
-        ending = row["corpus"] if setting != ("7b", "192k") else f"{row['corpus']}_like"
-        where = "" if setting == ("7b", "192k") else f"{row['model']}_{row['context']}_"
-        ending = ending.replace("wikipedia_like", "wikipedia")
+        setting = f"{row['model']}_{row['context']}_{row['corpus']}"
         system = PLANNERS[row["system"]]
         if claim.id.startswith("flexsp_published_planner_speedup_"):
             system = "flexsp_milp"
         reference = PLANNERS[row["reference"]]
-        assert (slow, fast) == (f"{reference}_{where}{ending}", f"{system}_{where}{ending}")
+        assert (slow, fast) == (f"{reference}_{setting}", f"{system}_{setting}")
 
 
 @pytest.mark.parametrize("file", SPEEDUPS)
