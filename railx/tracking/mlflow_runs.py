@@ -147,7 +147,7 @@ class _Rows:
         self._datasets: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def add_invocation(self, results: Sequence[StageResult], new: int) -> None:
-        """The run above the others: the whole config, and what the verdicts were."""
+        """The parent run: the config of the experiment, and the verdicts."""
         invocation = self._invocation
         verdicts = [row for result in results for row in result.verdicts]
         counts: dict[str, float] = {"results": len(results), "new_results": new}

@@ -28,8 +28,8 @@ __all__ = ["first_wandb_runs", "log_to_wandb", "wandb_session"]
 
 #: W&B's own limit on a tag.
 _TAG_CHARACTERS = 64
-#: What stands in results folders and belongs to the service, not to a run.
-_PLACES = ("CACHE", "CONFIG", "DATA")
+#: Environment variables of folders of the service, not of a run.
+_SERVICE_FOLDERS = ("CACHE", "CONFIG", "DATA")
 
 
 def first_wandb_runs(
@@ -54,10 +54,10 @@ def log_to_wandb(
     invocation: Invocation,
     record: Mapping[str, Any],
 ) -> dict[str, tuple[str, bool]]:
-    """Log an invocation as a group, what the ledger has of it aside.
+    """Log an invocation as a group, except the runs in the ledger.
 
     Returns the run id by result key, and whether an earlier invocation had logged it.
-    Runs stand in ``folder``/wandb. Raises RuntimeError where online mode has no login.
+    Runs are in ``folder``/wandb. Raises RuntimeError where online mode has no login.
     """
     ledger = Ledger(folder)
     done = {str(line["run"]) for line in ledger.runs()}
@@ -115,7 +115,7 @@ def log_to_wandb(
         settings,
         invocation.experiment,
         logged_names(results, media),
-        # The last two of the experiment lie over one another.
+        # Compares the last two invocations of the experiment.
         [str(line["invocation"]) for line in groups if line["experiment"] == invocation.experiment][
             -2:
         ],
@@ -138,7 +138,7 @@ def wandb_session(offline: bool, folder: Path) -> Iterator[Any]:
         # Nothing of an offline run belongs outside the results folder.
         places = {
             f"WANDB_{kind}_DIR": str((folder / "wandb" / kind.lower()).resolve())
-            for kind in _PLACES
+            for kind in _SERVICE_FOLDERS
         }
         quiet |= {"WANDB_MODE": "offline", **places}
     before = {key: os.environ.get(key) for key in quiet}
