@@ -433,7 +433,7 @@ class RailxProcessGroup(_ProcessGroup):
             size=lambda: _bytes(tensors),
         )
 
-    def _gathering(
+    def _into_outputs(
         self,
         kind: str,
         names: tuple[str, ...],
@@ -441,6 +441,7 @@ class RailxProcessGroup(_ProcessGroup):
         inputs: Any,
         further: tuple[Any, ...],
         keywords: dict[str, Any],
+        size: Callable[[], int] | None = None,
     ) -> TorchWork:
         return self._collective(
             kind,
@@ -450,18 +451,18 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=inputs,
             outputs=outputs,
-            size=lambda: max(_bytes(outputs), _bytes(inputs)),
+            size=size or (lambda: max(_bytes(outputs), _bytes(inputs))),
         )
 
     def allgather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather from all members into lists of tensors."""
-        return self._gathering("all_gather", ("allgather",), outputs, inputs, further, keywords)
+        return self._into_outputs("all_gather", ("allgather",), outputs, inputs, further, keywords)
 
     def allgather_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Gather several tensors into lists of tensors, as one operation."""
-        return self._gathering(
+        return self._into_outputs(
             "all_gather", ("allgather_coalesced",), outputs, inputs, further, keywords
         )
 
@@ -470,61 +471,48 @@ class RailxProcessGroup(_ProcessGroup):
     ) -> TorchWork:
         """Gather from all members into one tensor."""
         names = ("all_gather_single", "_allgather_base")
-        return self._gathering("all_gather", names, output, input, further, keywords)
+        return self._into_outputs("all_gather", names, output, input, further, keywords)
 
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Several gathers into one tensor each, as one operation."""
         names = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-        return self._gathering("all_gather", names, outputs, inputs, further, keywords)
+        return self._into_outputs("all_gather", names, outputs, inputs, further, keywords)
 
     def gather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather to the root."""
-        return self._collective(
-            "gather",
-            ("gather",),
-            (outputs, inputs),
-            further,
-            keywords,
-            inputs=inputs,
-            outputs=outputs,
-            size=lambda: _bytes(inputs) * self.size(),
-        )
+        size = functools.partial(self._bytes_of_all, inputs)
+        return self._into_outputs("gather", ("gather",), outputs, inputs, further, keywords, size)
 
     def scatter(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Scatter from the root."""
-        return self._collective(
-            "scatter",
-            ("scatter",),
-            (outputs, inputs),
-            further,
-            keywords,
-            inputs=inputs,
-            outputs=outputs,
-            size=lambda: _bytes(outputs) * self.size(),
-        )
+        size = functools.partial(self._bytes_of_all, outputs)
+        return self._into_outputs("scatter", ("scatter",), outputs, inputs, further, keywords, size)
+
+    def _bytes_of_all(self, tensors: Any) -> int:
+        return _bytes(tensors) * self.size()
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Reduce lists of tensors and scatter the sums."""
         names = ("reduce_scatter",)
-        return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
+        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def reduce_scatter_single(
         self, output: Any, input: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Reduce one tensor and scatter its parts."""
         names = ("reduce_scatter_single", "_reduce_scatter_base")
-        return self._gathering("reduce_scatter", names, output, input, further, keywords)
+        return self._into_outputs("reduce_scatter", names, output, input, further, keywords)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Several of these as one operation."""
         names = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
-        return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
+        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def all_to_all_single(
         self,
@@ -574,15 +562,9 @@ class RailxProcessGroup(_ProcessGroup):
                 opts=further[0] if further else None,
                 timeout=keywords.get("timeout"),
             )
-        return self._collective(
-            "all_to_all",
-            ("alltoall",),
-            (outputs, inputs),
-            further,
-            keywords,
-            inputs=inputs,
-            outputs=outputs,
-            size=lambda: _bytes(inputs),
+        size = functools.partial(_bytes, inputs)
+        return self._into_outputs(
+            "all_to_all", ("alltoall",), outputs, inputs, further, keywords, size
         )
 
     def barrier(self, *further: Any, **keywords: Any) -> TorchWork:

@@ -373,42 +373,22 @@ def write_chrome_trace(path: str | Path, table: pa.Table) -> None:
     origin_ns = min((row["start_ns"] for row in rows), default=0)
     events: list[dict[str, Any]] = []
     for rank in sorted({row["rank"] for row in rows}):
-        events.append(
-            {
-                "ph": "M",
-                "name": "process_name",
-                "pid": rank,
-                "tid": 0,
-                "args": {"name": f"rank {rank}"},
-            }
-        )
+        events.append(_metadata("process_name", rank, 0, name=f"rank {rank}"))
         for order, track in enumerate(("compute", "network", "reconfiguration")):
             mine = [row for row in rows if row["rank"] == rank and _track(row["kind"]) == track]
             for lane, lane_rows in enumerate(_lanes(mine)):
                 thread = order * 100 + lane
                 name = track if lane == 0 else f"{track} {lane + 1}"
-                events.append(
-                    {
-                        "ph": "M",
-                        "name": "thread_name",
-                        "pid": rank,
-                        "tid": thread,
-                        "args": {"name": name},
-                    }
-                )
-                events.append(
-                    {
-                        "ph": "M",
-                        "name": "thread_sort_index",
-                        "pid": rank,
-                        "tid": thread,
-                        "args": {"sort_index": thread},
-                    }
-                )
+                events.append(_metadata("thread_name", rank, thread, name=name))
+                events.append(_metadata("thread_sort_index", rank, thread, sort_index=thread))
                 events += [_chrome_event(row, thread, origin_ns) for row in lane_rows]
     write_text(
         path, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
     )
+
+
+def _metadata(event: str, rank: int, thread: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": event, "pid": rank, "tid": thread, "args": arguments}
 
 
 def _track(kind: str) -> str:
