@@ -406,10 +406,10 @@ class Lanes:
         self._streams: dict[str, Any] = {}
 
     def put(self, work: Work, *, synchronous: bool, sequence: int | None = None) -> bool:
-        """Begin a work at once where its circuits allow it, else bring it to its lane.
+        """Begin an operation at once where its circuits allow it, else queue it.
 
-        ``synchronous``: whoever brings it waits for it next. False where ``sequence``
-        is given and the number of the next operation is another: nothing has happened.
+        ``synchronous``: the caller waits for it next. Returns False, without effect,
+        where ``sequence`` is given and is not the channel's next number.
         """
         operation = work.operation
         lane = self._lane(operation.channel)

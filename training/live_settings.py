@@ -51,7 +51,7 @@ class LiveSettings:
     learning_rate: Annotated[float, Positive()]
     """Step size of AdamW."""
     warmup_iterations: Annotated[int, AtLeast(1)]
-    """Iterations at the start of a block whose times are not kept."""
+    """Iterations at the start of a block that are not timed."""
     iterations: Annotated[int, AtLeast(1)]
     """Iterations of a block that are timed."""
     latencies_ms: tuple[Annotated[float, NonNegative()], ...]

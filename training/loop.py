@@ -448,7 +448,7 @@ def _merge(
     )
 
 
-# ---- a run that goes on
+# ---- resuming a run
 
 
 def _earlier(launch: _Launch) -> _Earlier:

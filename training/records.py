@@ -55,7 +55,7 @@ class Check:
     found: float | None
     """The number; null where this device cannot tell it (memory on a CPU)."""
     relation: Relation
-    """How the number stands to the expected one."""
+    """The relation of the number to the expected one."""
     expected: float
     """The number to compare with."""
     unit: str

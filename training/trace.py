@@ -45,7 +45,7 @@ __all__ = [
 
 #: The kind of an event that waits for light paths.
 RECONFIGURATION = "reconfiguration"
-#: The kind of an event that spans a whole iteration of a rank.
+#: The kind of an event that spans an iteration of a rank.
 ITERATION = "iteration"
 
 #: The table of a trace; ``group`` holds the global ranks, joined by commas ("" where

@@ -44,7 +44,7 @@ _FORWARD_AND_BACKWARD = 3
 
 
 def batch_flops(model: ModelSettings, batch: SequenceParallelBatch | PipelineBatch) -> int:
-    """Model operations of a training step on the whole batch, over all ranks."""
+    """Model FLOPs of a training step on the full batch, over all ranks."""
     return _FORWARD_AND_BACKWARD * sum(
         forward_flops(model, length) for _, length in sequence_lengths(batch)
     )
