@@ -141,7 +141,6 @@ def test_every_table_that_claims_may_read_is_declared() -> None:
 
 
 # Composing every experiment for the first time takes minutes on a busy machine.
-@pytest.mark.timeout(900)
 def test_every_item_that_a_claim_names_is_in_an_experiment() -> None:
     from railx.evidence import table_name
 
