@@ -10,7 +10,7 @@ as frozen dataclasses; the type hints are the schema:
   :class:`SettingsError` with the field's own name.
 
 A string literal below a field says what the field is; ``workflow/schemas.py`` makes the
-JSON Schemas of ``conf/`` and docs/reference.md from that and from the type hints.
+JSON Schemas of ``conf/`` and a page of every key from that and from the type hints.
 
 ``load`` checks every key, type and range and names the full path of what is wrong. It
 needs the standard library alone, so that the same check guards a Snakemake run and a
@@ -32,6 +32,7 @@ from railx.errors import UserError
 
 __all__ = [
     "MOST_REAL",
+    "MOST_TIMEOUT_S",
     "MOST_WHOLE",
     "AtLeast",
     "Between",
@@ -55,6 +56,8 @@ T = TypeVar("T")
 MOST_WHOLE = 2**53
 #: Largest magnitude of any other number; products of larger ones overflow.
 MOST_REAL = 1e18
+#: Longest wait that every timer takes: sockets, threads, torch.
+MOST_TIMEOUT_S = 1e9
 
 
 class SettingsError(UserError):

@@ -165,11 +165,9 @@ ROOMS = {
     ),
     "input": Room(
         (
+            "railx/effort.py",
             "railx/settings.py",
-            *(
-                f"workflow/{name}.py"
-                for name in ("composer", "effort", "fit", "mounts", "places", "yaml_files")
-            ),
+            *(f"workflow/{name}.py" for name in ("composer", "mounts", "places", "yaml_files")),
         ),
         (
             "tests/ground/test_settings.py",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from railx.effort import Cost, Costs
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.settings import AtLeast, Between, NonNegative, Positive, SettingsError
 
@@ -88,6 +89,23 @@ class LiveSettings:
     def ranks(self) -> int:
         """How many processes train."""
         return self.stages * self.replicas * self.tensor_parallel
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        latencies = (*self.latencies_ms, self.restart_latency_ms or 0.0)
+        # A program switches its circuits at least 48 times.
+        longest = Cost(48e-3)
+        blocks_s = 0.02 * (1 + 2 * len(latencies)) + 8e-3 * sum(latencies)
+        steps = self.warmup_iterations + self.iterations
+        width, tokens = float(self.width), float(self.rows * self.tokens)
+        weights = 16.0 * (self.layers * 12 * width**2 + self.vocabulary * width)
+        activations = 40.0 * self.layers * width * tokens + 8.0 * self.vocabulary * tokens
+        return {
+            "latencies_ms": longest * max(self.latencies_ms, default=0),
+            "restart_latency_ms": longest * self.restart_latency_ms,
+            "iterations": Cost(blocks_s) * self.micro_batches * steps,
+            "width": Cost(bytes=2.0**28 + weights + activations) * self.ranks,
+        }
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal
 
+from railx.effort import Cost, Costs
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.planning.format.plan import Plan, check_ranks
 from railx.planning.format.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
+    MOST_TIMEOUT_S,
     AtLeast,
     Between,
     Fraction,
@@ -149,7 +151,7 @@ class TrainingSettings:
     """Steps from one checkpoint of parameters and optimizer to the next; 0 writes none.
     A run that was killed goes on from the last one.
     """
-    timeout_s: Annotated[float, Positive()] = 120.0
+    timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)] = 120.0
     """A rank that waits longer than this for another one gives up."""
     planning: Literal["file", "while_training"] = "file"
     """Where batches come from: ``file``, the finished plan; ``while_training`` plans
@@ -160,6 +162,22 @@ class TrainingSettings:
     """Whether ``sharding`` may differ from what the plan was priced with. The log says
     so; memory and times that the plan predicts are those of the other sharding.
     """
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        latencies = (*self.on_demand_latencies_ms, *self.provisioned_latencies_ms)
+        # A step switches its circuits some four times, and there are some 48 steps.
+        longest = Cost(4e-3 * 48)
+        blocks_s = 0.02 * (1 + len(latencies)) + 4e-3 * sum(latencies)
+        steps = (self.warmup_iterations + self.iterations) * self.repeats
+        return {
+            "most_extra_repeats": Cost(1) * self.most_extra_repeats,
+            "threads_per_rank": Cost(bytes=2**23) * self.threads_per_rank,
+            "loss_chunk_tokens": Cost(bytes=1e3) * self.loss_chunk_tokens,
+            "on_demand_latencies_ms": longest * max(self.on_demand_latencies_ms, default=0),
+            "provisioned_latencies_ms": longest * max(self.provisioned_latencies_ms, default=0),
+            "iterations": Cost(blocks_s, 100.0) * steps,
+        }
 
 
 @dataclass(frozen=True)

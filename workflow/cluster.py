@@ -92,7 +92,7 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
     (``gres``), and not where the run is to stay on the CPU. ValueError names what the
     profile says wrong.
     """
-    here, gpus = (_whole(profile, key) for key in PER_NODE)
+    here, gpus = (_whole_number(profile, key) for key in PER_NODE)
     if here is None:
         return dict.fromkeys(("nodes", "gres", "tasks", "cpus_per_task"))
     if here < 1:
@@ -105,14 +105,14 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
         raise UserError(
             f"ranks_per_node: got {here}; allowed for {ranks} ranks: {ranks} or more, or a divisor"
         )
-    own = ranks // nodes
-    wanted = own * (gpus or 0) if needs.device != "cpu" else 0
+    ranks_per_node = ranks // nodes
+    gpus_per_node = ranks_per_node * (gpus or 0) if needs.device != "cpu" else 0
     return {
         "nodes": nodes,
-        "gres": f"gpu:{wanted}" if wanted else None,
+        "gres": f"gpu:{gpus_per_node}" if gpus_per_node else None,
         # One launcher a node. With GPUs the plugin would read it as tasks a GPU.
-        "tasks": None if wanted else nodes,
-        "cpus_per_task": own * needs.threads_per_rank,
+        "tasks": None if gpus_per_node else nodes,
+        "cpus_per_task": ranks_per_node * needs.threads_per_rank,
     }
 
 
@@ -130,7 +130,7 @@ def check_nodes(settings: Any, stages: Mapping[str, Stage], experiment: Settings
                 raise UserError(f"{name} {item}: {error}") from None
 
 
-def _whole(profile: Mapping[str, Any], key: str) -> int | None:
+def _whole_number(profile: Mapping[str, Any], key: str) -> int | None:
     value = profile.get(key)
     if value is None:
         return None
@@ -171,13 +171,15 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
     interfaces = psutil.net_if_addrs()
     if named not in interfaces:
         return named
-    found = [one.address for one in interfaces[named] if one.family == socket.AF_INET]
-    if not found:
+    addresses = [
+        address.address for address in interfaces[named] if address.family == socket.AF_INET
+    ]
+    if not addresses:
         raise UserError(
             f"RAILX_HEAD_ADDRESS: got {named}, an interface without an IPv4 address; allowed: an"
             " interface with one, a name or an address"
         )
-    return str(found[0])
+    return str(addresses[0])
 
 
 def ranks_command(
@@ -210,8 +212,8 @@ def ranks_command(
         return ["env", "PET_NODE_RANK=0", *agent]
     # This runs in a step of the job on its first node. What is said of that step would
     # keep another one there; the agents share what the job was given.
-    own = (name for name in sorted(environment) if name.startswith("SLURM_"))
-    step = ["env", *(f"--unset={name}" for name in own if name not in _OF_THE_JOB)]
+    variables = (name for name in sorted(environment) if name.startswith("SLURM_"))
+    step = ["env", *(f"--unset={name}" for name in variables if name not in _OF_THE_JOB)]
     step += ["srun", f"--jobid={environment['SLURM_JOB_ID']}", "--overlap", "--kill-on-bad-exit=1"]
     step += [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
     # Each learns its number from Slurm.
@@ -227,14 +229,14 @@ def reachable(host: str, nodes: int, environment: Mapping[str, str] = os.environ
 
 def profile_resources(settings: Any, rule: str) -> dict[str, Any]:
     """What the profile of this run says of the nodes, for a rule."""
-    own = (settings.overwrite_resources or {}).get(rule, {})
-    return {key: _plain(own[key]) for key in PER_NODE if key in own}
+    rule_resources = (settings.overwrite_resources or {}).get(rule, {})
+    return {key: _plain(rule_resources[key]) for key in PER_NODE if key in rule_resources}
 
 
 def _plain(value: Any) -> Any:
     """A resource as Snakemake keeps it, evaluated where it is a number in words."""
-    found = getattr(value, "value", value)
-    return found if isinstance(found, (int, str)) else getattr(value, "raw", None)
+    plain = getattr(value, "value", value)
+    return plain if isinstance(plain, (int, str)) else getattr(value, "raw", None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

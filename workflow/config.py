@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from railx import places
 from railx.economics import EconomicsSettings
+from railx.effort import LimitSettings, check_costs
 from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
@@ -61,6 +62,7 @@ __all__ = [
     "PlanSettings",
     "RunChoice",
     "StageSettings",
+    "check_experiment",
     "choices",
     "compose_experiment",
     "compose_stage",
@@ -195,6 +197,8 @@ class Experiment:
     """Figures by name."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
+    limits: LimitSettings
+    """The most work that settings may ask for."""
 
     def __post_init__(self) -> None:
         named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]
@@ -317,6 +321,8 @@ class StageSettings:
     """Generated training steps."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
+    limits: LimitSettings
+    """The most work that settings may ask for."""
 
 
 def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
@@ -327,11 +333,20 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     """
     plain = _seeded(_drop_missing(_compose(None, list(overrides))))
     experiment: Experiment = load(Experiment, plain)
-    # Asks the stages which items they have, and they know no config.
-    from workflow.fit import check_fit
-
-    check_fit(experiment)
+    check_experiment(experiment)
     return experiment
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Refuse work beyond the limits, and settings that do not fit together.
+
+    SettingsError names the key and what is allowed.
+    """
+    from workflow.stages import STAGES
+
+    check_costs(experiment, experiment.limits)
+    for stage in STAGES.values():
+        stage.check(experiment)
 
 
 def compose_stage(
@@ -349,11 +364,14 @@ def compose_stage(
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
-    _check_used(overrides, hints, wanted)
+    _check_used(overrides, hints, [*wanted, "limits"])
     loaded = {group: load(hints[group], composed.get(group), group) for group in wanted}
-    from workflow.fit import check_choices
+    from workflow.stages import STAGES
 
-    check_choices(loaded)
+    limits = loaded.get("limits") or load(LimitSettings, composed.get("limits", {}), "limits")
+    check_costs(loaded, limits)
+    for stage in STAGES.values():
+        stage.check_choices({**loaded, "limits": limits})
     return loaded
 
 

@@ -70,17 +70,17 @@ def module_digest(module: str) -> str:
 
 def _reached(modules: tuple[str, ...]) -> list[str]:
     """What the modules import, ours and others', sorted."""
-    graph, found, waiting = _graph(), set(_LISTS), list(modules)
+    graph, reached, waiting = _graph(), set(_LISTS), list(modules)
     for module in modules:
         if module not in graph.modules or not _is_ours(module):
             raise ValueError(f"{module}: no module of {', '.join(_PACKAGES)}")
     while waiting:
         module = waiting.pop()
-        if module not in found:
-            found.add(module)
+        if module not in reached:
+            reached.add(module)
             waiting += _packages_of(module) if _is_ours(module) else ()
             waiting += graph.find_modules_directly_imported_by(module)
-    return sorted(found - _LISTS)
+    return sorted(reached - _LISTS)
 
 
 def _is_ours(module: str) -> bool:
@@ -100,6 +100,8 @@ def _graph() -> grimp.ImportGraph:
     return grimp.build_graph(
         *_PACKAGES,
         include_external_packages=True,
+        # They never run.
+        exclude_type_checking_imports=True,
         cache_dir=str(places.cache("imports")),
     )
 

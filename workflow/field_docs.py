@@ -16,7 +16,7 @@ __all__ = ["class_doc", "field_doc"]
 
 def class_doc(cls: type) -> str:
     """The docstring of a class as one paragraph of plain text after the other."""
-    text = _own_docs(cls.__module__).get((cls.__qualname__, None), "")
+    text = _class_docs(cls.__module__).get((cls.__qualname__, None), "")
     return _plain(inspect.cleandoc(text))
 
 
@@ -26,7 +26,7 @@ def field_doc(cls: type, name: str) -> str:
     Empty where there is none.
     """
     for base in cls.__mro__:
-        text = _own_docs(base.__module__).get((base.__qualname__, name))
+        text = _class_docs(base.__module__).get((base.__qualname__, name))
         if text is not None:
             return _plain(inspect.cleandoc(text))
     return ""
@@ -39,7 +39,7 @@ def _plain(text: str) -> str:
 
 
 @functools.cache
-def _own_docs(module: str) -> dict[tuple[str, str | None], str]:
+def _class_docs(module: str) -> dict[tuple[str, str | None], str]:
     """The texts of a module by class and field (None: of the class itself)."""
     path = getattr(sys.modules.get(module), "__file__", None)
     if path is None:

@@ -38,15 +38,15 @@ _PROPERTIES = "# properties = "
 _OVER = "over"
 _LOOK_S = 0.5
 #: Seconds for which Kubernetes keeps a job that is over.
-_KEPT_S = 3600
+_RETENTION_S = 3600
 
 
 def properties_of(jobscript: Path) -> dict[str, Any]:
     """What a script of Snakemake says of its job: rule, threads, resources, log."""
     for line in jobscript.read_text(encoding="utf-8").splitlines():
         if line.startswith(_PROPERTIES):
-            found: dict[str, Any] = json.loads(line.removeprefix(_PROPERTIES))
-            return found
+            properties: dict[str, Any] = json.loads(line.removeprefix(_PROPERTIES))
+            return properties
     raise UserError(f"{jobscript}: no line {_PROPERTIES.strip()}; allowed: a script of Snakemake")
 
 
@@ -54,8 +54,8 @@ def job_name(jobscript: Path, properties: Mapping[str, Any], attempt: str = "") 
     """A name that Kubernetes takes and that no other job has, nor another attempt."""
     words = [str(properties.get("rule", "job")), *properties.get("wildcards", {}).values()]
     plain = re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
-    own = sha256(f"{jobscript.absolute()}{attempt}".encode()).hexdigest()[:10]
-    return f"railx-{plain[:40].strip('-')}-{own}"
+    digest = sha256(f"{jobscript.absolute()}{attempt}".encode()).hexdigest()[:10]
+    return f"railx-{plain[:40].strip('-')}-{digest}"
 
 
 def manifests(
@@ -66,14 +66,14 @@ def manifests(
     resources = properties.get("resources", {})
     name = job_name(jobscript, properties, attempt)
     nodes = int(resources.get("nodes") or 1)
-    own = {"app": SERVICE, "rule": str(properties.get("rule", "job"))}
+    labels = {"app": SERVICE, "rule": str(properties.get("rule", "job"))}
     script = str(jobscript.absolute())
-    wanted = [sys.executable, "-m", "workflow.kubernetes", "pod", script]
+    pod_command = [sys.executable, "-m", "workflow.kubernetes", "pod", script]
     container = {
         "name": "job",
         "image": image,
         "workingDir": str(Path.cwd()),
-        "command": wanted,
+        "command": pod_command,
         "env": [
             {"name": NODES, "value": str(nodes)},
             {"name": AGENTS, "value": str(Path.cwd() / ".railx" / "agents" / name)},
@@ -103,8 +103,8 @@ def manifests(
         "completionMode": "Indexed",
         # Snakemake retries.
         "backoffLimit": 0,
-        "ttlSecondsAfterFinished": _KEPT_S,
-        "template": {"metadata": {"labels": own}, "spec": pod},
+        "ttlSecondsAfterFinished": _RETENTION_S,
+        "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     if minutes := resources.get("runtime"):
         spec["activeDeadlineSeconds"] = 60 * int(minutes)
@@ -120,7 +120,7 @@ def manifests(
         {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": {"name": name, "labels": own},
+            "metadata": {"name": name, "labels": labels},
             "spec": spec,
         },
     ]
@@ -140,13 +140,13 @@ def _asked(threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
 
 def _submit(job: Sequence[Mapping[str, Any]]) -> None:
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(job)})
-    _kubectl("apply", "--filename", "-", told=listed)
+    _kubectl("apply", "--filename", "-", stdin=listed)
 
 
-def _kubectl(*words: str, told: str | None = None) -> str:
+def _kubectl(*words: str, stdin: str | None = None) -> str:
     try:
         done = subprocess.run(
-            ["kubectl", *words], input=told, capture_output=True, text=True, check=False
+            ["kubectl", *words], input=stdin, capture_output=True, text=True, check=False
         )
     except FileNotFoundError:
         raise UserError("kubectl: not found; it is what jobs are submitted with") from None
@@ -157,11 +157,11 @@ def _kubectl(*words: str, told: str | None = None) -> str:
 
 def _status(name: str) -> str:
     """What Snakemake wants to hear of a job; one that is gone has failed."""
-    found = _kubectl("get", "job", name, "--ignore-not-found", "--output", "json")
-    if not found.strip():
+    described = _kubectl("get", "job", name, "--ignore-not-found", "--output", "json")
+    if not described.strip():
         return "failed"
-    conditions = json.loads(found).get("status", {}).get("conditions") or []
-    true = {one["type"] for one in conditions if one.get("status") == "True"}
+    conditions = json.loads(described).get("status", {}).get("conditions") or []
+    true = {condition["type"] for condition in conditions if condition.get("status") == "True"}
     if "Failed" in true:
         return "failed"
     return "success" if "Complete" in true else "running"
@@ -194,11 +194,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("render", "submit"):
-        one = commands.add_parser(name)
-        one.add_argument("--image", required=True, help="the container image of this project")
-        one.add_argument("--claim", required=True, help="the claim of the volume that pods share")
-        one.add_argument("--mount", required=True, help="where it is mounted, here and in pods")
-        one.add_argument("jobscript", type=Path)
+        subparser = commands.add_parser(name)
+        subparser.add_argument("--image", required=True, help="the container image of this project")
+        subparser.add_argument(
+            "--claim", required=True, help="the claim of the volume that pods share"
+        )
+        subparser.add_argument(
+            "--mount", required=True, help="where it is mounted, here and in pods"
+        )
+        subparser.add_argument("jobscript", type=Path)
     commands.add_parser("status").add_argument("name")
     commands.add_parser("pod").add_argument("jobscript", type=Path)
     options = parser.parse_args(arguments)

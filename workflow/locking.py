@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 __all__ = ["hold_folder"]
 
 #: Taken until the process ends: a lock that nobody refers to is given back.
-_HELD: list[FileLock] = []
+_LOCKS: list[FileLock] = []
 
 
 def hold_folder(state: Path) -> FileLock | None:
@@ -30,7 +30,7 @@ def hold_folder(state: Path) -> FileLock | None:
         lock.acquire(blocking=False)
     except Timeout:
         return None
-    _HELD.append(lock)
+    _LOCKS.append(lock)
     for mark in (state / "locks").glob("*.lock"):
         mark.unlink(missing_ok=True)
     return lock

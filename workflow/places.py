@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from railx.settings import SettingsError
-from workflow.stage import Made, Settings
+from workflow.stage import FromStage, Settings
 from workflow.stages import STAGES, files_of, results_folder, shipped
 
 __all__ = ["check_cores", "check_folder", "check_sources", "check_targets"]
@@ -30,12 +30,12 @@ def check_folder(folder: Path) -> None:
 
     A file or a link to nowhere is in the way, or there is no permission.
     """
-    for place in (*reversed(folder.parents), folder):
-        if place.exists() and not place.is_dir():
-            raise SettingsError(str(place), "is a file; allowed: a folder, for results")
-        if place.is_symlink() and not place.exists():
+    for path in (*reversed(folder.parents), folder):
+        if path.exists() and not path.is_dir():
+            raise SettingsError(str(path), "is a file; allowed: a folder, for results")
+        if path.is_symlink() and not path.exists():
             raise SettingsError(
-                str(place), f"leads to {place.readlink()}, which is not there; allowed: a folder"
+                str(path), f"leads to {path.readlink()}, which is not there; allowed: a folder"
             )
     while not folder.exists():
         folder = folder.parent
@@ -45,14 +45,14 @@ def check_folder(folder: Path) -> None:
 
 def check_sources(experiment: Settings) -> None:
     """Refuse files of the user's own that are not there."""
-    made = results_folder(experiment)
+    results = results_folder(experiment)
     for stage in STAGES.values():
         for item in stage.items(experiment):
-            for name, wanted in stage.inputs(experiment, item).items():
-                if isinstance(wanted, Made):
+            for name, source in stage.inputs(experiment, item).items():
+                if isinstance(source, FromStage):
                     continue
-                for path in (wanted,) if isinstance(wanted, Path) else wanted:
-                    if not path.is_relative_to(made) and not shipped(path).exists():
+                for path in (source,) if isinstance(source, Path) else source:
+                    if not path.is_relative_to(results) and not shipped(path).exists():
                         key = f"{stage.name} {item}".strip()
                         raise SettingsError(
                             f"{key}, {name}", f"got {path}, which is not there; allowed: a file"

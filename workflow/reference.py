@@ -89,9 +89,9 @@ def keys_of(cls: type, prefix: str = "") -> Iterator[Row]:
             allowed += f"; default {_word(field.default)}"
         yield Row(key, allowed, unit_of(field.name), meaning)
         if below is not None:
-            place, classes = below
+            suffix, classes = below
             for nested in classes:
-                yield from keys_of(nested, f"{key}{place}.")
+                yield from keys_of(nested, f"{key}{suffix}.")
 
 
 def unit_of(name: str) -> str:
@@ -137,13 +137,15 @@ def _allowed(hint: Any) -> tuple[str, tuple[str, list[type]] | None]:
         return f"a mapping told apart by `{key}`{null}", ("", list(classes.values()))
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        chosen = next((one for one in arguments[1:] if isinstance(one, OneOf)), None)
+        chosen = next(
+            (constraint for constraint in arguments[1:] if isinstance(constraint, OneOf)), None
+        )
         if chosen is not None:
             return ", ".join(map(_word, chosen.choices)), None
         words, below = _allowed(arguments[0])
         rules = ", ".join(["", *(constraint.allowed for constraint in arguments[1:])])
-        kind, each, items = words.partition(", each:")
-        return kind + rules + each + items, below
+        kind, separator, items = words.partition(", each:")
+        return kind + rules + separator + items, below
     if origin is Literal:
         return ", ".join(map(_word, arguments)), None
     if origin in (Union, types.UnionType):
@@ -167,13 +169,13 @@ def _list(origin: Any, arguments: tuple[Any, ...]) -> tuple[str, tuple[str, list
     return f"list, each: {words}", _further("[]", below)
 
 
-def _further(place: str, below: tuple[str, list[type]] | None) -> tuple[str, list[type]] | None:
-    return None if below is None else (place + below[0], below[1])
+def _further(suffix: str, below: tuple[str, list[type]] | None) -> tuple[str, list[type]] | None:
+    return None if below is None else (suffix + below[0], below[1])
 
 
 def _group_behind(hint: Any) -> str | None:
     """The group whose files a key holds."""
-    return next((name for name, known in groups().items() if known == hint), None)
+    return next((name for name, group_hint in groups().items() if group_hint == hint), None)
 
 
 def _word(value: Any) -> str:

@@ -66,7 +66,7 @@ def declared_tables() -> dict[str, pa.Schema | None]:
     from workflow.stage import Json, Table, arrow_schema
     from workflow.stages import STAGES
 
-    found: dict[str, pa.Schema | None] = {}
+    schemas: dict[str, pa.Schema | None] = {}
     for stage in STAGES.values():
         for key, output in stage.outputs.items():
             if output.claims:
@@ -78,8 +78,8 @@ def declared_tables() -> dict[str, pa.Schema | None]:
                     if isinstance(output, Json)
                     else {}
                 )
-                found[".".join(path.parts)] = arrow_schema(columns) if columns else None
-    return found
+                schemas[".".join(path.parts)] = arrow_schema(columns) if columns else None
+    return schemas
 
 
 def _check(root: Path, files: list[Path]) -> None:

@@ -138,8 +138,8 @@ def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
     for key, group in LISTED.items():
         values = writer.of(get_args(hints[key])[1], "partial")
         properties[key] = _listing(group, values, {"enum": choices(group)})
-        own_name = {"type": "string", "pattern": f"^{NAME.pattern}$"}
-        inherited[key] = _listing(group, values, own_name)
+        new_name = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+        inherited[key] = _listing(group, values, new_name)
     for key in CHOSEN:
         properties[key] = {"anyOf": [{"enum": choices(key)}, writer.of(hints[key], "partial")]}
     for key in EVERY:
@@ -150,8 +150,8 @@ def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
         if key in inherited:
             inherited[key] = {"description": described, **inherited[key]}
     if config:
-        own = {"description": "The experiment that runs.", "enum": choices("experiment")}
-        return _closed({"experiment": own, **properties})
+        experiment = {"description": "The experiment that runs.", "enum": choices("experiment")}
+        return _closed({"experiment": experiment, **properties})
     parents = {"type": "array", "items": {"enum": choices("experiment")}}
     parents = {"description": "Experiments that this one inherits.", **parents}
     return {
@@ -164,8 +164,8 @@ def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
 def _listing(group: str, values: dict[str, Any], name: dict[str, Any]) -> dict[str, Any]:
     """A list of names, or a mapping of names to files, to values or to null."""
     entry = [{"enum": choices(group)}, values]
-    one = {"type": "object", "minProperties": 1, "maxProperties": 1}
-    item = {"anyOf": [name, {**one, "additionalProperties": {"anyOf": entry}}]}
+    single = {"type": "object", "minProperties": 1, "maxProperties": 1}
+    item = {"anyOf": [name, {**single, "additionalProperties": {"anyOf": entry}}]}
     mapping = {"type": "object", "additionalProperties": {"anyOf": [*entry, {"type": "null"}]}}
     return {"anyOf": [{"type": "array", "items": item}, mapping]}
 

@@ -58,8 +58,8 @@ def on_files(files: Any, config: Any) -> Any:
         text, images = notebook_page(source.stem, json.loads(source.read_text(encoding="utf-8")))
         files.append(File.generated(config, f"{notebook.src_uri[:-6]}.md", content=text))
         for name, image in images.items():
-            place = f"{Path(notebook.src_uri).parent.as_posix()}/{name}"
-            files.append(File.generated(config, place, content=image))
+            target = f"{Path(notebook.src_uri).parent.as_posix()}/{name}"
+            files.append(File.generated(config, target, content=image))
     return files
 
 
@@ -67,9 +67,9 @@ def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Name files outside docs/ instead of linking to what the site has not."""
     folders = 0 if page is None else page.file.src_uri.count("/")
 
-    def named(found: re.Match[str]) -> str:
-        words, up, place = found.groups()
-        return found.group() if len(up) // 3 <= folders else f"{words} (`{place}`)"
+    def named(match: re.Match[str]) -> str:
+        words, up, target = match.groups()
+        return match.group() if len(up) // 3 <= folders else f"{words} (`{target}`)"
 
     return _ABOVE.sub(named, markdown)
 

@@ -18,15 +18,17 @@ from railx.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from workflow.config import Experiment
+
 __all__ = [
     "ByHand",
     "Columns",
     "File",
+    "FromStage",
     "History",
     "Item",
     "Job",
     "Json",
-    "Made",
     "Needs",
     "Output",
     "Settings",
@@ -37,11 +39,11 @@ __all__ = [
     "arrow_schema",
     "category",
     "flag",
+    "integer",
     "real",
     "text",
     "typed",
     "typed_array",
-    "whole",
 ]
 
 #: The composed experiment as plain data, or the part of it that is a stage's own.
@@ -62,7 +64,7 @@ def text(*names: str) -> dict[str, str]:
     return typed("string", *names)
 
 
-def whole(*names: str) -> dict[str, str]:
+def integer(*names: str) -> dict[str, str]:
     """Columns of whole numbers."""
     return typed("int64", *names)
 
@@ -100,11 +102,11 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
     # Told the type at once, pyarrow cuts 1.5 to 1 without a word; cast to it, it reads
     # words as numbers.
-    told, found = pa.array(values, kind), pa.array(values)
+    converted, inferred = pa.array(values, kind), pa.array(values)
     # A cast loads pyarrow.compute, a tenth of a second: most values need none.
-    if found.type == kind:
-        return found
-    return told if pa.types.is_null(found.type) else found.cast(kind)
+    if inferred.type == kind:
+        return inferred
+    return converted if pa.types.is_null(inferred.type) else inferred.cast(kind)
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class Json(Output):
             return
         from railx.io import leaves, read_json
 
-        found = {key for key, _ in leaves(read_json(path))}
-        missing = [key for key in self.keys if key not in found]
+        present = {key for key, _ in leaves(read_json(path))}
+        missing = [key for key in self.keys if key not in present]
         if missing:
             raise ValueError(f"{path}: lacks the declared keys {', '.join(missing)}")
 
@@ -167,21 +169,21 @@ class Table(Output):
         """ValueError where the table in ``path`` has other columns than declared."""
         import pyarrow.parquet as pq
 
-        found = pq.read_schema(path).remove_metadata()
+        stored = pq.read_schema(path).remove_metadata()
         declared = self.declared()
         schemas = [arrow_schema(declared), arrow_schema({**declared, **self.optional})]
-        if not any(found.equals(schema) for schema in schemas):
-            wanted = {(one.name, str(one.type)) for one in schemas[0]}
-            got = {(one.name, str(one.type)) for one in found}
-            differing = sorted({name for name, _ in wanted ^ got}) or ["their order"]
+        if not any(stored.equals(schema) for schema in schemas):
+            expected = {(column.name, str(column.type)) for column in schemas[0]}
+            got = {(column.name, str(column.type)) for column in stored}
+            differing = sorted({name for name, _ in expected ^ got}) or ["their order"]
             raise UserError(
                 f"{path}: columns differ from the declared ones: {', '.join(differing)}; allowed:"
-                f" {', '.join(f'{one.name} ({one.type})' for one in schemas[1])}"
+                f" {', '.join(f'{column.name} ({column.type})' for column in schemas[1])}"
             )
 
 
 @dataclass(frozen=True)
-class Made:
+class FromStage:
     """Files that a stage makes: ``"network.bounds"`` is its output ``bounds``.
 
     ``items`` names one item (one file), several (a list of files in that order) or none
@@ -205,7 +207,7 @@ class Needs:
 
 
 #: What a stage reads: files by name, of other stages or the user's own.
-Inputs = Mapping[str, "Made | Path | Sequence[Path]"]
+Inputs = Mapping[str, "FromStage | Path | Sequence[Path]"]
 
 
 @dataclass(frozen=True)
@@ -296,8 +298,12 @@ def _no_modules(settings: Settings, item: str) -> tuple[str, ...]:
     return ()
 
 
-def _one_process(settings: Settings, item: str) -> Needs:
+def _single_process(settings: Settings, item: str) -> Needs:
     return Needs()
+
+
+def _no_check(settings: Any) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -308,8 +314,10 @@ class Stage:
     item in braces. ``settings`` picks its plain part of an experiment for an item (a
     change in it, and only in it, reruns the job), ``inputs`` the files that the job
     reads, ``modules`` further modules that its code digest covers, ``needs`` the
-    processes that it runs. ``in_folder`` is false for a stage whose files stand at the
-    top of the results.
+    processes that it runs. ``check`` refuses a checked experiment whose settings do not
+    fit together for this stage, ``check_choices`` the same of the checked groups of a
+    stage run by hand, of those that are there: SettingsError, before any job.
+    ``in_folder`` is false for a stage whose files lie at the top of the results.
     """
 
     name: str
@@ -321,7 +329,9 @@ class Stage:
     settings: Callable[[Settings, str], Any] = _nothing
     inputs: Callable[[Settings, str], Inputs] = _no_files
     modules: Callable[[Settings, str], tuple[str, ...]] = _no_modules
-    needs: Callable[[Settings, str], Needs] = _one_process
+    needs: Callable[[Settings, str], Needs] = _single_process
+    check: Callable[[Experiment], None] = _no_check
+    check_choices: Callable[[Mapping[str, Any]], None] = _no_check
     by_hand: ByHand | None = None
     tracked: Tracked | None = None
     in_folder: bool = True
@@ -427,11 +437,13 @@ class Job:
                     f" allowed: {', '.join(schema.names)}"
                 )
         columns = {}
-        for one in schema:
+        for column in schema:
             try:
-                columns[one.name] = typed_array([row[one.name] for row in gathered], one.type)
+                columns[column.name] = typed_array(
+                    [row[column.name] for row in gathered], column.type
+                )
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                raise ValueError(f"{path}: column {one.name}: {error}") from error
+                raise ValueError(f"{path}: column {column.name}: {error}") from error
         write_table(path, pa.table(columns, schema=schema))
 
     def write_json(self, name: str, value: Any) -> None:

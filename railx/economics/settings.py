@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated
 
+from railx.effort import Cost, Costs
 from railx.families import FAMILIES, TopologySettings, family_of
 from railx.settings import (
     AtLeast,
@@ -190,6 +191,12 @@ class ScaleSettings:
     direction.
     """
 
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "chips": Cost(1e-5, 8) * max(self.chips, default=0),
+        }
+
 
 @dataclass(frozen=True)
 class ClaimMapSettings:
@@ -219,6 +226,14 @@ class ClaimMapSettings:
     """Price of a cable between chip and leaf in transceivers; 2: one at both ends."""
     taper: tuple[Annotated[float, Fraction()], ...]
     """Uplinks per downlink of a leaf of the fat tree."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "chips": Cost(1e-5, 8) * max(self.chips, default=0),
+            "m": Cost(1, 1e6) * max(self.m, default=0),
+            "n": Cost(1, 1e6) * max(self.n, default=0),
+        }
 
 
 @dataclass(frozen=True)
@@ -280,6 +295,12 @@ class RailsSettings:
                 "priced_switch",
                 f"got {self.priced_switch!r}; allowed: {', '.join(self.switches)}",
             )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "gpus": Cost(1e-5, 8) * max(self.gpus, default=0),
+        }
 
 
 @dataclass(frozen=True)

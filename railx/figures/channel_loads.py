@@ -27,7 +27,7 @@ from railx.figures.tables import Tables, stack, to_frame
 from railx.figures.theme import colours, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, sentence, spoken
-from railx.settings import AtLeast
+from railx.settings import Between
 
 __all__ = ["FIGURE", "ChannelLoadsSettings"]
 
@@ -45,7 +45,7 @@ class ChannelLoadsSettings(CanvasSettings):
     only: tuple[str, ...] = ("railx_hyperx", "railx_hyperx_m4n2")
     """Topologies to show, in that order; empty: all that there are."""
 
-    columns: Annotated[int, AtLeast(1)] = 2
+    columns: Annotated[int, Between(1, 64)] = 2
     """Panels side by side."""
 
     scale: AxisScale = "linear"

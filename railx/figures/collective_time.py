@@ -16,7 +16,7 @@ from railx.figures.tables import Tables, records
 from railx.figures.theme import GREY, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, listed, quantity, sentence, span, spoken
-from railx.settings import AtLeast, NotEmpty
+from railx.settings import Between, NotEmpty
 
 __all__ = ["FIGURE", "CollectiveTimeSettings"]
 
@@ -43,7 +43,7 @@ class CollectiveTimeSettings(CanvasSettings):
     scope: Annotated[str, NotEmpty()] = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
 
-    columns: Annotated[int, AtLeast(1)] = 2
+    columns: Annotated[int, Between(1, 64)] = 2
     """Panels side by side."""
 
 

@@ -22,7 +22,7 @@ from railx.figures.theme import FAINT, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.io import read_json
-from railx.settings import AtLeast, NotEmpty
+from railx.settings import Between, NotEmpty
 
 __all__ = ["FIGURE", "IterationPartsSettings"]
 
@@ -78,7 +78,7 @@ class IterationPartsSettings(CanvasSettings):
     that the experiment has is what the others are compared with; plans that it lacks
     are left out."""
 
-    columns: Annotated[int, AtLeast(1)] = 3
+    columns: Annotated[int, Between(1, 64)] = 3
     """Panels side by side."""
 
 

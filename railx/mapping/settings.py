@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
+from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
 from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
@@ -154,6 +155,12 @@ class JobSettings:
                 f"expert degree {layout.degree('expert')}; allowed: a divisor of the {experts}"
                 " experts",
             )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "micro_batches": Cost(1e-4, 1e2) * self.micro_batches,
+        }
 
 
 @dataclass(frozen=True)

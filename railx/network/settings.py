@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
+from railx.effort import Cost, Costs
 from railx.families import routing_names, static_routing_names
 from railx.settings import (
     AtLeast,
@@ -204,6 +205,16 @@ class PacketNetworkSettings:
                 " packet_flits",
             )
 
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "buffer_flits": Cost(bytes=1e4) * self.buffer_flits,
+            "virtual_channels": Cost(bytes=1e6) * self.virtual_channels,
+            "source_cycles": Cost(1e-3, 1e3) * self.source_cycles,
+            "injection_ports": Cost(bytes=1e5) * self.injection_ports,
+            "ejection_ports": Cost(bytes=1e5) * self.ejection_ports,
+        }
+
 
 #: The network models, told apart by ``model``.
 NetworkSettings: TypeAlias = StaticNetworkSettings | PacketNetworkSettings
@@ -314,6 +325,12 @@ class CollectiveSettings:
                     f"got {list(chosen)}; allowed: distinct positions, the nearest are"
                     f" {sorted(set(chosen))}",
                 )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "most_messages": Cost(1e-3, 1e3) * self.most_messages,
+        }
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+from railx.effort import Cost, Costs
 from railx.settings import (
     AtLeast,
     Fraction,
@@ -96,6 +97,12 @@ class StepModel:
                 f"got {visited} of {self.experts}; allowed: 0 where all layers are dense, 1 to all"
                 " experts where some have them",
             )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "layers": Cost(0.01, 1e6) * self.layers,
+        }
 
 
 @dataclass(frozen=True)
@@ -248,6 +255,12 @@ class StepJob:
         """Tokens of a micro-batch on one context rank."""
         return self.micro_batch_sequences * self.sequence_tokens // self.degrees.context
 
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "small_reductions": Cost(0.01, 1e5) * self.small_reductions,
+        }
+
 
 @dataclass(frozen=True)
 class SweepSettings:
@@ -323,3 +336,27 @@ class StepSettings:
             micro_batch_sequences=variant.micro_batch_sequences,
             gradients=variant.gradients,
         )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        job, sweep = self.job, self.sweep
+        shapes: dict[str, DegreeSettings | VariantSettings] = {"job.degrees": job.degrees}
+        shapes |= {f"variants.{name}": variant for name, variant in self.variants.items()}
+        ranks = {
+            f"{key}.{degree}": getattr(shape, degree)
+            for key, shape in shapes.items()
+            for degree in ("data", "pipeline", "expert")
+        }
+        ranks_of_largest = max(float(s.data) * s.pipeline * s.expert for s in shapes.values())
+        operations = ranks_of_largest * job.micro_batches * job.parts * 8
+        runs = len(sweep.latencies_ms) * 2
+        runs += len(sweep.bandwidths_gb_s) * len(sweep.bandwidth_latencies_ms)
+        runs *= len(sweep.rules) * sweep.iterations * (1 + len(self.variants))
+        counts = {
+            "job.micro_batches": job.micro_batches,
+            "job.parts": job.parts,
+            "sweep.iterations": sweep.iterations,
+            **ranks,
+        }
+        # The largest factor of the product is the one to make smaller.
+        return {max(counts, key=lambda key: counts[key]): Cost(2e-5 * runs, 100.0) * operations}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from railx.effort import Cost, Costs
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
@@ -80,6 +82,10 @@ class FaultStudySettings:
     samples: Annotated[int, AtLeast(1)]
     """Random draws of each number."""
 
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {"samples": Cost(1e-3) * self.samples * len(self.counts)}
+
 
 @dataclass(frozen=True)
 class DegradedSettings:
@@ -89,6 +95,10 @@ class DegradedSettings:
     """Numbers of failed switches, or of failed rails of nodes."""
     samples: Annotated[int, AtLeast(1)]
     """Random draws of each number."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {"samples": Cost(1e-3) * self.samples * len(self.failures)}
 
 
 @dataclass(frozen=True)
@@ -161,6 +171,12 @@ class StreamSettings:
             values = getattr(self, name)
             if len(set(values)) != len(values):
                 raise SettingsError(name, f"got {list(values)}; allowed: each value once")
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        lists = (self.offered_loads, self.systems, self.policies, self.queues, self.scenarios)
+        streams = math.prod(map(len, lists)) * self.samples
+        return {"arrivals": Cost(5e-5 * streams, 200.0) * self.arrivals}
 
 
 @dataclass(frozen=True)
@@ -240,6 +256,14 @@ class TenancySettings:
                 "n",
                 f"m * n = {rails} rails join lines of {line} nodes; allowed: m * n of at least 2",
             )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "m": Cost(0.1, 1e6) * self.m,
+            "n": Cost(0.1, 1e6) * self.n,
+            "ocs_radix": Cost(1e-3, 2e3) * (self.ocs_radix / 2) ** 2,
+        }
 
 
 def check_job(job: GridJobSettings, side: int, rails: int) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.effort import Cost, Costs
 from railx.errors import UserError
 from railx.settings import AtLeast, SettingsError
 from railx.workload.lengths import MOST_TOKENS
@@ -45,6 +46,14 @@ class BatchSettings:
         limit = self.max_length_tokens if self.max_length_tokens is not None else int(corpus.max())
         size = self.batch_size if self.batch_size is not None else len(corpus)
         return FilledBatchSettings(size, self.batches, limit, self.overlong)
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        size = self.batch_size or 1
+        return {
+            "batches": Cost(0.02 + 1e-4 * size, 1e4 + 100 * size) * self.batches,
+            "batch_size": Cost(1e-4, 1e3) * self.batch_size,
+        }
 
 
 def checked_lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:

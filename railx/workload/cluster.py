@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from railx.effort import Cost, Costs
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
 
 __all__ = ["ClusterSettings", "all_to_all_gb_s", "bandwidth_gb_s", "with_topology"]
@@ -67,6 +68,12 @@ class ClusterSettings:
                     raise SettingsError(
                         f"{key}.{degree}", "unknown degree; allowed: a power of two from 2"
                     )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "devices": Cost(1e-3, 1e4) * self.devices,
+        }
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from railx.effort import Cost, Costs
 from railx.errors import UserError
 from railx.io import in_repository, read_metadata, read_table, write_table
 from railx.settings import AtLeast, Between, Fraction, NotEmpty, Positive, SettingsError
@@ -100,6 +101,12 @@ class QuantileCorpusSettings:
     sequences: Annotated[int, AtLeast(1)]
     """Lengths to draw."""
 
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "sequences": Cost(1e-6, 80) * self.sequences,
+        }
+
 
 @dataclass(frozen=True)
 class MixtureCorpusSettings:
@@ -134,6 +141,12 @@ class MixtureCorpusSettings:
                 f"got {self.tail_start_tokens}; allowed: below longest_tokens,"
                 f" {self.longest_tokens}",
             )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "sequences": Cost(1e-6, 80) * self.sequences,
+        }
 
 
 @dataclass(frozen=True)

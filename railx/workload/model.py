@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from railx.effort import Cost, Costs
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
@@ -88,6 +89,16 @@ class ModelSettings:
     def head_width(self) -> int:
         """Width of one attention head."""
         return self.hidden // self.heads
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        widths = ("hidden", "feed_forward", "heads", "kv_heads")
+        rows = ("vocabulary", "max_positions")
+        return {
+            "layers": Cost(0.01, 1e6) * self.layers,
+            **{name: Cost(bytes=1e3) * getattr(self, name) for name in widths},
+            **{name: Cost(bytes=16) * getattr(self, name) for name in rows},
+        }
 
 
 def key_value_width(model: ModelSettings) -> int:

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.effort import Cost, Costs
 from railx.settings import (
     AtLeast,
     Between,
@@ -162,6 +163,24 @@ class ProfileSettings:
                 f"got {list(self.lengths)} after contexts {list(self.contexts)}; allowed: at"
                 " least three different products of queries and keys",
             )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        model, longest = self.model, max(self.lengths)
+        passes = self.warmups + self.repeats
+        context = longest + max(self.contexts)
+        per_token = model.hidden * (12.0 * (model.hidden + model.feed_forward) + context)
+        tokens = float(sum(self.lengths)) * len(self.degrees)
+        operations = passes * self.layers * tokens * per_token
+        rate = 1e13 if self.device == "cuda" else 1e10
+        return {
+            "threads": Cost(bytes=2**23) * self.threads,
+            "degrees": Cost(bytes=2**20) * max(self.degrees),
+            "contexts": Cost(bytes=1e3) * max(self.contexts),
+            "exchange_degrees": Cost(bytes=2**28) * max(self.exchange_degrees, default=0),
+            "lengths": Cost(operations / rate, 40.0 * longest * model.hidden),
+            "repeats": Cost(1e-3) * passes * len(self.lengths),
+        }
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ from railx.settings import (
     load,
     to_dict,
 )
-from workflow.config import Experiment, choices, compose_experiment
-from workflow.fit import check_fit
+from workflow.config import Experiment, check_experiment, choices, compose_experiment
 
 __all__ = [
     "ALLOWED",
@@ -292,6 +291,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "whole_attention_weights",
         ),
         "SwitchTechnologiesSettings": ("chips_per_server",),
+        "TrackingSettings": ("table_rows",),
         "TrainingSettings": ("checkpoint_every",),
         "VariantSettings": ("micro_batch_sequences",),
     },
@@ -585,7 +585,7 @@ class Checker:
         plain = self._plain[name]
         top, *below = mistake.key.split(".")
         changed = {**plain, top: _with_value(plain[top], below, mistake.value)}
-        check_fit(load(Experiment, changed))
+        check_experiment(load(Experiment, changed))
 
 
 def _with_value(plain: Any, way: list[str], value: Any) -> Any:

@@ -14,8 +14,8 @@ from railx.workload.model import parameter_count
 from tests.builders import ROOT, checked
 from tests.commands import python
 from workflow.config import compose_experiment, compose_stage
-from workflow.fit import check_plan
 from workflow.resources import all_claims
+from workflow.stages.plan import check_plan
 
 MISFITS = {
     "topologies.railx_hyperx.m=4": (
@@ -97,8 +97,8 @@ MISFITS = {
     "sweeps.railx_hyperx_min.topology=railx_hyperx_full"
     " sweeps.railx_hyperx_min.network.routing=adaptive": (
         "sweeps.railx_hyperx_min.topology: got railx_hyperx_full of 200,704 chips and switches;"
-        " allowed: fewer, as the routing table of adaptive would take about 150 GiB of memory, or"
-        " routing min or balanced"
+        " allowed: fewer, as the routing table of adaptive would take about 150 GiB of memory"
+        " (limits.memory_gib), or routing min or balanced"
     ),
     "sweeps.railx_hyperx_min.topology=railx_hyperx_full topologies.railx_hyperx_full.n=16"
     " topologies.railx_hyperx_full.ocs_radix=null": (
@@ -144,7 +144,9 @@ def test_packets_on_200_704_chips_are_not_refused_for_their_routing_table() -> N
 
 def test_no_other_routing_is_named_where_none_fits() -> None:
     full = "topologies.railx_hyperx_full"
-    with pytest.raises(SettingsError, match=r"adaptive would take about 1,458 GiB of memory$"):
+    with pytest.raises(
+        SettingsError, match=r"adaptive would take about 1,458 GiB of memory \(limits\.\w+\)$"
+    ):
         compose_experiment(
             [
                 "experiment=quick",
@@ -329,3 +331,24 @@ def test_a_dry_run_ends_with_that_line() -> None:
     assert done.returncode != 0
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "hyperx_to_torus" in line]
     assert lines == [f"error: {MISFITS['topologies.railx_hyperx.m=4']}"]
+
+
+def test_named_limits_lift_what_an_estimate_refuses() -> None:
+    long = ("experiment=quick", "corpora.wikipedia.sequences=2e9")
+    with pytest.raises(SettingsError, match=r"GiB of memory \(limits\.memory_gib\)$"):
+        compose_experiment(long)
+    lifted = compose_experiment([*long, "limits.memory_gib=1000"])
+    assert lifted.corpora["wikipedia"].sequences == 2_000_000_000  # type: ignore[union-attr]
+    by_hand = ["tenancy.stream.samples=100000000"]
+    with pytest.raises(SettingsError, match=r"on one core \(limits\.core_days\)$"):
+        compose_stage(by_hand, ["tenancy"])
+    compose_stage([*by_hand, "limits.core_days=1e9"], ["tenancy"])
+
+
+@pytest.mark.parametrize("key", ["timeout_s", "heartbeat_s"])
+def test_a_wait_is_no_work(key: str) -> None:
+    year = 365 * 86_400.0
+    fabric = compose_stage([f"fabric.{key}={year}"], ["fabric"])["fabric"]
+    assert getattr(fabric, key) == year
+    with pytest.raises(SettingsError, match=rf"^fabric.{key}: got .*allowed: .*from 0 to 1000000"):
+        compose_stage([f"fabric.{key}=1e12"], ["fabric"])

@@ -380,7 +380,11 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
     (railx(*FILE, "corpus.path=a.json"), _write("a.json", b"[1000000000000]"), ""),
     (railx(*FILE, "corpus.path=a.json"), _write("a.json", b"[-5]"), ""),
     (railx(*FILE, "corpus.path=a.parquet"), _write("a.parquet", b"5\n6\n"), ""),
-    (railx(*FILE, "corpus.path=a.csv"), _write("a.csv", b"\x00\xff\xfe"), "a.csv: byte "),
+    (
+        railx(*FILE, "corpus.path=a.csv"),
+        _write("a.csv", b"\x00\xff\xfe"),
+        "corpus.path: got a.csv: byte ",
+    ),
     (
         railx("sql", "select", "--experiment", "quick", "--results", "f"),
         _write("f", b""),

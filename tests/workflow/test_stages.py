@@ -20,7 +20,19 @@ from railx.settings import to_dict
 from tests.builders import ROOT
 from tests.commands import loaded
 from workflow.config import compose_experiment
-from workflow.stage import File, Item, Job, Json, Made, Stage, Table, real, text, typed_array, whole
+from workflow.stage import (
+    File,
+    FromStage,
+    Item,
+    Job,
+    Json,
+    Stage,
+    Table,
+    integer,
+    real,
+    text,
+    typed_array,
+)
 from workflow.stages import (
     STAGES,
     claim_files,
@@ -227,7 +239,7 @@ GARDEN = Stage(
     },
     run=grow,
     item=Item("plant", lambda experiment: experiment["plants"]),
-    inputs=lambda _, plant: {"seeds": Made("seeds.bag", plant)},
+    inputs=lambda _, plant: {"seeds": FromStage("seeds.bag", plant)},
 )
 
 
@@ -240,7 +252,7 @@ def test_a_json_object_without_a_declared_key_is_refused(tmp_path: Path) -> None
     wanted = {"summary": tmp_path / "summary.json"}
 
     def blooming(*keys: str) -> Stage:
-        outputs = {"summary": Json("{plant}/summary.json", keys=whole(*keys))}
+        outputs = {"summary": Json("{plant}/summary.json", keys=integer(*keys))}
         return dataclasses.replace(GARDEN, outputs=outputs, run=bloom)
 
     blooming("rows", "deep_leaves").make(item="oak", outputs=wanted)
@@ -284,7 +296,7 @@ def test_rows_that_do_not_fit_are_refused(
 
 def test_a_table_of_a_library_is_checked_after_the_run(tmp_path: Path) -> None:
     path = tmp_path / "heights.parquet"
-    output = Table("heights.parquet", text("plant"), optional=whole("height"))
+    output = Table("heights.parquet", text("plant"), optional=integer("height"))
     write_table(path, {"plant": ["oak"]})
     output.check(path)
     write_table(path, {"plant": ["oak"], "height": [3]})

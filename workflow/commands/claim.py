@@ -63,8 +63,8 @@ def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
 
     with open_schemas({}) as database:
         named = database.named(query)
-    made = _tables(experiment)
-    missing = [name for name in named if name not in made]
+    tables = _tables(experiment)
+    missing = [name for name in named if name not in tables]
     if missing:
         others = _experiments_with(named)
         raise UserError(
@@ -72,7 +72,7 @@ def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
             f" {', '.join(missing)}; allowed: --experiment"
             f" {' or '.join(others) or 'of your own that makes it'}"
         )
-    return [made[name] for name in named]
+    return [tables[name] for name in named]
 
 
 def _tables(experiment: Settings) -> dict[str, Path]:
@@ -88,15 +88,15 @@ def _experiments_with(named: Sequence[str]) -> list[str]:
     from railx.settings import SettingsError
     from workflow.experiment import checked_experiment
 
-    found = []
+    names = []
     for path in sorted((WORK / "conf" / "experiment").glob("*.yaml")):
         try:
             experiment = checked_experiment([f"experiment={path.stem}"])
         except SettingsError:
             continue
         if _tables(experiment).keys() >= set(named):
-            found.append(path.stem)
-    return found
+            names.append(path.stem)
+    return names
 
 
 def _make(files: Sequence[Path], options: argparse.Namespace) -> None:

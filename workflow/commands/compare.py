@@ -53,9 +53,9 @@ def _compare(options: argparse.Namespace) -> int:
     # that ran last.
     experiment = options.experiment
     if experiment is None:
-        known = list_invocations(options.results, store=options.store)
-        named = {row["invocation"]: row["experiment"] for row in known}
-        experiment = named.get(options.second, known[-1]["experiment"])
+        invocations = list_invocations(options.results, store=options.store)
+        named = {row["invocation"]: row["experiment"] for row in invocations}
+        experiment = named.get(options.second, invocations[-1]["experiment"])
     comparison = compare_invocations(
         options.results, options.first, options.second, experiment, options.store
     )

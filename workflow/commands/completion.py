@@ -62,10 +62,10 @@ def _teach(parser: argparse.ArgumentParser, defaults: dict[str, Any]) -> None:
             for below in action.choices.values():
                 _teach(below, defaults)
             continue
-        found = _completer(action, defaults)
-        if found is not None:
+        completer = _completer(action, defaults)
+        if completer is not None:
             # argcomplete looks for it there; argparse has no place for it.
-            vars(action)["completer"] = found
+            vars(action)["completer"] = completer
 
 
 def _completer(
@@ -94,8 +94,8 @@ def override_choices(prefix: str, groups: Iterable[str] | None = None) -> Iterat
     """``group=`` for every group of conf/; ``group=choice`` once one is typed."""
     from workflow.mounts import CONF, choices
 
-    known = [path.name for path in sorted(CONF.iterdir()) if path.is_dir()]
-    offered = known if groups is None else [group for group in groups if group in known]
+    folders = [path.name for path in sorted(CONF.iterdir()) if path.is_dir()]
+    offered = folders if groups is None else [group for group in folders if group in groups]
     group = prefix.partition("=")[0]
     if "=" in prefix and group in offered:
         yield from (f"{group}={name}" for name in choices(group))

@@ -205,9 +205,9 @@ def _chrome(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_format(option: str, got: str, wanted: str) -> None:
-    if got != wanted:
-        raise UserError(f"{option}: got it with --format {got}; allowed: with --format {wanted}")
+def _check_format(option: str, got: str, ending: str) -> None:
+    if got != ending:
+        raise UserError(f"{option}: got it with --format {got}; allowed: with --format {ending}")
 
 
 def _setting(text: str) -> Setting:

@@ -145,8 +145,8 @@ def _chakra(options: argparse.Namespace) -> int:
     if options.out is not None and options.out.suffix != ".parquet":
         raise UserError(f"--out: got {options.out}; allowed: a file that ends in .parquet")
     price = None if options.bandwidth is None else _price(options.bandwidth)
-    found = read_chakra(options.prefix, options.groups, price=price, tflops=options.tflops)
-    programs = found.programs
+    imported = read_chakra(options.prefix, options.groups, price=price, tflops=options.tflops)
+    programs = imported.programs
     took_ns = replay_programs(programs, Layout(1), "electrical", 0).iteration_ns()
     if options.out is not None:
         with written_to(options.out):
@@ -163,7 +163,7 @@ def _chakra(options: argparse.Namespace) -> int:
     }
     for key, value in summary.items():
         print(f"{key:<20}  {words(value)}")
-    for line in found.lost:
+    for line in imported.lost:
         print(f"lost: {line}", file=sys.stderr)
     if options.out is not None:
         print(f"\nwritten: {options.out}")
@@ -201,11 +201,11 @@ def _price(path: Path) -> Price:
     from railx.io import read_rows
     from railx.replay.pricing import price_of
 
-    wanted = {"operation", "group_size", "stride", "latency_us", "gb_s", "fidelity"}
+    columns = {"operation", "group_size", "stride", "latency_us", "gb_s", "fidelity"}
     try:
         rows = read_rows(path)
     except (OSError, ValueError):
         rows = []
-    if not rows or not wanted <= set(rows[0]):
+    if not rows or not columns <= set(rows[0]):
         raise UserError(f"--bandwidth: got {path}; allowed: a table of railx bandwidth --out")
     return price_of([row for row in rows if row["fidelity"] == "analytic"])

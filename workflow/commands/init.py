@@ -73,8 +73,8 @@ def _init(options: argparse.Namespace) -> int:
 
     copied = dict(_files(resources=options.resources))
     generated = {name: text.encode() for name, text in generated_files().items()}
-    wanted = {**copied, **generated}
-    outdated = [name for name, content in wanted.items() if _differs(folder / name, content)]
+    contents = {**copied, **generated}
+    outdated = [name for name, content in contents.items() if _differs(folder / name, content)]
     differ = [name for name in outdated if name not in generated]
     if differ and not options.force:
         shown = ", ".join(map(str, differ[:_SHOWN])) + (", ..." if len(differ) > _SHOWN else "")
@@ -83,24 +83,24 @@ def _init(options: argparse.Namespace) -> int:
             " allowed: --force to write over them, or another folder"
         )
     written: dict[str, int] = {}
-    for name, content in wanted.items():
-        place = folder / name
-        if place.is_file() and name not in outdated:
+    for name, content in contents.items():
+        path = folder / name
+        if path.is_file() and name not in outdated:
             continue
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         except OSError as error:
             raise UserError(
                 f"DIR: got {folder}; allowed: a place that can be written"
                 f" ({error.filename}: {error.strerror})"
             ) from None
         if content.startswith(b"#!"):
-            place.chmod(0o755)
+            path.chmod(0o755)
         written[name.parts[0]] = written.get(name.parts[0], 0) + 1
     for part, count in written.items():
-        one = (folder / part).is_file()
-        print(f"written: {folder / part}" + ("" if one else f"/ ({count} files)"))
+        is_file = (folder / part).is_file()
+        print(f"written: {folder / part}" + ("" if is_file else f"/ ({count} files)"))
     if not written:
         print(f"nothing to write: {folder} has it all")
     print(f"\nnext:\n  cd {folder}\n  railx reproduce quick")
@@ -135,5 +135,5 @@ def _files(*, resources: bool) -> Iterator[tuple[Path, bytes]]:
                 yield Path(here) / path.relative_to(source), content
 
 
-def _differs(place: Path, content: bytes) -> bool:
-    return place.exists() and not (place.is_file() and place.read_bytes() == content)
+def _differs(path: Path, content: bytes) -> bool:
+    return path.exists() and not (path.is_file() and path.read_bytes() == content)

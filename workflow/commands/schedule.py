@@ -147,7 +147,9 @@ def _check_virtual_stages(parts: int, plan: Plan) -> None:
     from railx.planning.format.plan import layers_of
 
     layers = layers_of(plan)
-    stages = max(one.stages for batch in plan.pipeline_batches() for one in batch.pipelines)
+    stages = max(
+        pipeline.stages for batch in plan.pipeline_batches() for pipeline in batch.pipelines
+    )
     if layers is not None and parts * stages > layers:
         most = layers // stages
         allowed = f"2 to {most}" if most > 1 else "none"
@@ -164,8 +166,8 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
     for batch in batches:
         if batch.iteration == iteration:
             return batch
-    known = ", ".join(str(batch.iteration) for batch in batches)
-    raise UserError(f"--iteration: got {iteration}; allowed: {known}")
+    iterations = ", ".join(str(batch.iteration) for batch in batches)
+    raise UserError(f"--iteration: got {iteration}; allowed: {iterations}")
 
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
@@ -189,13 +191,15 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
             pipelines = []
             for index, pipeline in enumerate(batch.pipelines):
                 parts = options.virtual_stages or _VIRTUAL_STAGES
-                made = with_schedule(pipeline, name, cost, parts, use_plan_times=use_plan_times)
-                if made is None:
+                rescheduled = with_schedule(
+                    pipeline, name, cost, parts, use_plan_times=use_plan_times
+                )
+                if rescheduled is None:
                     raise UserError(
                         f"--schedule: got {name}; allowed for batch {batch.iteration}, pipeline"
                         f" {index}: one that its layers and its memory allow"
                     )
-                pipelines.append(made)
+                pipelines.append(rescheduled)
             # What was tried before was tried for another choice.
             solver = {
                 key: value
@@ -206,7 +210,9 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
         if options.explicit:
             changed = replace(
                 changed,
-                pipelines=tuple(replace(one, order=ordered(one)) for one in changed.pipelines),
+                pipelines=tuple(
+                    replace(pipeline, order=ordered(pipeline)) for pipeline in changed.pipelines
+                ),
             )
         batches.append(changed)
     return replace(plan, batches=tuple(batches))
@@ -222,9 +228,9 @@ def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, A
         zip(batch.pipelines, batch_starts(batch), strict=True)
     ):
         simulated = simulate_pipeline(pipeline, start_ms)
-        held = memory_over_time(pipeline, cost, simulated)
+        memory = memory_over_time(pipeline, cost, simulated)
         for time in stage_times(simulated, start_ms):
-            own = held[time.stage]
+            stage_memory = memory[time.stage]
             rows.append(
                 {
                     "pipeline": index,
@@ -236,8 +242,8 @@ def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, A
                     "busy_ms": time.busy_ms,
                     "idle_ms": time.idle_ms,
                     "bubble_share": time.bubble_share,
-                    "peak_chunks": max(one.chunks for one in own),
-                    "peak_gib": _gib(one.activation_bytes for one in own),
+                    "peak_chunks": max(moment.chunks for moment in stage_memory),
+                    "peak_gib": _gib(moment.activation_bytes for moment in stage_memory),
                     "capacity_gib": _gib(
                         [None if cost is None else cost.capacity_bytes(time.stage)]
                     ),
@@ -254,12 +260,12 @@ def _compared(
 
     rows = [_compared_row("plan", batch, cost)]
     for name in SCHEDULE_NAMES:
-        made = [
-            with_schedule(one, name, cost, virtual_stages, use_plan_times=use_plan_times)
-            for one in batch.pipelines
+        candidates = [
+            with_schedule(pipeline, name, cost, virtual_stages, use_plan_times=use_plan_times)
+            for pipeline in batch.pipelines
         ]
-        pipelines = tuple(one for one in made if one is not None)
-        if len(pipelines) == len(made):
+        pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
+        if len(pipelines) == len(candidates):
             rows.append(_compared_row(name, replace(batch, pipelines=pipelines), cost))
     paper = next(row["batch_ms"] for row in rows if row["schedule"] == "1f1b")
     # A plan written by hand may say nothing of times.
@@ -270,13 +276,13 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
     from railx.planning.format.occupancy import fits, memory_over_time, stage_times
     from railx.planning.format.schedule import runnable, simulate_pipeline
 
-    simulated = [simulate_pipeline(one) for one in batch.pipelines]
+    simulated = [simulate_pipeline(pipeline) for pipeline in batch.pipelines]
     times = [time for rows in simulated for time in stage_times(rows)]
-    held = [
+    memory = [
         moment
         for pipeline, rows in zip(batch.pipelines, simulated, strict=True)
-        for own in memory_over_time(pipeline, cost, rows)
-        for moment in own
+        for stage_moments in memory_over_time(pipeline, cost, rows)
+        for moment in stage_moments
     ]
     busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
     return {
@@ -284,10 +290,10 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
         "batch_ms": batch.predicted_ms,
         "of_1f1b": 1.0,
         "bubble_share": idle / (busy + idle) if busy + idle else 0.0,
-        "peak_chunks": max(moment.chunks for moment in held),
-        "peak_gib": _gib(moment.activation_bytes for moment in held),
+        "peak_chunks": max(moment.chunks for moment in memory),
+        "peak_gib": _gib(moment.activation_bytes for moment in memory),
         "recomputed_share": _recomputed(batch, cost),
-        "fits": None if cost is None else all(fits(one, cost) for one in batch.pipelines),
+        "fits": None if cost is None else all(fits(pipeline, cost) for pipeline in batch.pipelines),
         "trains": all(map(runnable, batch.pipelines)),
     }
 
@@ -314,8 +320,8 @@ def _orders(batch: PipelineBatch) -> list[dict[str, Any]]:
 
 def _gib(values: Iterable[float | None]) -> float | None:
     """The most of some bytes in GiB; None where they are not known."""
-    known = [value for value in values if value is not None]
-    return max(known) / 2**30 if known else None
+    numbers = [value for value in values if value is not None]
+    return max(numbers) / 2**30 if numbers else None
 
 
 def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
@@ -323,7 +329,7 @@ def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
     from railx.planning.format.schedule import runnable
 
     note = "" if all(map(runnable, batch.pipelines)) else "; simulated only, railx train refuses it"
-    if cost is not None and not all(fits(one, cost) for one in batch.pipelines):
+    if cost is not None and not all(fits(pipeline, cost) for pipeline in batch.pipelines):
         note += "; more than the stages' memory holds"
     count = len(batch.pipelines)
     return (

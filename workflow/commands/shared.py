@@ -111,8 +111,8 @@ def running(options: argparse.Namespace) -> list[str]:
     if options.profile is None:
         return ["--cores", cores or "all"]
     places = (Path.cwd() / options.profile, WORK / options.profile)
-    found = next((place for place in places if any(place.glob("config*.yaml"))), None)
-    if found is None:
+    folder = next((candidate for candidate in places if any(candidate.glob("config*.yaml"))), None)
+    if folder is None:
         raise UserError(
             f"--profile: got {options.profile}; allowed: a folder with a config.yaml,"
             " e.g. profiles/slurm"
@@ -120,10 +120,10 @@ def running(options: argparse.Namespace) -> list[str]:
     # A profile of a cluster needs its plugin, which Snakemake names less plainly.
     from workflow.cluster import check_plugin
 
-    check_plugin(found.resolve().name)
-    _check_profile_keys(options.profile, found)
+    check_plugin(folder.resolve().name)
+    _check_profile_keys(options.profile, folder)
     wide = [] if cores is None else ["--cores", cores]
-    return [*wide, "--workflow-profile", str(found)]
+    return [*wide, "--workflow-profile", str(folder)]
 
 
 def _check_profile_keys(given: Path, folder: Path) -> None:
@@ -133,10 +133,10 @@ def _check_profile_keys(given: Path, folder: Path) -> None:
     from workflow.yaml_files import read_yaml_mapping
 
     parser = get_argument_parser()
-    known = {key for action in parser._actions for key in parser.get_possible_config_keys(action)}
+    options = {key for action in parser._actions for key in parser.get_possible_config_keys(action)}
     for path in sorted(folder.glob("config*.yaml")):
         content = read_yaml_mapping(path, WORK)
-        unknown = [key for key in content if key not in known]
+        unknown = [key for key in content if key not in options]
         # A template's keys are its own.
         if unknown and "__use_yte__" not in content:
             raise UserError(
@@ -149,12 +149,11 @@ def check_experiment(results: Path, name: str) -> None:
     """Refuse a name that no experiment of conf/ has, and no run in ``results``."""
     from workflow.mounts import choices
 
-    known = choices("experiment")
-    if name not in known and not (results / name).is_dir():
-        made = sorted(path.parts[-3] for path in results.glob("*/evidence/claims.parquet"))
-        raise UserError(
-            f"--experiment: got {name!r}; allowed: {', '.join(dict.fromkeys([*known, *made]))}"
-        )
+    experiments = choices("experiment")
+    if name not in experiments and not (results / name).is_dir():
+        finished = sorted(path.parts[-3] for path in results.glob("*/evidence/claims.parquet"))
+        allowed = dict.fromkeys([*experiments, *finished])
+        raise UserError(f"--experiment: got {name!r}; allowed: {', '.join(allowed)}")
 
 
 def how_to_make(name: str) -> str:

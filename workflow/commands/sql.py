@@ -65,9 +65,9 @@ def _sql(options: argparse.Namespace) -> int:
         return 0
     with open_database(folder, there) as database:
         try:
-            found = database.query(options.query)
+            result = database.query(options.query)
         except NotAvailable as missing:
             there_is = ", ".join(missing.there_is) or "no table yet"
             raise UserError(f"{missing}; there is: {there_is}") from None
-        print_table(found, options)
+        print_table(result, options)
     return 0

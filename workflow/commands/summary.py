@@ -58,7 +58,7 @@ def _add_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    return _say(_name(options), options.results, _made_by(options))
+    return _say(_name(options), options.results, _command_line(options))
 
 
 def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
@@ -66,11 +66,11 @@ def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
     from workflow.experiment import checked_experiment
 
     chosen = checked_experiment([f"experiment={experiment}", *overrides])
-    made_by = f"railx reproduce {shlex.join([experiment, *overrides])}"
-    return _say(str(chosen["name"]), results, made_by)
+    command_line = f"railx reproduce {shlex.join([experiment, *overrides])}"
+    return _say(str(chosen["name"]), results, command_line)
 
 
-def _say(name: str, results: Path, made_by: str) -> int:
+def _say(name: str, results: Path, command_line: str) -> int:
     from railx.evidence import read_papers
     from railx.io import in_repository
     from railx.report import read_claims
@@ -78,7 +78,7 @@ def _say(name: str, results: Path, made_by: str) -> int:
     folder = results / name
     claims = folder / _CLAIMS
     if not claims.is_file():
-        raise UserError(f"{claims}: no verdicts yet; make them: {made_by}")
+        raise UserError(f"{claims}: no verdicts yet; make them: {command_line}")
     papers = read_papers(in_repository(_PAPERS))
     rows = read_claims(claims, papers)
     print("\n".join(_lines(name, rows, papers)))
@@ -92,7 +92,7 @@ def _pdf(options: argparse.Namespace) -> int:
 
     folder = options.results / _name(options)
     if not (folder / _PAGE).is_file():
-        raise UserError(f"{folder / _PAGE}: no such page; make it first: {_made_by(options)}")
+        raise UserError(f"{folder / _PAGE}: no such page; make it first: {_command_line(options)}")
     print_pdf(folder / _PAGE, folder / _PDF)
     print(f"written: {folder / _PDF}")
     return 0
@@ -109,7 +109,7 @@ def _name(options: argparse.Namespace) -> str:
     return str(checked_experiment(overrides_from(chosen))["name"])
 
 
-def _made_by(options: argparse.Namespace) -> str:
+def _command_line(options: argparse.Namespace) -> str:
     """The command that makes these results."""
     overrides = options.overrides.strip()
     if overrides:
@@ -125,18 +125,20 @@ def _lines(name: str, rows: Sequence[Mapping[str, Any]], papers: Mapping[str, Pa
     published = [row for row in rows if row["kind"] == "published"]
     table = [["published claims", *VERDICTS, "all"]]
     for key, paper in papers.items():
-        own = [row for row in published if row["paper"] == key]
-        if own:
-            table.append([paper.name, *map(str, count(own).values()), str(len(own))])
+        rows_of_paper = [row for row in published if row["paper"] == key]
+        if rows_of_paper:
+            table.append(
+                [paper.name, *map(str, count(rows_of_paper).values()), str(len(rows_of_paper))]
+            )
     table.append(["all", *map(str, count(published).values()), str(len(published))])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [f"experiment {name}", ""]
     for first, *numbers in table:
         cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    for verdict, found in did_not_hold(list(map(dict, rows))).items():
+    for verdict, claims in did_not_hold(list(map(dict, rows))).items():
         lines += ["", f"{verdict}:"]
         lines += [
-            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in found
+            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in claims
         ]
     return [*lines, ""]

@@ -92,23 +92,23 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
     parsed = parse_overrides(overrides, f"a value, or several as {_VALUES}")
     fixed = [
         text
-        for text, one in zip(overrides, parsed, strict=True)
-        if not one.is_sweep_override() and one.key_or_group != "name"
+        for text, override in zip(overrides, parsed, strict=True)
+        if not override.is_sweep_override() and override.key_or_group != "name"
     ]
-    names = [str(one.value()) for one in parsed if one.key_or_group == "name"]
+    names = [str(override.value()) for override in parsed if override.key_or_group == "name"]
     swept: dict[str, list[str]] = {}
-    for text, one in zip(overrides, parsed, strict=True):
-        if not one.is_sweep_override():
+    for text, override in zip(overrides, parsed, strict=True):
+        if not override.is_sweep_override():
             continue
         key, value = parted(text)
-        if one.key_or_group == "name":
+        if override.key_or_group == "name":
             raise UserError(
                 f"name: got {value!r}, several values; allowed: one, which the name of every"
                 " point begins with"
             )
-        if one.get_key_element() in swept:
+        if override.get_key_element() in swept:
             raise UserError(f"{key}: got {value!r} after other values; allowed: all in one list")
-        swept[one.get_key_element()] = _values(key, value, one)
+        swept[override.get_key_element()] = _values(key, value, override)
     count = 1
     for values in swept.values():
         count *= len(values)
@@ -117,17 +117,17 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
             f"OVERRIDE: got {count if swept else 'no'} values in {' '.join(overrides)}; allowed:"
             f" settings with 1 to {LIMIT} points together, e.g. topologies.torus_2d.n=2,3"
         )
-    found: list[Point] = []
+    combinations: list[Point] = []
     for together in product(*swept.values()):
         chosen = dict(zip(swept, together, strict=True))
         words = [_word(f"{key.rpartition('.')[2]}_{value}") for key, value in chosen.items()]
         name = _short(_word("_".join([*(names[-1:] or [experiment]), *words])))
-        taken = {point.name for point in found}
+        taken = {point.name for point in combinations}
         while name in taken:
             name += "_"
-        own = tuple(f"{key}={value}" for key, value in chosen.items())
-        found.append(Point(name, (*fixed, *own, f"name={name}"), chosen))
-    return found
+        settings = tuple(f"{key}={value}" for key, value in chosen.items())
+        combinations.append(Point(name, (*fixed, *settings, f"name={name}"), chosen))
+    return combinations
 
 
 def _values(key: str, value: str, override: Any) -> list[str]:
@@ -138,12 +138,12 @@ def _values(key: str, value: str, override: Any) -> list[str]:
     from hydra.errors import HydraException
 
     try:
-        found = list(islice(override.sweep_string_iterator(), LIMIT + 1))
+        values = list(islice(override.sweep_string_iterator(), LIMIT + 1))
     except (HydraException, ValueError):
-        found = []
-    if not 1 <= len(found) <= LIMIT:
+        values = []
+    if not 1 <= len(values) <= LIMIT:
         raise UserError(f"{key}: got {value!r}; allowed: 1 to {LIMIT} values, as {_VALUES}")
-    return found
+    return values
 
 
 def _word(text: str) -> str:
@@ -160,17 +160,17 @@ def _sweep(options: argparse.Namespace) -> int:
 
     how = running(options)
     claim = None if options.claim is None else claim_by_id(options.claim, "--claim")
-    wanted = points(options.experiment, options.overrides)
+    sweep_points = points(options.experiment, options.overrides)
     # What is wrong with any point ends the sweep before the first one starts.
     experiments = [
         checked_experiment([f"experiment={options.experiment}", *point.overrides])
-        for point in wanted
+        for point in sweep_points
     ]
-    _check_apart(wanted, experiments)
+    _check_apart(sweep_points, experiments)
     files = [_files(options, claim, experiment) for experiment in experiments]
-    for number, (point, needed) in enumerate(zip(wanted, files, strict=True), start=1):
+    for number, (point, needed) in enumerate(zip(sweep_points, files, strict=True), start=1):
         values = ", ".join(f"{key}={value}" for key, value in point.values.items())
-        print(f"point {number} of {len(wanted)}: {values}", file=sys.stderr, flush=True)
+        print(f"point {number} of {len(sweep_points)}: {values}", file=sys.stderr, flush=True)
         entries = [f"experiment={options.experiment}", f"hydra={shlex.join(point.overrides)}"]
         code = snakemake([*needed, *how], entries, stdout=sys.stderr)
         if code:
@@ -178,22 +178,22 @@ def _sweep(options: argparse.Namespace) -> int:
                 f"point {values}: could not be made (exit code {code}); what went wrong stands"
                 " above, and the points before it are kept"
             )
-    found = (
-        _found(options, claim, point, experiment)
-        for point, experiment in zip(wanted, experiments, strict=True)
+    tables = (
+        _answer(options, claim, point, experiment)
+        for point, experiment in zip(sweep_points, experiments, strict=True)
     )
-    print_table(_joined(found), options)
+    print_table(_joined(tables), options)
     return 0
 
 
-def _check_apart(wanted: Sequence[Point], experiments: Sequence[Settings]) -> None:
+def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Settings]) -> None:
     """Refuse two points that are the same run but for the name."""
     seen: dict[str, Point] = {}
-    for point, experiment in zip(wanted, experiments, strict=True):
-        own = json.dumps({**experiment, "name": None}, sort_keys=True)
-        other = seen.setdefault(own, point)
+    for point, experiment in zip(sweep_points, experiments, strict=True):
+        content = json.dumps({**experiment, "name": None}, sort_keys=True)
+        other = seen.setdefault(content, point)
         if other is not point:
-            first, second = (", ".join(one.values.values()) for one in (other, point))
+            first, second = (", ".join(run.values.values()) for run in (other, point))
             raise UserError(
                 f"{', '.join(point.values)}: got {first} and {second}, which are one run; allowed:"
                 " values that differ"
@@ -214,7 +214,7 @@ def _files(options: argparse.Namespace, claim: Claim | None, experiment: Setting
     return [str(path) for path in files]
 
 
-def _found(
+def _answer(
     options: argparse.Namespace, claim: Claim | None, point: Point, experiment: Settings
 ) -> pa.Table:
     """What the question finds at a point, the swept values before it."""
@@ -223,8 +223,8 @@ def _found(
     folder = WORK / results_folder(experiment)
     if claim is not None:
         row = judged(claim, experiment, folder)
-        kept = ("claim", "published_text", "ours_text", "verdict", "reason")
-        table = pa.Table.from_pylist([{name: row[name] for name in kept}])
+        columns = ("claim", "published_text", "ours_text", "verdict", "reason")
+        table = pa.Table.from_pylist([{name: row[name] for name in columns}])
     else:
         table = _asked(options.sql or _VERDICTS, experiment)
     for key in reversed(point.values):

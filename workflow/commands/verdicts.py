@@ -103,9 +103,9 @@ def _write(rows: list[dict[str, Any]], path: Path, experiment: str) -> int:
     from railx.evidence import rests_on_timing
     from railx.io import atomic_path
 
-    kept = [row for row in rows if not rests_on_timing(row)]
-    lines = [f"{row['claim']}: {row['verdict']}\n" for row in kept]
+    untimed = [row for row in rows if not rests_on_timing(row)]
+    lines = [f"{row['claim']}: {row['verdict']}\n" for row in untimed]
     with atomic_path(path) as scratch:
         scratch.write_text(_HEAD.format(name=experiment) + "".join(lines), encoding="utf-8")
-    print(f"{len(kept)} verdicts written to {path}")
+    print(f"{len(untimed)} verdicts written to {path}")
     return 0

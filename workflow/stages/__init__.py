@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
-from workflow.stage import Made, Settings, Stage, Table
+from workflow.stage import FromStage, Settings, Stage, Table
 from workflow.stages import (
     agreement,
     bandwidth,
@@ -128,18 +128,18 @@ def files_of(experiment: Settings, output: str, only: Sequence[str] = ()) -> dic
 def inputs_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, Path | list[Path]]:
     """The files that a stage reads for an item, by name."""
     return {
-        name: _paths(experiment, wanted) for name, wanted in stage.inputs(experiment, item).items()
+        name: _paths(experiment, source) for name, source in stage.inputs(experiment, item).items()
     }
 
 
-def _paths(experiment: Settings, wanted: Made | Path | Sequence[Path]) -> Path | list[Path]:
-    if isinstance(wanted, Path):
-        return shipped(wanted)
-    if not isinstance(wanted, Made):
-        return [shipped(path) for path in wanted]
-    names = (wanted.items,) if isinstance(wanted.items, str) else wanted.items
-    files = list(files_of(experiment, wanted.output, names).values()) if names else []
-    return files[0] if isinstance(wanted.items, str) else files
+def _paths(experiment: Settings, source: FromStage | Path | Sequence[Path]) -> Path | list[Path]:
+    if isinstance(source, Path):
+        return shipped(source)
+    if not isinstance(source, FromStage):
+        return [shipped(path) for path in source]
+    names = (source.items,) if isinstance(source.items, str) else source.items
+    files = list(files_of(experiment, source.output, names).values()) if names else []
+    return files[0] if isinstance(source.items, str) else files
 
 
 def shipped(path: Path) -> Path:
@@ -262,6 +262,6 @@ def wildcards(experiment: Settings) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for stage in STAGES.values():
         if stage.item is not None:
-            own = values.setdefault(stage.item.wildcard, [])
-            own += [name for name in stage.items(experiment) if name not in own]
+            names = values.setdefault(stage.item.wildcard, [])
+            names += [name for name in stage.items(experiment) if name not in names]
     return values

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workflow.stage import Job, Json, Made, Stage, Summary, Table, Tracked, real, text, whole
+from workflow.stage import FromStage, Job, Json, Stage, Summary, Table, Tracked, integer, real, text
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -26,14 +30,14 @@ def run(job: Job) -> Summary:
         rows += agreement_rows(read_topology(path), agreement, job.settings["seed"], name)
     job.write_table("comparison", rows)
     summary: Summary = {"comparisons": len(rows)}
-    for side, own in (
+    for side, ratios in (
         ("below_bound", [row["ratio"] for row in rows if row["load_over_bound"] < 1]),
         ("above_bound", [row["ratio"] for row in rows if row["load_over_bound"] >= 1]),
     ):
-        if own:
+        if ratios:
             summary |= {
-                f"packet_over_flow_{side}_least": min(own),
-                f"packet_over_flow_{side}_most": max(own),
+                f"packet_over_flow_{side}_least": min(ratios),
+                f"packet_over_flow_{side}_most": max(ratios),
             }
     job.write_json("summary", summary)
     return summary
@@ -44,9 +48,37 @@ _COLUMNS = (
     | real("load_over_bound", "offered_flits_per_chip_cycle")
     | real("static_bound_flits_per_chip_cycle", "flow_flits_per_chip_cycle")
     | real("packet_flits_per_chip_cycle", "ratio")
-    | whole("seed")
+    | integer("seed")
     | text("flow_fidelity", "packet_fidelity", "fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse topologies without explicit traffic, and studies that would never end."""
+    from railx.families.sizes import vertex_count
+    from railx.network.packets.effort import check_latencies, check_packets
+    from railx.network.patterns import check_pattern, is_large
+    from railx.network.traffic import MOST_EXPLICIT_CHIPS
+    from railx.settings import SettingsError
+
+    agreement, limits = experiment.agreement, experiment.limits
+    loads, repeats = agreement.loads_over_bound, agreement.repeats
+    runs = len(agreement.routings) * len(agreement.traffics) * len(loads)
+    for name in agreement.topologies:
+        topology = experiment.topologies[name]
+        if is_large(topology):
+            raise SettingsError(
+                "agreement.topologies",
+                f"got {name!r}, which is too large; allowed: topologies of at most"
+                f" {MOST_EXPLICIT_CHIPS:,} chips",
+            )
+        for pattern, traffic in agreement.traffics.items():
+            key = f"agreement.traffics.{pattern}"
+            check_pattern(topology, name, traffic, experiment.seed, key)
+        chips = vertex_count(topology)
+        check_packets("agreement", agreement.network, chips, loads, runs, limits, repeats)
+        check_latencies(f"topologies.{name}", topology, agreement.network, limits)
+
 
 STAGE = Stage(
     name="agreement",
@@ -57,7 +89,7 @@ STAGE = Stage(
         "seed": experiment["seed"],
     },
     inputs=lambda experiment, _: {
-        "topologies": Made("topology.graph", tuple(experiment["agreement"]["topologies"]))
+        "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
     },
     outputs={
         "comparison": Table("comparison.parquet", _COLUMNS, claims=True),
@@ -65,4 +97,5 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("summary", ("comparison",), name="flow_and_packet"),
+    check=check,
 )

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from workflow.stage import (
     ByHand,
+    FromStage,
     Item,
     Job,
     Json,
-    Made,
     Stage,
     Summary,
     Table,
     Tracked,
+    integer,
     real,
     text,
-    whole,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -49,11 +55,27 @@ def run(job: Job) -> Summary:
 
 _GROUPS = (
     text("topology", "operation", "algorithm")
-    | whole("group_size", "stride")
+    | integer("group_size", "stride")
     | text("placement")
     | real("gb_s", "latency_us")
     | text("fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse more ranks than a topology has chips."""
+    from railx.families.sizes import vertex_count
+    from railx.settings import SettingsError
+
+    for name in experiment.bandwidth.topologies:
+        vertices = vertex_count(experiment.topologies[name])
+        if experiment.bandwidth.ranks > vertices:
+            raise SettingsError(
+                "bandwidth.ranks",
+                f"got {experiment.bandwidth.ranks:,}; allowed: fewer than the {vertices:,} chips"
+                f" and switches of {name}",
+            )
+
 
 STAGE = Stage(
     name="bandwidth",
@@ -61,7 +83,7 @@ STAGE = Stage(
     message="Bandwidth of groups on {item}",
     item=Item("topology", lambda experiment: experiment["bandwidth"]["topologies"]),
     settings=lambda experiment, _: experiment["bandwidth"],
-    inputs=lambda _, topology: {"topology": Made("topology.graph", topology)},
+    inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
         "groups": Table("{topology}/groups.parquet", _GROUPS, claims=True),
         "summary": Json("{topology}/summary.json", claims=True),
@@ -76,4 +98,5 @@ STAGE = Stage(
         before={"topology": "topology.graph"},
     ),
     tracked=Tracked("summary", ("groups",)),
+    check=check,
 )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from workflow.stage import (
+    FromStage,
     Inputs,
     Item,
     Job,
-    Made,
     Settings,
     Stage,
     Summary,
     Table,
+    integer,
     text,
-    whole,
 )
 
 __all__ = ["STAGE", "run"]
@@ -54,15 +54,15 @@ def _items(experiment: Settings) -> list[str]:
     """Plans of groups that adapt, on constants fitted to a cluster."""
     return [
         name
-        for name, own in experiment["plans"].items()
-        if own["planner"]["planner"] in ("flexsp", "flexsp_milp")
-        and own["cost_model"]["kind"] == "fitted"
-        and own["cluster"].get("topology") is None
+        for name, settings in experiment["plans"].items()
+        if settings["planner"]["planner"] in ("flexsp", "flexsp_milp")
+        and settings["cost_model"]["kind"] == "fitted"
+        and settings["cluster"].get("topology") is None
     ]
 
 
 def _inputs(experiment: Settings, plan: str) -> Inputs:
-    return {"corpus": Made("corpus.sequences", experiment["plans"][plan]["corpus"])}
+    return {"corpus": FromStage("corpus.sequences", experiment["plans"][plan]["corpus"])}
 
 
 STAGE = Stage(
@@ -76,9 +76,9 @@ STAGE = Stage(
         "errors": Table(
             "{plan}/errors.parquet",
             text("plan", "corpus")
-            | whole("iteration", "micro_batch")
+            | integer("iteration", "micro_batch")
             | text("method")
-            | whole("buckets", "sequences", "tokens", "rounded_tokens")
+            | integer("buckets", "sequences", "tokens", "rounded_tokens")
             | text("fidelity"),
             claims=True,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from railx.errors import UserError
-from workflow.stage import ByHand, File, Item, Job, Made, Settings, Stage, Summary
+from workflow.stage import ByHand, File, FromStage, Item, Job, Settings, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -49,7 +49,7 @@ STAGE = Stage(
     help="cross-connects of the optical switches of a topology, switch by switch",
     message="Cross-connects of {item}",
     item=Item("topology", _switched),
-    inputs=lambda _, topology: {"topology": Made("topology.graph", topology)},
+    inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
         "circuits": File("{topology}/circuits.json"),
         "csv": File("{topology}/circuits.csv"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
@@ -15,9 +17,13 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
+    integer,
     typed,
-    whole,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -43,13 +49,32 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _own_files(experiment: Settings, corpus: str) -> Inputs:
+def _user_files(experiment: Settings, corpus: str) -> Inputs:
     """The user's own file or folder, where the corpus is one.
 
     A change in it reruns what depends on it.
     """
     path = experiment["corpora"][corpus].get("path")
     return {"source": Path(path)} if path is not None else {}
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse lengths and text that are not there; jobs run in the folder of work."""
+    from railx.places import WORK
+    from railx.workload.corpus_check import check_corpus
+
+    for name, corpus in experiment.corpora.items():
+        check_corpus(corpus, f"corpora.{name}", WORK)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen corpus, and of the batches drawn from it."""
+    from railx.workload.corpus_check import check_corpus, check_drawn_batch
+
+    if "corpus" in chosen:
+        check_corpus(chosen["corpus"], "corpus")
+        if {"batch", "seed"} <= chosen.keys():
+            check_drawn_batch(chosen["corpus"], chosen["batch"], chosen["seed"], "")
 
 
 STAGE = Stage(
@@ -61,11 +86,11 @@ STAGE = Stage(
         "corpus": experiment["corpora"][corpus],
         "seed": experiment["seed"],
     },
-    inputs=_own_files,
+    inputs=_user_files,
     outputs={
         "sequences": Table(
             "{corpus}/sequences.parquet",
-            whole("sequence", "length_tokens") | typed("binary", "tokens"),
+            integer("sequence", "length_tokens") | typed("binary", "tokens"),
             claims=True,
         ),
         "summary": Json("{corpus}/summary.json", claims=True),
@@ -79,4 +104,6 @@ STAGE = Stage(
         settings=lambda chosen: {"corpus": chosen["corpus"], "seed": chosen["seed"]},
     ),
     tracked=Tracked("summary", ("summary",)),
+    check=check,
+    check_choices=check_choices,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary
+from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -36,7 +36,7 @@ def run(job: Job) -> Summary:
     return {"jobs": len(records)}
 
 
-def _own(experiment: Settings, _: str) -> Settings:
+def _stage_settings(experiment: Settings, _: str) -> Settings:
     from workflow.stages import STAGES, results_folder
 
     return {
@@ -52,8 +52,8 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
     return {
         "records": provenance_files(experiment, before="crate"),
         "workflow": _WORKFLOW,
-        "config": Made("report.config"),
-        "report": Made("report.report"),
+        "config": FromStage("report.config"),
+        "report": FromStage("report.report"),
     }
 
 
@@ -61,7 +61,7 @@ STAGE = Stage(
     name="crate",
     help="how every file was made, as a Workflow Run RO-Crate",
     message="Workflow Run RO-Crate of the experiment",
-    settings=_own,
+    settings=_stage_settings,
     inputs=_inputs,
     outputs={
         "crate": Json("ro-crate-metadata.json"),

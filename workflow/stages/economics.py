@@ -5,9 +5,15 @@ Also over scale, and for which prices the cost claims hold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, flag, real, text, whole
+from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, flag, integer, real, text
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -50,15 +56,15 @@ def run(job: Job) -> Summary:
 _PRICES = real("transceiver_usd", "ocs_port_usd", "electrical_switch_port_usd")
 _BILL = (
     text("topology")
-    | whole("chips")
+    | integer("chips")
     | text("component")
-    | whole("count")
+    | integer("count")
     | real("unit_usd", "total_usd", "unit_watts", "total_watts")
     | text("source", "fidelity")
 )
 _SUMMARY = (
     text("topology")
-    | whole("chips")
+    | integer("chips")
     | real("injection_gb_s_per_chip", "all_to_all_gb_s_per_chip")
     | real("cost_usd", "cost_per_chip_usd")
     | real("usd_per_injection_gb_s", "usd_per_all_to_all_gb_s", "power_watts")
@@ -74,9 +80,9 @@ _SENSITIVITY = (
 )
 _SCALE = (
     text("topology")
-    | whole("target_chips")
+    | integer("target_chips")
     | text("price_set")
-    | whole("chips")
+    | integer("chips")
     | real("injection_gb_s_per_chip", "all_to_all_gb_s_per_chip", "bisection_gb_s_per_chip")
     | real("cost_usd", "cost_per_chip_usd")
     | real("usd_per_injection_gb_s", "usd_per_all_to_all_gb_s")
@@ -101,18 +107,18 @@ _CLAIM_MAP = (
 
 _RAILS = (
     text("platform")
-    | whole("gpus", "servers")
+    | integer("gpus", "servers")
     | text("network", "counting")
-    | whole("transceivers_per_gpu", "tiers")
+    | integer("transceivers_per_gpu", "tiers")
     | text("switch")
-    | whole("switch_ports")
+    | integer("switch_ports")
     | text("arrangement")
-    | whole("switches_per_rail")
+    | integer("switches_per_rail")
     | real("ocs_ports_per_gpu")
-    | whole("switch_passes")
+    | integer("switch_passes")
     | real("ocs_port_price_factor")
     | text("ocs_port_price")
-    | whole("transceivers", "electrical_switch_ports", "ocs_ports")
+    | integer("transceivers", "electrical_switch_ports", "ocs_ports")
     | real("cost_usd", "power_watts", "cost_per_gpu_usd", "watts_per_gpu", "gb_s_per_gpu")
     | real("cost_ratio", "power_ratio")
     | real("equal_bandwidth_cost_ratio", "equal_bandwidth_power_ratio")
@@ -120,13 +126,29 @@ _RAILS = (
 )
 _RAIL_MAP = (
     text("platform")
-    | whole("transceivers_per_gpu")
+    | integer("transceivers_per_gpu")
     | text("claim")
     | real("transceiver", "switch_ports_per_gpu", "ratio", "limit")
     | flag("holds")
     | real("ports_at_boundary")
     | text("fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse prices that are not there."""
+    from railx.economics.price_sets import check_prices
+
+    check_prices(experiment.economics)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen settings."""
+    from railx.economics.price_sets import check_prices
+
+    if "economics" in chosen:
+        check_prices(chosen["economics"])
+
 
 STAGE = Stage(
     name="economics",
@@ -154,4 +176,6 @@ STAGE = Stage(
         settings=lambda chosen: chosen["economics"],
     ),
     tracked=Tracked("summary", ("summary", "bill"), name="costs", fidelity="analytic"),
+    check=check,
+    check_choices=check_choices,
 )

@@ -41,7 +41,7 @@ def _columns() -> Columns:
     return {name: str(kind) for name, kind in CLAIM_COLUMNS.items()}
 
 
-def _own(experiment: Settings, _: str) -> Settings:
+def _stage_settings(experiment: Settings, _: str) -> Settings:
     from workflow.stages import results_folder
 
     return {"results": str(results_folder(experiment))}
@@ -62,7 +62,7 @@ STAGE = Stage(
     name="evidence",
     help="verdicts on the papers' claims",
     message="Verdicts on the papers' claims",
-    settings=_own,
+    settings=_stage_settings,
     inputs=_inputs,
     outputs={
         "claims": Table("claims.parquet", _columns, claims=True),

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from railx.places import in_repository
 from workflow.stage import (
     File,
+    FromStage,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
     Table,
     Tracked,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "check_columns", "run"]
 
@@ -46,21 +51,21 @@ def check_columns(experiment: Settings) -> None:
     from workflow.stages import stage_of
 
     for figure in experiment["figures"]:
-        for wanted in _declared(experiment, figure).inputs:
-            name = wanted.table or str(_PUBLISHED / wanted.published)
-            if wanted.published:
-                known = _header(_PUBLISHED / wanted.published)
+        for source in _declared(experiment, figure).inputs:
+            name = source.table or str(_PUBLISHED / source.published)
+            if source.published:
+                columns = _header(_PUBLISHED / source.published)
             else:
-                stage = stage_of(wanted.table)
-                output = stage.outputs[wanted.table.removeprefix(f"{stage.name}.")]
+                stage = stage_of(source.table)
+                output = stage.outputs[source.table.removeprefix(f"{stage.name}.")]
                 if not isinstance(output, Table):
                     continue
-                known = (*output.declared(), *output.optional)
-            missing = [column for column in wanted.column_names if column not in known]
+                columns = (*output.declared(), *output.optional)
+            missing = [column for column in source.column_names if column not in columns]
             if missing:
                 raise SettingsError(
                     f"figures.{figure}",
-                    f"{name} has no column {', '.join(missing)}; allowed: {', '.join(known)}",
+                    f"{name} has no column {', '.join(missing)}; allowed: {', '.join(columns)}",
                 )
 
 
@@ -87,19 +92,19 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
     from workflow.stages import stage_of
 
     only = tuple(experiment["figures"][figure].get("only", ()))
-    files: dict[str, Made | Path] = {}
-    for wanted in _declared(experiment, figure).inputs:
-        if wanted.published:
-            files[wanted.key] = _PUBLISHED / wanted.published
+    files: dict[str, FromStage | Path] = {}
+    for source in _declared(experiment, figure).inputs:
+        if source.published:
+            files[source.key] = _PUBLISHED / source.published
             continue
-        stage = stage_of(wanted.table)
-        chosen = only if wanted.required else ()
+        stage = stage_of(source.table)
+        chosen = only if source.required else ()
         names = chosen or stage.items(experiment)
-        if wanted.plan_kind is not None and not chosen:
+        if source.plan_kind is not None and not chosen:
             names = tuple(
-                name for name in names if _plan_kind(experiment, name) == wanted.plan_kind
+                name for name in names if _plan_kind(experiment, name) == source.plan_kind
             )
-        files[wanted.key] = Made(wanted.table, names if stage.item else ("",))
+        files[source.key] = FromStage(source.table, names if stage.item else ("",))
     return files
 
 
@@ -115,6 +120,71 @@ def _modules(experiment: Settings, figure: str) -> tuple[str, ...]:
     from railx.figures import figure_module
 
     return (figure_module(experiment["figures"][figure]["figure"]),)
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse figures that would show nothing of the experiment."""
+    from railx.figures import figure_of
+    from railx.settings import SettingsError, to_dict
+    from workflow.stages import inputs_of, stage_of
+
+    plain = to_dict(experiment)
+    networks = tuple(plain["economics"]["networks"])
+    for name, settings in plain["figures"].items():
+        only = tuple(settings.get("only", ()))
+        read = figure_of(settings["figure"]).inputs
+        for source in (source for source in read if source.table):
+            stage = stage_of(source.table)
+            items = (
+                stage.items(plain)
+                if stage.item
+                else {"economics": networks, "metrics": tuple(plain["topologies"])}.get(stage.name)
+            )
+            if items is not None and source.required:
+                _check_names(f"figures.{name}.only", only, items)
+            needed = stage.item is not None and source.required
+            if needed and not inputs_of(STAGE, plain, name)[source.key]:
+                raise SettingsError(
+                    f"figures.{name}",
+                    f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
+                    f" at least one (or leave the figure out: ~figures.{name})",
+                )
+        _check_shown(experiment, name, settings)
+        of_economics = any(source.table.startswith("economics.") for source in read if source.table)
+        if of_economics and "reference" in settings:
+            _check_names(f"figures.{name}.reference", (settings["reference"],), networks)
+
+
+def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse words by which a figure would find no row."""
+    choices = {
+        ("all_to_all_bandwidth", "traffic"): (experiment.traffic.pattern,),
+        ("ring_all_reduce", "scope"): ("row", "column", "pillar", "nodes", "chips"),
+        ("price_sensitivity", "all_to_all"): ("ideal", "published_routing"),
+        ("utilisation", "policy"): experiment.tenancy.stream.policies,
+        ("cost_scale", "price_set"): experiment.economics.scale.price_sets,
+    }
+    for (figure, field), allowed in choices.items():
+        if settings["figure"] == figure and settings[field] is not None:
+            _check_names(f"figures.{name}.{field}", (settings[field],), allowed)
+    if "iteration" in settings:
+        from railx.settings import SettingsError
+
+        batches = max((plan.batch.batches for plan in experiment.plans.values()), default=0)
+        if settings["iteration"] >= batches:
+            raise SettingsError(
+                f"figures.{name}.iteration",
+                f"got {settings['iteration']}; allowed: 0 to {batches - 1}, the batches of plans",
+            )
+
+
+def _check_names(key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    from railx.settings import SettingsError
+
+    allowed = tuple(allowed)
+    for name in names:
+        if name not in allowed:
+            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(allowed)}")
 
 
 STAGE = Stage(
@@ -136,4 +206,5 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("", ("png", "data")),
+    check=check,
 )

@@ -26,10 +26,10 @@ from workflow.stage import (
     Table,
     Tracked,
     flag,
+    integer,
     real,
     text,
     typed,
-    whole,
 )
 
 __all__ = ["STAGE", "run"]
@@ -104,10 +104,10 @@ def _in_order(rows: list[_Row], columns: Mapping[str, Any]) -> list[_Row]:
 
 
 def _blocks(rows: list[_Row]) -> dict[tuple[Any, ...], list[_Row]]:
-    found: dict[tuple[Any, ...], list[_Row]] = {}
+    blocks: dict[tuple[Any, ...], list[_Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[key] for key in _BLOCK), []).append(row)
-    return found
+        blocks.setdefault(tuple(row[key] for key in _BLOCK), []).append(row)
+    return blocks
 
 
 def _changes(
@@ -121,9 +121,9 @@ def _changes(
         mode, latency_ms, _ = block
         if mode == "electrical":
             continue
-        found = circuit_changes(events, layout, announced=mode == "provisioned")
-        delays = delays_of(found, journals.get(block, ()), round(latency_ms * 1e6))
-        for change, delay in zip(found, delays, strict=True):
+        changes = circuit_changes(events, layout, announced=mode == "provisioned")
+        delays = delays_of(changes, journals.get(block, ()), round(latency_ms * 1e6))
+        for change, delay in zip(changes, delays, strict=True):
             window_ms = change.window_ns / 1e6
             rows.append(
                 dict(zip(_BLOCK, block, strict=True))
@@ -144,16 +144,16 @@ def _changes(
 
 def _settings(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]) -> list[_Row]:
     """A row for each block: medians over its iterations, the slowest rank of each."""
-    own = _blocks(changes)
+    switched_blocks = _blocks(changes)
     rows: list[_Row] = []
     unswitched_ms: dict[str, float] = {}
     for block, measured in _blocks(iterations).items():
-        each = {row["iteration"] for row in measured}
-        switched = own.get(block, [])
+        iteration_numbers = {row["iteration"] for row in measured}
+        switched = switched_blocks.get(block, [])
         iteration_ms = median(_slowest(measured, "iteration_ms"))
         # The mode's first block is that of the least latency.
         unswitched_ms.setdefault(block[0], iteration_ms)
-        predicted_ms = median(_predicted(switched, each))
+        predicted_ms = median(_predicted(switched, iteration_numbers))
         rows.append(
             {"program": name, "ranks": ranks}
             | dict(zip(_BLOCK, block, strict=True))
@@ -164,10 +164,10 @@ def _settings(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]
                 "wait_ms": median(_slowest(measured, "wait_ms")),
                 "reconfigurations": max(row["reconfigurations"] for row in measured),
                 "mispredictions": sum(row["mispredictions"] for row in measured),
-                "changes": len(switched) / len(each),
-                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / len(each),
+                "changes": len(switched) / len(iteration_numbers),
+                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / len(iteration_numbers),
                 "all_predicted_stalls_ms": sum(row["predicted_stall_ms"] for row in switched)
-                / len(each),
+                / len(iteration_numbers),
                 "last_loss": measured[-1]["loss"],
                 "load_share": measured[0]["load_share"],
                 "controller_priority": measured[0]["controller_priority"],
@@ -202,9 +202,9 @@ _SETTING = (
 )
 _ITERATIONS = (
     _SETTING
-    | whole("iteration", "rank")
+    | integer("iteration", "rank")
     | real("iteration_ms", "stall_ms", "wait_ms")
-    | whole("requests", "held", "reconfigurations", "phase_changes", "mispredictions")
+    | integer("requests", "held", "reconfigurations", "phase_changes", "mispredictions")
     | real("loss", "load_share")
     | text("fidelity")
 )
@@ -212,15 +212,15 @@ _TRACE = (
     _SETTING
     | typed("int32", "iteration", "rank")
     | text("kind", "group")
-    | whole("bytes", "start_ns", "end_ns", "busy_ns")
+    | integer("bytes", "start_ns", "end_ns", "busy_ns")
     | text("phase", "channel")
-    | whole("sequence", "issued_ns", "waited_ns", "resumed_ns")
-    | whole("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
+    | integer("sequence", "issued_ns", "waited_ns", "resumed_ns")
+    | integer("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
     | text("fidelity")
 )
 _CHANGES = (
     _SETTING
-    | whole("iteration")
+    | integer("iteration")
     | text("circuits")
     | real("window_ms", "predicted_stall_ms", "stall_ms")
     | real("switch_delay_ms", "begin_delay_ms", "question_delay_ms")
@@ -228,9 +228,9 @@ _CHANGES = (
 )
 _SETTINGS = (
     _SETTING
-    | whole("ranks")
+    | integer("ranks")
     | real("iteration_ms", "predicted_iteration_ms", "stall_ms", "wait_ms")
-    | whole("reconfigurations", "mispredictions")
+    | integer("reconfigurations", "mispredictions")
     | real("changes", "all_stalls_ms", "all_predicted_stalls_ms", "last_loss", "load_share")
     | text("controller_priority", "fidelity")
 )

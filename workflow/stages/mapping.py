@@ -5,27 +5,31 @@ At equal bandwidth and at equal cost.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
+    FromStage,
     Item,
     Job,
     Json,
-    Made,
     Stage,
     Summary,
     Table,
     Tracked,
+    integer,
     real,
     text,
-    whole,
 )
 
 if TYPE_CHECKING:
     from railx.mapping import Basis, MappingSettings
-    from railx.vocabulary.topology import Topology
+    from railx.vocabulary.placement import Sizes
+    from railx.vocabulary.topology import FamilySettings, Topology
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run", "run_any_topology"]
 
@@ -65,8 +69,8 @@ def run_any_topology(job: Job) -> Summary:
     settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
     graph = read_topology(job.file("topology"))
     offered = family_of(graph).routings
-    wanted = settings.topologies[settings.reference].routings
-    routings = tuple(routing for routing in wanted if routing in offered) or offered[:1]
+    routings = settings.topologies[settings.reference].routings
+    routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
     return _lay(job, graph, routings, settings, [equal_bandwidth(settings, graph)], graph.family)
 
 
@@ -93,15 +97,78 @@ def _lay(
 
 _COLUMNS = (
     text("topology", "family")
-    | whole("topology_chips")
+    | integer("topology_chips")
     | text("job")
-    | whole("chips")
+    | integer("chips")
     | text("placement", "basis")
     | real("port_factor", "cost_per_chip_usd")
     | text("part", "way", "routing")
     | real("ms", "step_ms", "tokens_per_s")
     | text("reason", "fidelity")
 )
+
+
+#: Chips and switches of all topologies up to which jobs are placed for a try.
+_MOST_PLACED = 4_000
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse routings that a topology lacks, jobs without room, prices not there."""
+    from railx.economics.price_sets import check_price_set
+    from railx.families import family_of
+    from railx.families.sizes import vertex_count
+    from railx.settings import SettingsError
+
+    mapping, topologies = experiment.mapping, experiment.topologies
+    for name, mapped in mapping.topologies.items():
+        offered = family_of(topologies[name]).routings
+        for routing in mapped.routings:
+            if routing not in offered:
+                raise SettingsError(
+                    f"mapping.topologies.{name}.routings",
+                    f"got {routing!r}; allowed on {name}: {', '.join(offered)}",
+                )
+    vertices = {name: vertex_count(topologies[name]) for name in mapping.topologies}
+    for name, job in mapping.jobs.items():
+        chips, names = job.layout.chips, ", ".join(vertices)
+        if chips > max(vertices.values()):
+            raise SettingsError(
+                f"mapping.jobs.{name}.layout",
+                f"got {chips:,} chips; allowed: what fits at least one of {names}, the"
+                f" largest of {max(vertices.values()):,}",
+            )
+        if sum(vertices.values()) <= _MOST_PLACED and not any(
+            _has_room(topologies[topology], job.layout.sizes) for topology in vertices
+        ):
+            raise SettingsError(
+                f"mapping.jobs.{name}.layout",
+                f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}; allowed: what"
+                f" fits at least one of {names}",
+            )
+    check_price_set(mapping, "mapping")
+
+
+def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
+    from railx.families import build_topology
+    from railx.mapping.layout import assign_ranks
+    from railx.settings import SettingsError
+
+    try:
+        assign_ranks(build_topology(settings), sizes)
+    except SettingsError as error:
+        if error.key != "layout":
+            raise
+        return False
+    return True
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen settings."""
+    from railx.economics.price_sets import check_price_set
+
+    if "mapping" in chosen:
+        check_price_set(chosen["mapping"], "mapping")
+
 
 STAGE = Stage(
     name="mapping",
@@ -110,8 +177,8 @@ STAGE = Stage(
     item=Item("topology", lambda experiment: experiment["mapping"]["topologies"]),
     settings=lambda experiment, _: experiment["mapping"],
     inputs=lambda experiment, topology: {
-        "topology": Made("topology.graph", topology),
-        "reference": Made("topology.graph", experiment["mapping"]["reference"]),
+        "topology": FromStage("topology.graph", topology),
+        "reference": FromStage("topology.graph", experiment["mapping"]["reference"]),
         "catalogue": Path(experiment["mapping"]["catalogue"]),
     },
     outputs={
@@ -129,4 +196,6 @@ STAGE = Stage(
         run=run_any_topology,
     ),
     tracked=Tracked("summary", ("steps",)),
+    check=check,
+    check_choices=check_choices,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow.stage import Job, Made, Stage, Summary, Table, flag, real, text, whole
+from workflow.stage import FromStage, Job, Stage, Summary, Table, flag, integer, real, text
 
 __all__ = ["STAGE", "run"]
 
@@ -24,16 +24,16 @@ def run(job: Job) -> Summary:
 
 _COLUMNS = (
     text("topology", "family")
-    | whole("chips", "nodes", "switches", "links", "external_links")
-    | whole("circuits", "optical_switches", "optical_ports", "ports_per_chip")
+    | integer("chips", "nodes", "switches", "links", "external_links")
+    | integer("circuits", "optical_switches", "optical_ports", "ports_per_chip")
     | real("injection_gb_s_per_chip")
-    | whole("diameter_node_hops")
+    | integer("diameter_node_hops")
     | real("mean_node_hops")
-    | whole("diameter_chip_hops")
+    | integer("diameter_chip_hops")
     | real("mean_chip_hops")
-    | whole("minimal_paths_min")
+    | integer("minimal_paths_min")
     | real("minimal_paths_mean")
-    | whole("disjoint_paths_min")
+    | integer("disjoint_paths_min")
     | real("bisection_gbps", "bisection_closed_form_gbps", "bisection_gb_s_per_chip")
     | flag("bisection_equal_halves")
     | text("fidelity")
@@ -45,7 +45,7 @@ STAGE = Stage(
     message="Metrics of all topologies",
     settings=lambda experiment, _: list(experiment["topologies"]),
     inputs=lambda experiment, _: {
-        "metrics": Made("topology.metrics", tuple(experiment["topologies"]))
+        "metrics": FromStage("topology.metrics", tuple(experiment["topologies"]))
     },
     outputs={
         "topologies": Table("topologies.parquet", _COLUMNS, claims=True, printed="Topologies")

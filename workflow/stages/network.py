@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
+    FromStage,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
@@ -18,14 +18,17 @@ from workflow.stage import (
     Tracked,
     arrow_schema,
     category,
+    integer,
     real,
     text,
     typed,
-    whole,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -111,7 +114,7 @@ def _summary(
     return summary
 
 
-def _own(experiment: Settings, _: str) -> Settings:
+def _stage_settings(experiment: Settings, _: str) -> Settings:
     return {key: experiment[key] for key in ("traffic", "networks", "collective", "seed")}
 
 
@@ -123,14 +126,14 @@ def _by_hand(chosen: Settings) -> Settings:
             "network.model",
             f"got {chosen['network']['model']!r}; allowed: static (packets: railx packets)",
         )
-    own = {key: chosen[key] for key in ("traffic", "collective", "seed")}
-    return own | {"networks": {"network": chosen["network"]}}
+    shared = {key: chosen[key] for key in ("traffic", "collective", "seed")}
+    return shared | {"networks": {"network": chosen["network"]}}
 
 
 #: A topology on which no model can be computed has no rows.
 _BOUNDS = (
     text("topology", "family")
-    | whole("chips", "nodes")
+    | integer("chips", "nodes")
     | text("traffic", "routing")
     | real("ideal_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
     | real("injection_gb_s_per_chip", "ideal_gb_s_per_chip", "bound_gb_s_per_chip")
@@ -149,18 +152,37 @@ _CHANNELS = (
 #: A family without rings and routing has no rows.
 _COLLECTIVES = (
     text("topology", "family", "collective", "algorithm", "scope")
-    | whole("participants", "rings", "payload_bytes")
+    | integer("participants", "rings", "payload_bytes")
     | real("time_ms", "algorithm_gb_s")
     | text("fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse positions of a collective that a topology lacks."""
+    from railx.families.sizes import small_graph
+    from railx.network.sub_grid import sub_grid
+    from railx.settings import SettingsError
+
+    if experiment.collective.rows is None and experiment.collective.columns is None:
+        return
+    for name, settings in experiment.topologies.items():
+        graph = small_graph(settings)
+        if graph is None:
+            continue
+        try:
+            sub_grid(graph, experiment.collective)
+        except SettingsError as error:
+            raise SettingsError(f"collective.{error.key}", f"on {name}: {error.message}") from None
+
 
 STAGE = Stage(
     name="network",
     help="traffic on a topology: exact channel loads, throughput bounds and collective times",
     message="Network simulation of {item}",
     item=Item("topology", lambda experiment: experiment["topologies"]),
-    settings=_own,
-    inputs=lambda _, topology: {"topology": Made("topology.graph", topology)},
+    settings=_stage_settings,
+    inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
         "bounds": Table(
             "{topology}/bounds.parquet",
@@ -182,4 +204,5 @@ STAGE = Stage(
         before={"topology": "topology.graph"},
     ),
     tracked=Tracked("summary", ("bounds",)),
+    check=check,
 )

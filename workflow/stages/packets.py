@@ -5,28 +5,29 @@ For one routing and traffic pattern, against the offered load.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
+    FromStage,
     History,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
     Table,
     Tracked,
     flag,
+    integer,
     real,
     text,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from railx.network.settings import SweepSettings, TrafficSettings
     from railx.vocabulary.routing.table import RoutingTable
     from railx.vocabulary.topology import Topology
+    from workflow.config import Experiment
 
-__all__ = ["STAGE", "WINDOW", "run", "run_one_load", "sweep_seeds"]
+
+__all__ = ["STAGE", "WINDOW", "run", "run_single_load", "sweep_seeds"]
 
 
 def run(job: Job) -> Summary:
@@ -91,7 +94,7 @@ def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[in
         seeds,
         sweep.topology,
         # uniform traffic is the same under any seed
-        lambda own: limits(seed if sweep.traffic.pattern == "uniform" else own),
+        lambda drawn_seed: limits(seed if sweep.traffic.pattern == "uniform" else drawn_seed),
     )
 
 
@@ -101,10 +104,12 @@ def _read_sweeps(rows: Path, summaries: Path) -> list[Sweep]:
     from railx.network.packets import Sweep
 
     left = iter(read_rows(rows))
-    return [Sweep(list(islice(left, one["runs"])), one, []) for one in read_json(summaries)]
+    return [
+        Sweep(list(islice(left, summary["runs"])), summary, []) for summary in read_json(summaries)
+    ]
 
 
-def run_one_load(job: Job) -> Summary:
+def run_single_load(job: Job) -> Summary:
     """Simulate a window of cycles at one load; write its row.
 
     Returns it with the speed of the simulator.
@@ -149,11 +154,11 @@ def _limits(
 
 def _inputs(experiment: Settings, sweep: str) -> Inputs:
     """The topology; the shards of the seeds where there are several."""
-    own = experiment["sweeps"][sweep]
-    inputs: dict[str, Made] = {"topology": Made("topology.graph", own["topology"])}
-    if own["shards"] > 1:
-        shards = tuple(f"{sweep}-{place + 1}" for place in range(own["shards"]))
-        inputs |= {key: Made(f"seeds.{key}", shards) for key in ("rows", "summaries")}
+    settings = experiment["sweeps"][sweep]
+    inputs: dict[str, FromStage] = {"topology": FromStage("topology.graph", settings["topology"])}
+    if settings["shards"] > 1:
+        shards = tuple(f"{sweep}-{shard + 1}" for shard in range(settings["shards"]))
+        inputs |= {key: FromStage(f"seeds.{key}", shards) for key in ("rows", "summaries")}
     return inputs
 
 
@@ -171,16 +176,16 @@ def _by_hand(chosen: Settings) -> Settings:
 #: Columns of a run at one load.
 WINDOW = (
     text("topology", "family")
-    | whole("chips")
+    | integer("chips")
     | text("traffic", "routing")
-    | whole("virtual_channels")
+    | integer("virtual_channels")
     | real("offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle")
     | real("latency_mean_cycles", "latency_ci95_cycles", "latency_p50_cycles")
     | real("latency_p99_cycles", "latency_max_cycles", "hops_mean", "external_hops_mean")
-    | whole("packets", "created_packets", "in_flight_packets", "queued_packets")
+    | integer("packets", "created_packets", "in_flight_packets", "queued_packets")
     | real("largest_channel_load")
-    | whole("warmup_cycles", "measured_cycles")
-    | whole("seed")
+    | integer("warmup_cycles", "measured_cycles")
+    | integer("seed")
     | text("fidelity")
 )
 _POINTS = (
@@ -190,6 +195,67 @@ _POINTS = (
     | real("saturation_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
     | real("ideal_flits_per_chip_cycle")
 )
+
+
+#: Finest share to which a search for a saturation point can be asked for.
+_FINEST_PRECISION = 1e-4
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse sweeps that their topology cannot run, or that would never end."""
+    from railx.families import family_of
+    from railx.families.sizes import vertex_count
+    from railx.network.packets.effort import check_latencies, check_packets, check_table
+    from railx.network.patterns import check_pattern, is_large
+    from railx.network.traffic import MOST_EXPLICIT_CHIPS
+    from railx.settings import SettingsError
+
+    for name, sweep in experiment.sweeps.items():
+        key, network, limits = f"sweeps.{name}", sweep.network, experiment.limits
+        topology = experiment.topologies[sweep.topology]
+        offered = family_of(topology).routings
+        if network.routing not in offered:
+            raise SettingsError(
+                f"{key}.network.routing",
+                f"got {network.routing!r}; allowed on {sweep.topology}: {', '.join(offered)}",
+            )
+        check_pattern(topology, sweep.topology, sweep.traffic, experiment.seed, f"{key}.traffic")
+        if sweep.traffic.pattern != "uniform" and is_large(topology):
+            raise SettingsError(
+                f"{key}.traffic.pattern",
+                f"got {sweep.traffic.pattern!r} on {sweep.topology}; allowed: uniform, or a"
+                f" topology of at most {MOST_EXPLICIT_CHIPS:,} chips",
+            )
+        if sweep.precision < _FINEST_PRECISION:
+            raise SettingsError(
+                f"{key}.precision",
+                f"got {sweep.precision:g}; allowed: at least {_FINEST_PRECISION:g}, as windows are"
+                " so noisy",
+            )
+        check_table(f"{key}.topology", sweep.topology, topology, network.routing, limits)
+        # The search halves what is left: about so many runs beside the loads.
+        runs = 8 + math.ceil(math.log2(1 / sweep.precision))
+        chips = vertex_count(topology)
+        check_packets(key, network, chips, sweep.loads, runs, limits, sweep.repeats)
+        check_latencies(f"topologies.{sweep.topology}", topology, network, limits)
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """Refuse one load on the chosen topology that would never end."""
+    from railx.families import check_topology
+    from railx.families.sizes import vertex_count
+    from railx.network.packets.effort import check_latencies, check_packets, check_table
+
+    if not {"topology", "network", "traffic"} <= chosen.keys():
+        return
+    topology, network, limits = chosen["topology"], chosen["network"], chosen["limits"]
+    if network.model != "packet":
+        return
+    check_topology(topology)
+    check_table("topology", topology.family, topology, network.routing, limits)
+    check_packets("", network, vertex_count(topology), (chosen["traffic"].load,), 1, limits)
+    check_latencies("topology", topology, network, limits)
+
 
 STAGE = Stage(
     name="packets",
@@ -216,7 +282,7 @@ STAGE = Stage(
         settings=_by_hand,
         before={"topology": "topology.graph"},
         primary="stage_packets",
-        run=run_one_load,
+        run=run_single_load,
         outputs={"window": Table("window.parquet", WINDOW)},
     ),
     tracked=Tracked(
@@ -237,4 +303,6 @@ STAGE = Stage(
             ),
         ),
     ),
+    check=check,
+    check_choices=check_choices,
 )

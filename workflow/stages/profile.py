@@ -23,9 +23,9 @@ from workflow.stage import (
     Table,
     Tracked,
     flag,
+    integer,
     real,
     text,
-    whole,
 )
 
 __all__ = ["STAGE", "run"]
@@ -58,9 +58,9 @@ def run(job: Job) -> Summary:
                 " above"
             )
         rows = [{"profile": name, **row} for row in read_json(measured)]
-    found = fit_profile(rows, settings.held_out_seed)
-    fit = to_dict(found)
-    job.write_table("points", compared(rows, found, settings.held_out_seed))
+    fitted = fit_profile(rows, settings.held_out_seed)
+    fit = to_dict(fitted)
+    job.write_table("points", compared(rows, fitted, settings.held_out_seed))
     job.write_json("fit", fit)
     summary = {"profile": name, **fit}
     job.write_json("summary", summary)
@@ -71,12 +71,12 @@ _POINTS = (
     text("profile", "model", "device", "dtype", "torch", "attention")
     | flag("compiled")
     | text("part")
-    | whole("degree", "context", "tokens")
+    | integer("degree", "context", "tokens")
     | flag("checkpointed")
     | real("forward_ms", "backward_ms")
-    | whole("kept_bytes", "left_bytes", "peak_bytes", "exchanged_bytes")
+    | integer("kept_bytes", "left_bytes", "peak_bytes", "exchanged_bytes")
     | text("clock")
-    | whole("repeats")
+    | integer("repeats")
     | flag("held_out")
     | real("predicted_ms", "predicted_forward_ms", "error")
     | real("predicted_kept_bytes", "memory_error", "published_error")

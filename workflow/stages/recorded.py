@@ -18,9 +18,9 @@ from workflow.stage import (
     Summary,
     Table,
     flag,
+    integer,
     real,
     text,
-    whole,
 )
 
 __all__ = ["RECORDINGS", "STAGE", "run"]
@@ -53,7 +53,7 @@ def run(job: Job) -> Summary:
         )
         of = {"device_name": record.provenance.device_name}
         checks += [{**name, **of, **vars(check)} for check in record.checks]
-        measurements += [{**name, **of, **vars(one)} for one in record.measurements]
+        measurements += [{**name, **of, **vars(measurement)} for measurement in record.measurements]
     job.write_table("steps", steps)
     job.write_table("checks", checks)
     job.write_table("measurements", measurements)
@@ -70,11 +70,11 @@ def run(job: Job) -> Summary:
 _NAME = text("recording", "step")
 _STEPS = (
     _NAME
-    | whole("part")
+    | integer("part")
     | text("status", "why")
     | real("seconds")
     | text("commit", "device", "device_name", "driver", "cuda", "nccl", "torch", "python")
-    | whole("cores", "seed")
+    | integer("cores", "seed")
     | text("command", "started", "fidelity")
 )
 _CHECKS = (

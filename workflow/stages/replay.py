@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
+    FromStage,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
     Table,
     Tracked,
+    integer,
     real,
     text,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(job: Job) -> Summary:
     tables = [read_rows(path) for path in job.inputs["bandwidth"]]
     shared = result["device"] == "cuda" and result["backend"] == "gloo"
     trace = read_rows(job.file("trace"))
-    found = cluster_time(
+    times = cluster_time(
         trace,
         {table[0]["topology"]: table for table in tables},
         settings,
@@ -57,8 +57,8 @@ def run(job: Job) -> Summary:
     )
     head = {key: result[key] for key in ("run", "plan", "parallelism", "device")}
     tail = {"fidelity": "replay"}
-    medians = [head | row | tail for row in summarised(found)]
-    job.write_table("iterations", [head | row | tail for row in found])
+    medians = [head | row | tail for row in summarised(times)]
+    job.write_table("iterations", [head | row | tail for row in times])
     job.write_table("settings", medians)
     summary: Summary = {**head, "ranks": result["ranks"]}
     for row in medians:
@@ -100,12 +100,12 @@ def _inputs(experiment: Settings, run: str) -> Inputs:
     profiled = (
         {}
         if profile is None
-        else {"profile": Made("profile.fit", profile), "plan": Made("plan.plan", plan)}
+        else {"profile": FromStage("profile.fit", profile), "plan": FromStage("plan.plan", plan)}
     )
     return profiled | {
-        "trace": Made("training.trace", run),
-        "result": Made("training.result", run),
-        "bandwidth": Made("bandwidth.groups", tuple(experiment["bandwidth"]["topologies"])),
+        "trace": FromStage("training.trace", run),
+        "result": FromStage("training.result", run),
+        "bandwidth": FromStage("bandwidth.groups", tuple(experiment["bandwidth"]["topologies"])),
     }
 
 
@@ -115,12 +115,12 @@ _SETTING = text("run", "plan", "parallelism", "device", "topology", "compute", "
 _TIMES = real("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share", "stall_ms")
 _ITERATIONS = (
     _SETTING
-    | whole("iteration")
+    | integer("iteration")
     | _TIMES
     | real("wait_ms", "requests", "reconfigurations")
     | text("fidelity")
 )
-_SETTINGS = _SETTING | _TIMES | whole("iterations") | text("fidelity")
+_SETTINGS = _SETTING | _TIMES | integer("iterations") | text("fidelity")
 
 STAGE = Stage(
     name="replay",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
-from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary, Tracked
+from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -71,7 +71,7 @@ def _other(claims: Path, results: Path) -> Any:
     return OtherResult(str(name), claims, folder / _PROVENANCE, recorded=name.parts[0] == _RECORDED)
 
 
-def _own(experiment: Settings, _: str) -> dict[str, Any]:
+def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
     from workflow.stages import printed_tables, results_folder
 
     return {
@@ -91,9 +91,9 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
     folder = results_folder(experiment)
     others = _others(folder)
     return {
-        "claims": Made("evidence.claims"),
+        "claims": FromStage("evidence.claims"),
         **{
-            key: Made(f"figure.{output}", tuple(experiment["figures"]))
+            key: FromStage(f"figure.{output}", tuple(experiment["figures"]))
             for key, output in (("figures", "svg"), ("dark", "dark"), ("words", "words"))
         },
         "tables": [folder / path for _, path, _ in printed_tables(experiment)],
@@ -102,21 +102,21 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
         "published": sorted(_PUBLISHED.iterdir()),
         "others": others,
         "others_provenance": [
-            path for one in others if (path := one.parent.parent / _PROVENANCE).is_file()
+            path for page in others if (path := page.parent.parent / _PROVENANCE).is_file()
         ],
         "provenance": provenance_files(experiment, before="report"),
         "templates": sorted(_TEMPLATES.iterdir()),
     }
 
 
-def _others(own: Path) -> list[Path]:
+def _others(page: Path) -> list[Path]:
     """The verdicts of other experiments that are there, recorded ones last.
 
     Nobody makes them for this page: those of an experiment that was never run are not
     missed.
     """
-    results = own.parent
-    beside = [path for path in results.glob(f"*/{_VERDICTS}") if path.parts[-3] != own.name]
+    results = page.parent
+    beside = [path for path in results.glob(f"*/{_VERDICTS}") if path.parts[-3] != page.name]
     recorded = (results / _RECORDED).glob(f"**/{_VERDICTS}")
     return [*sorted(beside), *sorted(recorded)]
 
@@ -125,7 +125,7 @@ STAGE = Stage(
     name="report",
     help="verdicts, figures and tables as one page",
     message="Report of the experiment",
-    settings=_own,
+    settings=_stage_settings,
     inputs=_inputs,
     outputs={
         "report": File("report.html"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow.stage import Item, Job, Json, Made, Settings, Stage, Summary, Table, flag
+from workflow.stage import FromStage, Item, Job, Json, Settings, Stage, Summary, Table, flag
 from workflow.stages.packets import WINDOW, sweep_seeds
 
 __all__ = ["STAGE", "run"]
@@ -21,13 +21,13 @@ def run(job: Job) -> Summary:
     from railx.network.settings import SweepSettings
     from railx.settings import load
 
-    seed, (name, place) = job.settings["seed"], _sweep_of(job.item)
+    seed, (name, shard) = job.settings["seed"], _sweep_of(job.item)
     sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{name}")
-    seeds = shard_of(repeat_seeds(seed, sweep.repeats), place, sweep.shards)
+    seeds = shard_of(repeat_seeds(seed, sweep.repeats), shard, sweep.shards)
     sweeps = sweep_seeds(job.file("topology"), sweep, seed, seeds)
-    job.write_table("rows", (row for one in sweeps for row in one.rows))
-    job.write_json("summaries", [one.summary for one in sweeps])
-    runs = [speed for one in sweeps for speed in one.speed]
+    job.write_table("rows", (row for sweep in sweeps for row in sweep.rows))
+    job.write_json("summaries", [sweep.summary for sweep in sweeps])
+    runs = [speed for sweep in sweeps for speed in sweep.speed]
     job.write_json("speed", {"fidelity": "measured_cpu", "threads": 1, "runs": runs})
     return {"shard": job.item, "seeds": len(seeds), "runs": len(runs)}
 
@@ -35,7 +35,7 @@ def run(job: Job) -> Summary:
 def _shards(experiment: Settings) -> Iterator[str]:
     for name, sweep in experiment["sweeps"].items():
         if sweep["shards"] > 1:
-            yield from (f"{name}-{place + 1}" for place in range(sweep["shards"]))
+            yield from (f"{name}-{shard + 1}" for shard in range(sweep["shards"]))
 
 
 def _sweep_of(shard: str) -> tuple[str, int]:
@@ -54,7 +54,9 @@ STAGE = Stage(
         "seed": experiment["seed"],
     },
     inputs=lambda experiment, shard: {
-        "topology": Made("topology.graph", experiment["sweeps"][_sweep_of(shard)[0]]["topology"])
+        "topology": FromStage(
+            "topology.graph", experiment["sweeps"][_sweep_of(shard)[0]]["topology"]
+        )
     },
     outputs={
         "rows": Table("{shard}/rows.parquet", WINDOW | flag("saturated")),

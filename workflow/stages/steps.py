@@ -13,9 +13,9 @@ from workflow.stage import (
     Table,
     Tracked,
     flag,
+    integer,
     real,
     text,
-    whole,
 )
 
 __all__ = ["STAGE", "run"]
@@ -63,7 +63,7 @@ def _write(job: Job) -> Summary:
 
     settings: StepSettings = load(StepSettings, job.settings, "step")
     name, first = next(iter(settings.jobs().items()))
-    made = programs(
+    tables = programs(
         first,
         electrical=True,
         iterations=settings.sweep.iterations,
@@ -71,19 +71,19 @@ def _write(job: Job) -> Summary:
     )
     summary: Summary = {"job": name, "model": first.model.name, "gpus": first.degrees.ranks}
     if "programs" in job.outputs:
-        write_programs(job.outputs["programs"], made, notes=summary)
-    return {**summary, "ranks": made.ranks, "steps": len(made), "fidelity": "analytic"}
+        write_programs(job.outputs["programs"], tables, notes=summary)
+    return {**summary, "ranks": tables.ranks, "steps": len(tables), "fidelity": "analytic"}
 
 
 _JOB = (
     text("step", "job", "model", "device")
-    | whole("gpus", "data", "pipeline", "tensor", "expert")
+    | integer("gpus", "data", "pipeline", "tensor", "expert")
     | text("gradients")
 )
 _TIMES = (
     _JOB
     | real("scale_out_gb_s")
-    | whole("ranks_replayed")
+    | integer("ranks_replayed")
     | text("rule", "mode")
     | real("reconfiguration_latency_ms", "step_ms", "electrical_ms", "added_ms")
     | real("compute_ms", "tensor_ms", "utilisation", "formula_ms", "stall_ms")
@@ -94,15 +94,19 @@ _WINDOWS = (
     _JOB
     | text("transition", "direction")
     | flag("within_layer")
-    | whole("count")
+    | integer("count")
     | real("mean_ms", "min_ms", "max_ms")
     | text("fidelity")
 )
 _TIMELINE = (
-    _JOB | whole("stage", "window") | text("transition") | real("window_ms") | text("fidelity")
+    _JOB | integer("stage", "window") | text("transition") | real("window_ms") | text("fidelity")
 )
 _PHASES = (
-    _JOB | whole("stage", "phase") | text("parallelism") | whole("operations") | text("fidelity")
+    _JOB
+    | integer("stage", "phase")
+    | text("parallelism")
+    | integer("operations")
+    | text("fidelity")
 )
 _TRAFFIC = _JOB | text("scope", "parallelism") | real("sent_gb") | text("fidelity")
 

@@ -6,9 +6,15 @@ replayed on such networks too, where the settings name some.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, real, text, whole
+from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, integer, real, text
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -22,27 +28,27 @@ def run(job: Job) -> Summary:
     rows = switched_times(settings)
     job.write_table("steps", rows)
     job.write_table("generated", rail_step_rows(settings))
-    least = min(settings.latencies_ms)
+    lowest = min(settings.latencies_ms)
     return {
         f"{row['network']}.{row['job']}.{row['basis']}.{row['mode']}.step_ms": row["step_ms"]
         for row in rows
-        if row["reason"] is None and (row["rule"], row["latency_ms"]) == ("provisioned", least)
+        if row["reason"] is None and (row["rule"], row["latency_ms"]) == ("provisioned", lowest)
     }
 
 
 _STEPS = (
     text("network", "job")
-    | whole("gpus")
+    | integer("gpus")
     | text("basis", "mode", "rule")
     | real("latency_ms")
-    | whole("changes")
+    | integer("changes")
     | real("step_ms", "compute_ms", "inside_ms", "network_ms", "bubble_ms", "stall_ms")
     | real("tokens_per_s", "cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
     | text("circuits", "reason", "fidelity")
 )
 _GENERATED = (
     text("step", "job", "model", "device")
-    | whole("gpus")
+    | integer("gpus")
     | text("network", "basis")
     | real("gb_s_per_gpu")
     | text("mode", "rule")
@@ -51,6 +57,22 @@ _GENERATED = (
     | real("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
     | text("circuits", "reason", "fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse prices that are not there."""
+    from railx.economics.price_sets import check_price_set
+
+    check_price_set(experiment.switched, "switched")
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen settings."""
+    from railx.economics.price_sets import check_price_set
+
+    if "switched" in chosen:
+        check_price_set(chosen["switched"], "switched")
+
 
 STAGE = Stage(
     name="switched",
@@ -71,4 +93,6 @@ STAGE = Stage(
         settings=lambda chosen: chosen["switched"],
     ),
     tracked=Tracked("steps", ("steps", "generated"), name="circuits", fidelity="analytic"),
+    check=check,
+    check_choices=check_choices,
 )

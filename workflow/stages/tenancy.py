@@ -5,7 +5,7 @@ Largest job against failures, use by a stream of jobs, bandwidth of degraded lin
 
 from __future__ import annotations
 
-from workflow.stage import ByHand, Job, Json, Stage, Summary, Table, Tracked, real, text, whole
+from workflow.stage import ByHand, Job, Json, Stage, Summary, Table, Tracked, integer, real, text
 
 __all__ = ["STAGE", "run"]
 
@@ -38,35 +38,35 @@ def run(job: Job) -> Summary:
 
 _FAULTS = (
     text("system", "placement")
-    | whole("failed_nodes", "sample", "nodes", "usable_nodes")
+    | integer("failed_nodes", "sample", "nodes", "usable_nodes")
     | real("usable_share", "healthy_share", "formula_share")
-    | whole("lines_needed", "lines_out")
+    | integer("lines_needed", "lines_out")
     | text("fidelity")
 )
 _UTILISATION = (
     text("system", "policy", "queue", "scenario")
-    | whole("failed_nodes")
+    | integer("failed_nodes")
     | real("offered_load")
-    | whole("sample", "jobs")
+    | integer("sample", "jobs")
     | real("utilisation", "utilisation_of_healthy", "rejected_share")
     | real("rejected_by_shape_share", "rejected_node_hours_share")
     | real("wait_mean_hours", "wait_p95_hours", "blocked_by_shape_share")
-    | whole("interruptions")
+    | integer("interruptions")
     | real("lost_share")
     | text("fidelity")
 )
 _DEGRADED = (
     text("setting", "fault")
-    | whole("failures")
+    | integer("failures")
     | text("plan")
-    | whole("sample", "nodes", "rails", "nodes_used")
+    | integer("sample", "nodes", "rails", "nodes_used")
     | real("ring_share")
-    | whole("pairs", "pairs_whole", "pairs_reduced", "pairs_lost")
+    | integer("pairs", "pairs_whole", "pairs_reduced", "pairs_lost")
     | real("worst_pair_share", "mean_pair_share", "worst_node_share")
     | text("fidelity")
 )
 
-_SUMMARY = text("fidelity") | whole(
+_SUMMARY = text("fidelity") | integer(
     "mix_jobs",
     "mix_jobs_placed",
     "mix_ports_shared",

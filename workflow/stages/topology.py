@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from workflow.stage import (
     ByHand,
     Inputs,
@@ -17,6 +20,10 @@ from workflow.stage import (
     real,
     typed,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -37,7 +44,7 @@ def run(job: Job) -> Summary:
     return metrics
 
 
-def _own_file(experiment: Settings, topology: str) -> Inputs:
+def _user_file(experiment: Settings, topology: str) -> Inputs:
     """The user's own file, where the network stands in one.
 
     A change in it reruns what depends on it.
@@ -61,13 +68,30 @@ _CIRCUITS = (
     | typed("int32", "line", "node_a", "node_b")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse topologies that no memory holds."""
+    from railx.families.sizes import check_size
+
+    for name, settings in experiment.topologies.items():
+        check_size(settings, experiment.limits, f"topologies.{name}")
+
+
+def check_choices(chosen: Mapping[str, Any]) -> None:
+    """The same of the chosen topology."""
+    from railx.families.sizes import check_size
+
+    if "topology" in chosen:
+        check_size(chosen["topology"], chosen["limits"], "topology")
+
+
 STAGE = Stage(
     name="topology",
     help="build a topology: chips, links, optical circuits, metrics",
     message="Topology {item}",
     item=Item("topology", lambda experiment: experiment["topologies"]),
     settings=lambda experiment, topology: experiment["topologies"][topology],
-    inputs=_own_file,
+    inputs=_user_file,
     outputs={
         "graph": Table("{topology}/graph.parquet", _LINKS, optional=_CIRCUITS),
         "metrics": Json("{topology}/metrics.json", claims=True),
@@ -81,4 +105,6 @@ STAGE = Stage(
         settings=lambda chosen: chosen["topology"],
     ),
     tracked=Tracked("metrics", ("metrics",), fidelity="analytic"),
+    check=check,
+    check_choices=check_choices,
 )

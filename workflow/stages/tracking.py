@@ -69,7 +69,7 @@ def _result(result: Mapping[str, Any]) -> StageResult:
     from workflow.digest import code_modules, module_digest
 
     metrics, fidelity = _numbers(Path(result["numbers"])) if result["numbers"] else ({}, None)
-    own = result["settings"]
+    settings = result["settings"]
     histories = [
         read_curves(
             read_rows(history["output"]),
@@ -84,9 +84,9 @@ def _result(result: Mapping[str, Any]) -> StageResult:
     return StageResult(
         stage=result["stage"],
         name=result["name"],
-        digest=result_digest(own, result["inputs"], result["code"]),
+        digest=result_digest(settings, result["inputs"], result["code"]),
         contents=hashlib.sha256("\n".join(contents).encode()).hexdigest(),
-        config=own if isinstance(own, Mapping) else {},
+        config=settings if isinstance(settings, Mapping) else {},
         metrics=metrics,
         fidelity=result["fidelity"] or fidelity,
         artifacts=tuple(Path(path) for path in result["artifacts"]),
@@ -133,11 +133,11 @@ def _stated_intervals(metrics: Mapping[str, Any]) -> dict[str, tuple[float, floa
     """Intervals that a summary states itself: ``x_low`` and ``x_high`` beside ``x``."""
     from railx.tracking import numbers
 
-    found = numbers(metrics)
+    totals = numbers(metrics)
     return {
-        name: (found[f"{name}_low"], found[f"{name}_high"])
-        for name in found
-        if f"{name}_low" in found and f"{name}_high" in found
+        name: (totals[f"{name}_low"], totals[f"{name}_high"])
+        for name in totals
+        if f"{name}_low" in totals and f"{name}_high" in totals
     }
 
 
@@ -163,17 +163,17 @@ def _benchmark(path: Path) -> dict[str, float]:
         return {}
     with path.open(encoding="utf-8", newline="") as file:
         (*_, row) = csv.DictReader(file, delimiter="\t")
-    found = {}
+    parameters = {}
     for column, name in _BENCHMARK.items():
         try:
-            found[name] = float(row[column])
+            parameters[name] = float(row[column])
         except (KeyError, TypeError, ValueError):
             # Too short a job to be measured: Snakemake writes NA.
             continue
-    return found
+    return parameters
 
 
-def _own(experiment: Settings, _: str) -> dict[str, Any]:
+def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
     from workflow.stages import results_folder, tracked_results
 
     return {
@@ -201,7 +201,7 @@ STAGE = Stage(
     name="tracking",
     help="every result as a tracked run",
     message="Tracked runs in MLflow and W&B",
-    settings=_own,
+    settings=_stage_settings,
     inputs=_inputs,
     outputs={"tracking": Json("tracking.json")},
     run=run,

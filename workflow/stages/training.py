@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from workflow.cluster import nodes_here, ranks_command, reachable
 from workflow.stage import (
     ByHand,
     File,
+    FromStage,
     History,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Needs,
     Settings,
     Stage,
@@ -27,12 +27,16 @@ from workflow.stage import (
     Table,
     Tracked,
     flag,
+    integer,
     real,
     text,
     typed,
-    whole,
 )
 from workflow.watch import run_program
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -50,8 +54,8 @@ def run(job: Job) -> Summary:
     folder = job.outputs["result"].parent
     job.write_json("config", to_dict(_resolved(job)))
     # A killed run goes on where it was; what other settings left there is of no use.
-    own = ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
-    command = ranks_command("training.run", own, read_plan(job.file("plan")).devices)
+    options = ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
+    command = ranks_command("training.run", options, read_plan(job.file("plan")).devices)
     if nodes_here() > 1:
         words = command[command.index("srun") :] if "srun" in command else command
         print(f"ranks on {nodes_here()} nodes: {' '.join(words)}", file=sys.stderr, flush=True)
@@ -105,11 +109,11 @@ def _by_hand(chosen: Settings) -> dict[str, Any]:
     """
     from railx.settings import SettingsError
 
-    tokens, known = chosen["corpus"].get("vocabulary"), chosen["model"]["vocabulary"]
-    if tokens is not None and known < tokens:
+    tokens, vocabulary = chosen["corpus"].get("vocabulary"), chosen["model"]["vocabulary"]
+    if tokens is not None and vocabulary < tokens:
         raise SettingsError(
             "model.vocabulary",
-            f"got {known}; allowed: at least {tokens}, the token ids of corpus"
+            f"got {vocabulary}; allowed: at least {tokens}, the token ids of corpus"
             f" {chosen['corpus']['name']}",
         )
     return {
@@ -138,8 +142,8 @@ def _inputs(experiment: Settings, run: str) -> Inputs:
     """The plan that the run follows and the corpus behind it."""
     plan = experiment["runs"][run]["plan"]
     return {
-        "plan": Made("plan.plan", plan),
-        "corpus": Made("corpus.sequences", experiment["plans"][plan]["corpus"]),
+        "plan": FromStage("plan.plan", plan),
+        "corpus": FromStage("corpus.sequences", experiment["plans"][plan]["corpus"]),
     }
 
 
@@ -153,11 +157,11 @@ def _needs(experiment: Settings, run: str) -> Needs:
 _RUN = text("run", "plan", "parallelism", "device", "mode") | real("reconfiguration_latency_ms")
 _ITERATIONS = (
     _RUN
-    | whole("iteration", "repeat", "rank")
+    | integer("iteration", "repeat", "rank")
     | real("iteration_ms", "stall_ms", "wait_ms")
-    | whole("requests", "held", "reconfigurations")
+    | integer("requests", "held", "reconfigurations")
     | real("loss", "gradient_norm")
-    | whole("tokens", "peak_memory_bytes")
+    | integer("tokens", "peak_memory_bytes")
     | real("planning_ms", "planning_wait_ms")
     | real("load_share")
     | flag("disturbed")
@@ -166,35 +170,73 @@ _ITERATIONS = (
 _TRACE = (
     typed("int32", "iteration", "rank")
     | text("kind", "group")
-    | whole("bytes", "start_ns", "end_ns", "busy_ns")
+    | integer("bytes", "start_ns", "end_ns", "busy_ns")
     | text("phase", "channel")
-    | whole("sequence", "issued_ns", "waited_ns", "resumed_ns")
-    | whole("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
+    | integer("sequence", "issued_ns", "waited_ns", "resumed_ns")
+    | integer("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
     | text("mode")
     | real("reconfiguration_latency_ms")
     | text("fidelity")
 )
 _PASSES = (
     text("run", "plan", "device")
-    | whole("iteration", "rank", "replica", "stage", "place", "position", "pipeline")
+    | integer("iteration", "rank", "replica", "stage", "place", "position", "pipeline")
     | text("kind")
-    | whole("chunk")
+    | integer("chunk")
     | real("start_ms", "end_ms")
-    | whole("live_chunks", "predicted_live_chunks")
-    | whole("held_bytes", "peak_bytes", "predicted_held_bytes")
+    | integer("live_chunks", "predicted_live_chunks")
+    | integer("held_bytes", "peak_bytes", "predicted_held_bytes")
     | text("fidelity")
 )
 _SETTINGS = (
     _RUN
     | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
     | real("requests", "held", "reconfigurations", "iteration_over_electrical")
-    | whole("repeats", "set_aside", "process_groups")
+    | integer("repeats", "set_aside", "process_groups")
     | real("group_creation_ms", "planning_ms", "planning_wait_ms", "planning_hidden_share")
     | real("model_tflop", "mfu")
-    | whole("peak_memory_bytes")
+    | integer("peak_memory_bytes")
     | real("last_loss")
     | text("fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse runs of plans that cannot be trained."""
+    from railx.planning.pipeline.best_schedule import TRAINABLE_SCHEDULES
+    from railx.settings import SettingsError
+    from training.settings import check_model, check_planner, check_sharding
+
+    for name, run in experiment.runs.items():
+        plan = experiment.plans[run.plan]
+        try:
+            check_planner(plan.planner.planner, "planner")
+            check_model(plan.model)
+        except SettingsError as error:
+            raise SettingsError(
+                f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
+            ) from None
+        try:
+            check_sharding(run.training, plan.cost_model.zero_stage, plan.cluster.devices)
+        except SettingsError as error:
+            raise SettingsError(f"runs.{name}.{error.key}", error.message) from None
+        # What "best" takes is known when the plan is.
+        schedule = getattr(plan.planner, "schedule", "best")
+        if schedule not in (*TRAINABLE_SCHEDULES, "best", "best_trained"):
+            raise SettingsError(
+                f"plans.{run.plan}.planner.schedule",
+                f"got {schedule}, which is simulated only; allowed:"
+                f" {', '.join(TRAINABLE_SCHEDULES)}, best_trained (run {name})",
+            )
+        # Corpora that are lengths alone have no tokens.
+        tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)
+        if tokens is not None and plan.model.vocabulary < tokens:
+            raise SettingsError(
+                f"plans.{run.plan}.model.vocabulary",
+                f"got {plan.model.vocabulary}; allowed: at least {tokens}, the token ids of"
+                f" corpora.{plan.corpus} (run {name})",
+            )
+
 
 STAGE = Stage(
     name="training",
@@ -250,4 +292,5 @@ STAGE = Stage(
             ),
         ),
     ),
+    check=check,
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from railx.errors import UserError
-from workflow.stage import File, Item, Job, Made, Stage, Summary, Table, real, text, whole
+from workflow.stage import File, FromStage, Item, Job, Stage, Summary, Table, integer, real, text
 
 if TYPE_CHECKING:
     from railx.vocabulary.reconfiguration import ReconfigurationPlan
-    from railx.vocabulary.topology import Topology
+    from railx.vocabulary.topology import FamilySettings, Topology
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -69,9 +71,9 @@ def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
     if before.circuits is None or after.circuits is None:
         raise UserError("a topology without optical switches has no cross-connects")
     end = apply_plan(before.circuits, plan)
-    wanted = circuit_set(after.circuits)
-    if end.shape != wanted.shape or not (end == wanted).all():
-        raise ValueError(
+    target = circuit_set(after.circuits)
+    if end.shape != target.shape or not (end == target).all():
+        raise UserError(
             f"{before.family} to {after.family}: the plan does not end at the circuits of the"
             " second setting"
         )
@@ -79,12 +81,62 @@ def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
 
 _COLUMNS = (
     text("transition", "before", "after", "before_family", "after_family")
-    | whole("chips", "nodes", "optical_switches", "optical_switches_touched")
-    | whole("circuits_kept", "circuits_disconnected", "circuits_connected")
+    | integer("chips", "nodes", "optical_switches", "optical_switches_touched")
+    | integer("circuits_kept", "circuits_disconnected", "circuits_connected")
     | real("kept_share")
-    | whole("ports_touched", "most_steps_of_a_switch")
+    | integer("ports_touched", "most_steps_of_a_switch")
     | text("fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse two topologies that are not settings of the same switches."""
+    from railx.families import family_of
+    from railx.families.sizes import small_graph
+    from railx.settings import SettingsError
+    from railx.vocabulary.reconfiguration import check_same_hardware
+
+    for name, transition in experiment.transitions.items():
+        names = (transition.before, transition.after)
+        before, after = (experiment.topologies[topology] for topology in names)
+        try:
+            for topology, settings in zip(names, (before, after), strict=True):
+                if not family_of(settings).switched:
+                    raise UserError(
+                        f"{topology} has no optical switches; allowed: topologies that have some"
+                    )
+            graphs = small_graph(before), small_graph(after)
+            if graphs[0] is not None and graphs[1] is not None:
+                check_same_hardware(graphs[0], graphs[1])
+            else:
+                _check_same_nodes(before, after)
+        except UserError as error:
+            raise SettingsError(
+                f"transitions.{name}",
+                f"topologies.{names[0]} and topologies.{names[1]}: {error} (or"
+                f" leave it out: ~transitions.{name})",
+            ) from None
+
+
+def _check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
+    """The part of the check that needs no graph, for large networks."""
+    from railx.families.sizes import vertex_count
+    from railx.settings import to_dict
+
+    for key in ("m", "n"):
+        first, second = (to_dict(settings).get(key) for settings in (before, after))
+        if first != second:
+            raise UserError(
+                f"{key}: {first} before and {second} after; allowed: two settings of the same"
+                " hardware"
+            )
+    sizes = vertex_count(before), vertex_count(after)
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"{sizes[0]:,} chips and switches before and {sizes[1]:,} after; allowed: two settings"
+            " of the same hardware"
+        )
+
 
 STAGE = Stage(
     name="transition",
@@ -93,7 +145,7 @@ STAGE = Stage(
     item=Item("transition", lambda experiment: experiment["transitions"]),
     settings=lambda experiment, transition: experiment["transitions"][transition],
     inputs=lambda experiment, transition: {
-        key: Made("topology.graph", experiment["transitions"][transition][key])
+        key: FromStage("topology.graph", experiment["transitions"][transition][key])
         for key in ("before", "after")
     },
     outputs={
@@ -102,4 +154,5 @@ STAGE = Stage(
         "summary": Table("{transition}/summary.parquet", _COLUMNS, claims=True),
     },
     run=run,
+    check=check,
 )

@@ -6,23 +6,27 @@ No paper has this comparison: it is ours.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
+    FromStage,
     Inputs,
     Item,
     Job,
     Json,
-    Made,
     Settings,
     Stage,
     Summary,
     Table,
     Tracked,
+    integer,
     real,
     text,
-    whole,
 )
+
+if TYPE_CHECKING:
+    from workflow.config import Experiment
+
 
 __all__ = ["STAGE", "run"]
 
@@ -42,7 +46,7 @@ def run(job: Job) -> Summary:
 
     settings: UnderlaySettings = load(UnderlaySettings, job.settings["underlay"], "underlay")
     network = settings.networks[job.item]
-    found = underlays(settings, job.item)
+    variants = underlays(settings, job.item)
     drawn_from: dict[str, str] = job.settings["corpora"]
     names = dict.fromkeys(drawn_from.values())
     corpora = {
@@ -58,24 +62,24 @@ def run(job: Job) -> Summary:
                 "underlay.ranks", f"got {settings.ranks}; allowed: {plan.devices}, as of {name}"
             )
         head = named | {"plan": name, "planner": plan.planner}
-        if not found:
-            own = {"basis": "own", "outside_gb_s": None, "made_for": "cluster"}
-            made = plan.sequence_parallel_batches()
-            mix += [head | own | row for row in mix_rows(made, plan.devices)]
-        known: dict[tuple[float, ...], Any] = {}
-        for under in found:
+        if not variants:
+            base = {"basis": "own", "outside_gb_s": None, "made_for": "cluster"}
+            batches = plan.sequence_parallel_batches()
+            mix += [head | base | row for row in mix_rows(batches, plan.devices)]
+        priced: dict[tuple[float, ...], Any] = {}
+        for under in variants:
             # Links inside may bind at several rates: same bandwidths, same plan.
             table = tuple(under.all_to_all_gb_s.values())
-            both = known[table] = known.get(table) or remade(
+            both = priced[table] = priced.get(table) or remade(
                 plan, corpora[drawn_from[name]], under.all_to_all_gb_s, network.switch_ms
             )
-            for made_for, made in zip(("cluster", "network"), both, strict=True):
+            for planned_for, batches in zip(("cluster", "network"), both, strict=True):
                 at = {
                     "basis": under.basis,
                     "outside_gb_s": under.outside_gb_s,
-                    "made_for": made_for,
+                    "made_for": planned_for,
                 }
-                mix += [head | at | row for row in mix_rows(made, plan.devices)]
+                mix += [head | at | row for row in mix_rows(batches, plan.devices)]
     fidelity = {"fidelity": "analytic"}
     job.write_table("mix", [row | fidelity for row in mix])
     rates = [
@@ -89,7 +93,7 @@ def run(job: Job) -> Summary:
             "gb_s": gb_s,
         }
         | fidelity
-        for under in found
+        for under in variants
         for size, gb_s in under.all_to_all_gb_s.items()
     ]
     job.write_table("bandwidths", rates)
@@ -105,16 +109,18 @@ def _means(mix: list[dict[str, Any]]) -> Summary:
         rate = "" if row["outside_gb_s"] is None else f".{row['outside_gb_s']:.4g}_gb_s"
         key = f"{row['basis']}{rate}.{row['plan']}.made_for_{row['made_for']}.iteration_ms"
         times.setdefault(key, {})[row["iteration"]] = row["iteration_ms"]
-    return {key: sum(own.values()) / len(own) for key, own in times.items()}
+    return {key: sum(iterations.values()) / len(iterations) for key, iterations in times.items()}
 
 
 def _settings(experiment: Settings, network: str) -> Settings:
     """What this network and the one that costs are compared with say, and the plans."""
     underlay = experiment["underlay"]
-    wanted = {network, underlay["reference"]}
-    kept = {name: own for name, own in underlay["networks"].items() if name in wanted}
+    selected = {network, underlay["reference"]}
+    networks = {
+        name: settings for name, settings in underlay["networks"].items() if name in selected
+    }
     corpora = {plan: experiment["plans"][plan]["corpus"] for plan in underlay["plans"]}
-    return {"underlay": {**underlay, "networks": kept}, "corpora": corpora}
+    return {"underlay": {**underlay, "networks": networks}, "corpora": corpora}
 
 
 def _inputs(experiment: Settings, _network: str) -> Inputs:
@@ -123,8 +129,8 @@ def _inputs(experiment: Settings, _network: str) -> Inputs:
     plans = tuple(underlay["plans"])
     corpora = tuple(dict.fromkeys(experiment["plans"][plan]["corpus"] for plan in plans))
     return {
-        "plans": Made("plan.plan", plans),
-        "corpora": Made("corpus.sequences", corpora),
+        "plans": FromStage("plan.plan", plans),
+        "corpora": FromStage("corpus.sequences", corpora),
         "catalogue": Path(underlay["catalogue"]),
     }
 
@@ -134,19 +140,35 @@ _MIX = (
     text("network", "label", "plan", "planner", "basis")
     | real("outside_gb_s")
     | text("made_for")
-    | whole("iteration")
+    | integer("iteration")
     | real("iteration_ms")
-    | whole("micro_batches", "degree", "groups", "sequences", "tokens")
+    | integer("micro_batches", "degree", "groups", "sequences", "tokens")
     | real("device_ms", "all_to_all_device_ms", "share")
     | text("fidelity")
 )
 _BANDWIDTHS = (
     _UNDER
     | real("inside_gb_s", "usd_per_device")
-    | whole("group_size")
+    | integer("group_size")
     | real("gb_s")
     | text("fidelity")
 )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse other ranks than the plans have devices, and prices that are not there."""
+    from railx.economics.price_sets import check_price_set
+    from railx.settings import SettingsError
+
+    for name in experiment.underlay.plans:
+        devices = experiment.plans[name].cluster.devices
+        if experiment.underlay.ranks != devices:
+            raise SettingsError(
+                "underlay.ranks",
+                f"got {experiment.underlay.ranks}; allowed: {devices}, the devices of plans.{name}",
+            )
+    check_price_set(experiment.underlay, "underlay")
+
 
 STAGE = Stage(
     name="underlay",
@@ -163,4 +185,5 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("summary", ("mix", "bandwidths")),
+    check=check,
 )

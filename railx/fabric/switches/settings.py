@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
+from railx.effort import Cost, Costs
+from railx.settings import (
+    MOST_TIMEOUT_S,
+    AtLeast,
+    Between,
+    NonNegative,
+    NotEmpty,
+    Positive,
+    SettingsError,
+)
 
 __all__ = [
     "DAY_MS",
@@ -58,6 +67,12 @@ class EmulatedSwitchSettings:
     failures: tuple[PortFailureSettings, ...] = ()
     """Injected failures."""
 
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "ports": Cost(1e-6, 1e2) * self.ports,
+        }
+
 
 @dataclass(frozen=True)
 class NetconfSwitchSettings:
@@ -78,7 +93,7 @@ class NetconfSwitchSettings:
     """User name. The password is in the environment: RAILX_SWITCH_PASSWORD."""
     key_file: Annotated[str, NotEmpty()] | None
     """File with the private key that logs in. None: the password does."""
-    reply_timeout_s: Annotated[float, Positive()]
+    reply_timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)]
     """Seconds without an answer after which a switch counts as lost."""
     poll_s: Annotated[float, Between(0.01, 3600)]
     """Seconds between two questions for failed ports."""

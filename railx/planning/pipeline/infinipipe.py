@@ -37,6 +37,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.effort import Cost, Costs
 from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
@@ -163,6 +164,12 @@ class PipelineSettings(PlannerBase):
     most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
     """Longest over mean chunk time of the plans that come first, unless that costs more
     than 5 % of the time; null, and with ``chunking: best``: the least time decides."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "exact_nodes": Cost(1e-3) * self.exact_nodes,
+        }
 
 
 @dataclass(frozen=True)

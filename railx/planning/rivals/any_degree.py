@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
 from typing import Annotated, Literal
 
+from railx.effort import Cost, Costs
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
@@ -54,6 +55,12 @@ class AnyDegreeSettings(PlannerBase):
 
     trials: Annotated[int, AtLeast(1)] = 5
     """Numbers of micro-batches that are tried, from the fewest that memory allows."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "trials": Cost(0.1) * self.trials,
+        }
 
 
 @dataclass

@@ -33,6 +33,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.effort import Cost, Costs
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import (
     Assignment,
@@ -70,6 +71,12 @@ class ByteScaleSettings(PlannerBase):
     slack: Annotated[float, NonNegative()] = 0.05
     """Share of the most loaded rank's time by which a rank may lag behind it and take
     nothing (ours)."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "buckets": Cost(1e-3, 1e3) * self.buckets,
+        }
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
+from railx.effort import Cost, Costs
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
@@ -88,6 +89,13 @@ class FlexSPSettings(PlannerBase):
     time_guard_s: Annotated[float, Positive()] = 600.0
     """Seconds of processor time after which no further round begins. The plan records
     where it struck."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        # A round takes up to a second, and searches end early.
+        return {
+            "effort": Cost(0.1) * self.effort,
+        }
 
 
 @dataclass

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.effort import Cost, Costs
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import (
@@ -95,6 +96,14 @@ class FlexSPMilpSettings(PlannerBase):
 
     processes: Annotated[int, AtLeast(1)] = 1
     """Programmes that are solved side by side. The plan is the same with any number."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "micro_batch_trials": Cost(1) * self.micro_batch_trials,
+            "processes": Cost(bytes=2**26) * self.processes,
+            "buckets": Cost(0.1, 1e4) * self.buckets,
+        }
 
 
 @dataclass(frozen=True)

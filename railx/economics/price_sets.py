@@ -1,0 +1,80 @@
+"""Checks that price catalogues are there and hold the price sets that settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from railx.economics.bill import bill_of_materials
+from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.settings import EconomicsSettings
+from railx.errors import UserError
+from railx.settings import SettingsError, to_dict
+
+__all__ = ["check_price_set", "check_prices"]
+
+
+class _Priced(Protocol):
+    @property
+    def catalogue(self) -> str: ...
+
+    @property
+    def price_set(self) -> str: ...
+
+
+def check_price_set(settings: _Priced, key: str) -> None:
+    """Refuse a catalogue that is not there, or lacks the price set.
+
+    SettingsError names the key below ``key``.
+    """
+    catalogue = _catalogue(settings.catalogue, f"{key}.catalogue")
+    _check_names(f"{key}.price_set", (settings.price_set,), catalogue.price_sets)
+
+
+def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
+    """Refuse price sets and catalogues that are not there.
+
+    SettingsError names the key below ``key``.
+    """
+    catalogue = _catalogue(economics.catalogue, f"{key}.catalogue")
+    asked = {
+        "price_set": (economics.price_set,),
+        "sensitivity.price_sets": economics.sensitivity.price_sets,
+        "scale.price_sets": economics.scale.price_sets,
+        **{
+            f"networks.{name}.{own}": (wanted,)
+            for name, network in economics.networks.items()
+            for own in ("price_set", "copper_price_set")
+            if (wanted := getattr(network, own)) is not None
+        },
+        **{
+            f"rails.platforms.{name}.price_set": (platform.price_set,)
+            for name, platform in economics.rails.platforms.items()
+        },
+    }
+    for own, names in asked.items():
+        _check_names(f"{key}.{own}", names, catalogue.price_sets)
+    for part in ("claim_map", "sensitivity"):
+        for field, value in to_dict(getattr(economics, part)).items():
+            if value == []:
+                raise SettingsError(
+                    f"{key}.{part}.{field}", "got an empty list; allowed: at least one value"
+                )
+    try:
+        bill_of_materials(economics, catalogue)
+    except SettingsError as error:
+        raise error.under(key) from None
+
+
+def _catalogue(path: str, key: str) -> Catalogue:
+    try:
+        return read_catalogue(path)
+    except (UserError, OSError) as error:
+        raise SettingsError(key, str(error)) from None
+
+
+def _check_names(key: str, names: Iterable[str], price_sets: Iterable[str]) -> None:
+    allowed = tuple(price_sets)
+    for name in names:
+        if name not in allowed:
+            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(allowed)}")

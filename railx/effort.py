@@ -1,0 +1,108 @@
+"""Estimates of work, so that a run that could never end is refused before any job.
+
+A settings class whose values make work has a method ``costs()``: the estimate behind
+each of its fields, by the field's name. Estimates are rough, of one slow core: they
+refuse what never ends or fits, not what is merely long. What is only waited for (a
+timeout) or drawn has no cost. :class:`LimitSettings` holds the limits, so that a larger
+machine can lift them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from railx.settings import Positive, SettingsError
+
+__all__ = ["Cost", "Costs", "LimitSettings", "check_cost", "check_costs", "in_words"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds on one core and bytes of memory."""
+
+    seconds: float = 0.0
+    bytes: float = 0.0
+
+    def __mul__(self, count: float | None) -> Cost:
+        """The cost of ``count`` of them; None, which is not known, costs nothing."""
+        return Cost(self.seconds * (count or 0), self.bytes * (count or 0))
+
+
+#: Costs by field; a dotted name is a field of a field.
+Costs: TypeAlias = dict[str, Cost]
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """The most work that settings may ask for, as estimated before any job."""
+
+    core_days: Annotated[float, Positive()] = 2.0
+    """Days on one core for one setting; experiments of conf/ take less altogether."""
+    memory_gib: Annotated[float, Positive()] = 64.0
+    """Memory for one setting."""
+
+    def excess(self, cost: Cost) -> float:
+        """How many times the limits a cost is."""
+        return max(cost.seconds / (self.core_days * 86_400), cost.bytes / (self.memory_gib * 2**30))
+
+
+def check_costs(settings: Any, limits: LimitSettings, key: str = "") -> None:
+    """Refuse settings, or containers of settings, whose estimated costs exceed limits.
+
+    SettingsError names the key below ``key``, the estimate and what is allowed.
+    """
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        for name, cost in getattr(settings, "costs", dict)().items():
+            check_cost(_below(key, name), _value(settings, name), cost, limits)
+        for field in dataclasses.fields(settings):
+            check_costs(getattr(settings, field.name), limits, _below(key, field.name))
+    elif isinstance(settings, Mapping):
+        for name, value in settings.items():
+            check_costs(value, limits, _below(key, str(name)))
+    elif isinstance(settings, (tuple, list)):
+        for index, value in enumerate(settings):
+            check_costs(value, limits, f"{key}[{index}]")
+
+
+def check_cost(key: str, got: float, cost: Cost, limits: LimitSettings) -> None:
+    """Refuse the value ``got`` of a key whose cost, linear in it, exceeds limits."""
+    excess = limits.excess(cost)
+    if excess <= 1:
+        return
+    largest = got / excess
+    allowed = f"at most {math.floor(largest):,}" if largest >= 1 and isinstance(got, int) else ""
+    if not allowed and largest > 0:
+        allowed = f"at most {largest:.3g}"
+    shown = f"{got:,}" if isinstance(got, int) else f"{got:g}"
+    raise SettingsError(
+        key,
+        f"got {shown}; allowed: {allowed or 'less'}, as this would take {in_words(cost, limits)}",
+    )
+
+
+def in_words(cost: Cost, limits: LimitSettings) -> str:
+    """The estimate that exceeds its limit most, and the limit's key."""
+    if limits.excess(Cost(bytes=cost.bytes)) >= limits.excess(Cost(seconds=cost.seconds)):
+        return f"about {_rough(cost.bytes / 2**30)} GiB of memory (limits.memory_gib)"
+    days = cost.seconds / 86_400
+    length = f"{_rough(days / 365)} years" if days > 730 else f"{_rough(days)} days"
+    return f"about {length} on one core (limits.core_days)"
+
+
+def _value(settings: Any, path: str) -> Any:
+    """The value of a dotted field, the largest of a tuple."""
+    for name in path.split("."):
+        settings = settings[name] if isinstance(settings, Mapping) else getattr(settings, name)
+    return max(settings, default=0) if isinstance(settings, tuple) else settings
+
+
+def _rough(value: float) -> str:
+    return f"{value:,.0f}" if 1e3 <= value < 1e9 else f"{value:.3g}"
+
+
+def _below(prefix: str, key: str) -> str:
+    return f"{prefix}.{key}" if prefix else key

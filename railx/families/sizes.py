@@ -1,0 +1,44 @@
+"""Sizes of topologies from their settings, and graphs of small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, cast
+
+from railx.effort import Cost, LimitSettings, check_cost
+from railx.families import build_topology, family_of
+from railx.vocabulary.topology import FamilySettings, Topology
+
+__all__ = ["check_size", "small_graph", "vertex_count"]
+
+#: Chips and switches up to which a graph is built to be checked; beyond it takes
+#: seconds.
+_MOST_VERTICES = 10_000
+#: Cost of each chip, port or lane that a field of a family counts.
+_COUNTED = Cost(bytes=1e3)
+
+
+def vertex_count(settings: FamilySettings) -> int:
+    """Chips and switches of a topology."""
+    return _vertex_count(cast("Hashable", settings))
+
+
+@lru_cache(maxsize=256)
+def _vertex_count(settings: Any) -> int:
+    return len(family_of(settings).halves(settings))
+
+
+def small_graph(settings: FamilySettings) -> Topology | None:
+    """The graph of a topology, None where it takes seconds to build."""
+    return build_topology(settings) if vertex_count(settings) <= _MOST_VERTICES else None
+
+
+def check_size(settings: FamilySettings, limits: LimitSettings, key: str) -> None:
+    """Refuse counts of a family that no memory holds, below ``key``."""
+    for field in fields(cast("Any", settings)):
+        value = getattr(settings, field.name)
+        for count in value if isinstance(value, tuple) else (value,):
+            if isinstance(count, int):
+                check_cost(f"{key}.{field.name}", count, _COUNTED * count, limits)

@@ -1,0 +1,88 @@
+"""Estimates of packet simulations, so that one that could never end is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from railx.effort import Cost, LimitSettings, check_cost, in_words
+from railx.families import family_of
+from railx.families.sizes import vertex_count
+from railx.network.settings import PacketNetworkSettings
+from railx.settings import SettingsError
+from railx.vocabulary.topology import FamilySettings
+
+__all__ = ["check_latencies", "check_packets", "check_table"]
+
+#: Repeats from which they, and not the length of each, are what makes a sweep long.
+_MANY_REPEATS = 100
+#: Bytes for each cycle of the slowest link: three words in lists of events as long as
+#: the next power of two.
+_CYCLE_BYTES = 24.0
+#: Bytes for each port of each chip where the routing table grows with groups of
+#: destinations: about what 10,000 chips of 24 ports take.
+_PORT_BYTES = 2e3
+#: Bytes for each group and vertex while such a table is made: what thin tori take.
+_GROUP_BYTES = 115.0
+
+
+def check_packets(
+    key: str,
+    network: PacketNetworkSettings,
+    chips: int,
+    loads: tuple[float, ...],
+    runs: int,
+    limits: LimitSettings,
+    repeats: int = 1,
+) -> None:
+    """Refuse packet simulations that would never end.
+
+    ``runs`` is how many are made besides those of ``loads`` in each of ``repeats``.
+    SettingsError names the key below ``key``, or the load of traffic where it is empty.
+    """
+    prefix = f"{key}." if key else ""
+    cycles = network.warmup_cycles + network.measured_cycles
+    packets = float(chips) * cycles / network.packet_flits
+    # Nobody knows where it saturates; one flit per chip and cycle is of the order.
+    total = Cost(5e-9 * chips * cycles + 2e-6 * packets) * ((runs + len(loads)) * repeats)
+    if key and repeats >= _MANY_REPEATS:
+        check_cost(f"{prefix}repeats", repeats, total, limits)
+    check_cost(f"{prefix}network.measured_cycles", network.measured_cycles, total, limits)
+    for load in loads:
+        # A chip that offers more than it can send keeps its packets, cycle by cycle.
+        kept = Cost(2e-6, 16) * (packets * load)
+        check_cost(f"{prefix}loads" if key else "traffic.load", load, kept, limits)
+
+
+def check_latencies(
+    key: str, settings: FamilySettings, network: PacketNetworkSettings, limits: LimitSettings
+) -> None:
+    """Refuse links on which more cycles of packets are under way than memory holds."""
+    for field in fields(settings):  # type: ignore[arg-type]
+        if field.name.endswith("latency_ns"):
+            latency_ns = float(getattr(settings, field.name))
+            cycles = latency_ns / network.cycle_ns
+            cost = Cost(bytes=_CYCLE_BYTES * cycles)
+            check_cost(f"{key}.{field.name}", latency_ns, cost, limits)
+
+
+def check_table(
+    key: str, name: str, settings: FamilySettings, routing: str, limits: LimitSettings
+) -> None:
+    """Refuse a routing table that no memory holds; name routings that fit."""
+    family, vertices = family_of(settings), vertex_count(settings)
+    ports = family.ports_per_chip(settings)
+    pairs = Cost(bytes=4.0 * vertices**2)
+    grouped = {
+        grouped: Cost(bytes=vertices * max(_PORT_BYTES * ports, _GROUP_BYTES * groups))
+        for grouped in family.grouped_routings
+        for groups in [family.groups(settings, grouped) if family.groups else 0]
+    }
+    table = grouped.get(routing, pairs)
+    if limits.excess(table) > 1:
+        smaller = " or ".join(name for name, cost in grouped.items() if limits.excess(cost) <= 1)
+        raise SettingsError(
+            key,
+            f"got {name} of {vertices:,} chips and switches; allowed: fewer, as the routing table"
+            f" of {routing} would take {in_words(table, limits)}"
+            f"{smaller and f', or routing {smaller}'}",
+        )

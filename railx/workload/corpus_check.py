@@ -1,0 +1,121 @@
+"""Checks of corpora, and of the batches drawn from them, that need no corpus file.
+
+What they read takes a part of a second, so that they run before any job.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from railx.errors import UserError
+from railx.io import in_repository
+from railx.settings import SettingsError
+from railx.workload.batches import BatchSettings, check_batch
+from railx.workload.corpus import (
+    CorpusSettings,
+    FileCorpusSettings,
+    FolderCorpusSettings,
+    MixtureCorpusSettings,
+    QuantileCorpusSettings,
+    build_corpus,
+    folder_files,
+    stdlib_documents,
+)
+from railx.workload.lengths import published_quantiles, read_length_file
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["check_corpus", "check_drawn_batch"]
+
+#: Files of lengths up to this size are read; larger ones take seconds.
+_MOST_READ_BYTES = 2**24
+#: Lengths that are drawn to be counted; more take a part of a second.
+_MOST_DRAWN = 1_000_000
+#: Documents that the standard library has for certain; reading it takes half a second.
+_SURELY_STANDARD = 256
+
+
+def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> None:
+    """Refuse lengths and text that are not there or cannot be read, below ``key``.
+
+    Paths are those from ``folder``. A file of lengths is read where it is not large.
+    """
+    if isinstance(corpus, FileCorpusSettings | FolderCorpusSettings):
+        place = folder / corpus.path
+        try:
+            if isinstance(corpus, FolderCorpusSettings):
+                folder_files(place, corpus.pattern)
+            elif not place.is_file() or place.stat().st_size <= _MOST_READ_BYTES:
+                read_length_file(place, corpus.column)
+        except (UserError, OSError) as error:
+            said = str(error).replace(str(place), corpus.path)
+            raise SettingsError(f"{key}.path", f"got {said}") from None
+    quantiles = getattr(corpus, "quantiles", None)
+    if quantiles is not None and not in_repository(quantiles).is_file():
+        raise SettingsError(
+            f"{key}.quantiles", f"got {quantiles!r}, which is not there; allowed: a CSV table"
+        )
+    if quantiles is not None:
+        try:
+            published_quantiles(in_repository(quantiles))
+        except (KeyError, TypeError):
+            raise SettingsError(
+                f"{key}.quantiles",
+                f"got {quantiles!r} without all cells; allowed: the columns kind, key, value",
+            ) from None
+        except (UserError, OSError) as error:
+            raise SettingsError(f"{key}.quantiles", f"got {error}") from None
+
+
+def check_drawn_batch(
+    corpus: CorpusSettings, batch: BatchSettings, seed: int, key: str, folder: Path = Path()
+) -> None:
+    """Refuse a batch for which the corpus has too few sequences, below ``key``."""
+    try:
+        lengths = _lengths(corpus, batch, seed, folder)
+        if lengths is not None:
+            check_batch(lengths, batch.filled(lengths))
+    except SettingsError as error:
+        raise error.under(key) from None
+
+
+def _lengths(
+    corpus: CorpusSettings, batch: BatchSettings, seed: int, folder: Path
+) -> NDArray[np.int64] | None:
+    """Lengths int64 [n] as far as they are known without work; None where they are not.
+
+    Sequences of text have the shortest that there is, the beginning and one token: so
+    there are never fewer sequences here than in the corpus.
+    """
+    asked, limit = batch.batch_size or 1, batch.max_length_tokens
+    if isinstance(corpus, FileCorpusSettings):
+        place = folder / corpus.path
+        large = place.stat().st_size > _MOST_READ_BYTES
+        return None if large else read_length_file(place, corpus.column)
+    if isinstance(corpus, QuantileCorpusSettings | MixtureCorpusSettings):
+        return _drawn(corpus, seed) if corpus.sequences <= _MOST_DRAWN else None
+    if isinstance(corpus, FolderCorpusSettings):
+        count = len(folder_files(folder / corpus.path, corpus.pattern))
+    elif asked > _SURELY_STANDARD:
+        count = _standard_documents(corpus.unit)
+    else:
+        count = max(asked, corpus.sequences or 1)
+    kept = min(count, corpus.sequences or count)
+    if asked <= kept and (limit is None or limit >= 2):
+        return None
+    return np.full(kept, 2, dtype=np.int64)
+
+
+@lru_cache
+def _drawn(corpus: QuantileCorpusSettings | MixtureCorpusSettings, seed: int) -> NDArray[np.int64]:
+    return build_corpus(corpus, seed).lengths
+
+
+@cache
+def _standard_documents(unit: Literal["file", "definition"]) -> int:
+    return len(stdlib_documents(unit))
