@@ -25,6 +25,7 @@ from railx.evidence import (
 from railx.io import write_table
 from railx.settings import SettingsError
 from tests.builders import ROOT
+from tests.loops import for_every
 from tests.workflow.conftest import PipelineCopy
 from workflow.cli import main
 from workflow.commands import verdicts
@@ -346,7 +347,7 @@ def rows() -> dict[str, dict[str, Any]]:
     return {row["claim"]: row for row in judge(CLAIMS, ROOT / "nowhere", [])}
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+@for_every("claim", CLAIMS, name=lambda claim: claim.id)
 def test_the_unit_of_a_claim_is_that_of_its_values(
     claim: Claim, rows: dict[str, dict[str, Any]]
 ) -> None:
