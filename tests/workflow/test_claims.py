@@ -115,6 +115,7 @@ def test_what_is_in_order_is_looked_at_once(copied: Path) -> None:
     assert [kept] == list((copied / ".cache" / "resources").iterdir())
 
 
+@pytest.mark.system
 def test_a_dry_run_ends_at_a_query_that_does_not_fit(tmp_path: Path) -> None:
     pipeline = PipelineCopy(tmp_path)
     change(
@@ -259,6 +260,7 @@ def test_an_unknown_claim_is_answered_with_the_nearest(capsys: pytest.CaptureFix
     assert err.startswith("error: ID: got 'railx_absolute_cots'; allowed: railx_absolute_cost, ")
 
 
+@pytest.mark.system
 def test_a_claim_is_made_and_judged(tmp_path: Path) -> None:
     """In a copy of the pipeline: the one job that the claim needs, and its verdict."""
     from tests.commands import python

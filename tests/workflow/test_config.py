@@ -149,6 +149,7 @@ def test_a_mistake_is_named_in_one_line(override: str, expected: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.system
 def test_snakemake_ends_before_any_job_with_that_line(tmp_path: Path) -> None:
     result = python(
         "-m",
