@@ -493,7 +493,7 @@ def write_pipeline_settings(results: Path) -> None:
         system, _, setting = plan.partition("_a800_")
         seconds = ITERATIONS[system] * (1.25 if setting.endswith(SLOWER) else 1.0)
         seconds = 20.0 if system == "pipeline" else seconds
-        rate = 2.2 if setting.endswith("_128") else 2.5
+        rate = 2.2 if "_128_" in setting else 2.5
         summary = {"predicted_batch_ms": 1e3 * seconds, "predicted_tokens_per_second": rate}
         piped = system == "pipeline"
         summary |= {"predicted_sharding_ms": 500.0 if piped else 4e3, "batches": 1, "devices": 32}
