@@ -21,6 +21,8 @@ from railx.tracking.store import finished_runs, open_store, store_address
 from tests.builders import checked
 from tests.tracking.conftest import Tracked, at_once, results
 
+pytestmark = pytest.mark.system
+
 JOBS = 8
 
 

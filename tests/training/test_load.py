@@ -12,6 +12,8 @@ import pytest
 from training import load
 from training.load import Reading, load_average, others_share, read_processors
 
+pytestmark = pytest.mark.system
+
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 needs_proc = pytest.mark.skipif(

@@ -28,6 +28,8 @@ from training.model import Decoder
 from training.pipeline import CachedSlice, PipelineParallel, Receipt, StageLinks
 from training.timeline import Timeline
 
+pytestmark = pytest.mark.system
+
 MODEL = ModelSettings("test", 4, 16, 4, 2, 24, 32)
 
 #: A sequence in four slices, the last with two others; then two whole sequences.
