@@ -82,7 +82,7 @@ KEPT = places.cache("composed")
 #: Solvers and torch take no larger one.
 Seed: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
 #: Lists whose entries have a seed of their own.
-_SEEDED = ("plans", "runs", "live")
+SEEDED = ("plans", "runs", "live")
 #: Folders below results/ that hold something else than a run.
 RESERVED = ("gpu_folder", "gpu_steps", "gpu_steps_dry", "mlflow_artifacts", "recorded", "wandb")
 
@@ -440,7 +440,7 @@ def _anew(primary: str | None, overrides: list[str]) -> dict[str, Any]:
 def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
     """With the experiment's seed in every entry that has none of its own."""
     seed = {"seed": plain["seed"]} if "seed" in plain else {}
-    entries = {key: plain[key] for key in _SEEDED if isinstance(plain.get(key), dict)}
+    entries = {key: plain[key] for key in SEEDED if isinstance(plain.get(key), dict)}
     return plain | {
         key: {
             name: {**seed, **entry} if isinstance(entry, dict) else entry

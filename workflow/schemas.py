@@ -13,16 +13,18 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from railx.io import write_text
 from railx.settings import field_hints, to_dict
-from workflow.config import CHOSEN, Experiment
+from workflow.choices import BASE
+from workflow.config import CHOSEN, SEEDED, Experiment
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
 from workflow.mounts import CONF, EVERY, LISTED, NAME, choices
+from workflow.plan_names import PlanNames
 from workflow.reference import reference
 
 __all__ = [
@@ -41,10 +43,15 @@ SCHEMAS = Path("resources/schemas/conf")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _MARK = "# yaml-language-server: $schema="
 _SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
-#: A class is written ``whole`` (every key without a default is required), ``partial``
-#: (none is, for other files supply the rest) or as a ``file`` that mounts others:
-#: partial, with Hydra's list of them.
-Form: TypeAlias = Literal["whole", "partial", "file"]
+#: How a class is written:
+#:
+#: * ``whole``: every key without a default is required;
+#: * ``partial``: none is, for other files supply the rest;
+#: * ``file``: partial, with Hydra's list of the mounted files and with variants;
+#: * ``choice``: whole, with variants;
+#: * ``heir``: a file that supplies each key without a default, or mounts it;
+#: * ``base``: a file that does so, or each of whose variants does.
+Form: TypeAlias = Literal["whole", "partial", "file", "choice", "heir", "base"]
 
 #: What each size keyword of JSON Schema speaks of; the others speak of numbers.
 _SIZES = {"minLength": "string", "minItems": "array", "minProperties": "object"}
@@ -54,23 +61,24 @@ def schema(name: str) -> dict[str, Any]:
     """The JSON Schema of the files that :func:`schema_name` gives this name.
 
     A file that mounts others (``defaults``) may leave any key to them, at any depth,
-    and so may one that others mount (``GROUP.base``); any other holds every key that
+    and so may the variants of a file (``choices``). A file that others mount
+    (``GROUP.base``) may leave any key to its variants. Any other holds every key that
     has no default. An experiment and conf/config.yaml name files of the groups.
     """
-    writer = _Writer()
     group, _, base = name.partition(".")
+    # The experiment supplies these seeds.
+    seeded = group in [LISTED[key] for key in SEEDED]
+    writer = _Writer(supplied={"seed"} if seeded else set())
     hint = groups()["experiment" if group == "config" else group]
     if group in ("experiment", "config"):
         written = _choices_of(writer, config=group == "config")
     elif group == "stage" or base:
-        written = writer.of(hint, "file")
+        written = writer.of(hint, "base" if base else "file")
     else:
-        listing = [{"required": ["defaults"]}, {"required": ["choices"]}]
-        mounting = {"type": "object", "anyOf": listing}
         written = {
-            "if": mounting,
-            "then": writer.of(hint, "file"),
-            "else": writer.of(hint, "whole"),
+            "if": {"type": "object", "required": ["defaults"]},
+            "then": writer.of(hint, "heir"),
+            "else": writer.of(hint, "choice"),
         }
     definitions = {**_defaults_list(), **dict(sorted(writer.definitions.items()))}
     title = {"title": f"conf/{name}"}
@@ -137,7 +145,7 @@ def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
         properties[key] = writer.of(hints[key], "partial")
     for key, group in LISTED.items():
         values = writer.of(get_args(hints[key])[1], "partial")
-        properties[key] = _listing(group, values, {"enum": choices(group)})
+        properties[key] = _listing(group, values, _names_of(group))
         new_name = {"type": "string", "pattern": f"^{NAME.pattern}$"}
         inherited[key] = _listing(group, values, new_name)
     for key in CHOSEN:
@@ -162,12 +170,58 @@ def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
 
 
 def _listing(group: str, values: dict[str, Any], name: dict[str, Any]) -> dict[str, Any]:
-    """A list of names, or a mapping of names to files, to values or to null."""
-    entry = [{"enum": choices(group)}, values]
+    """A list of names, or a mapping of names to files, to values or to null.
+
+    Plans are also given as a product, in both.
+    """
+    entry = [_names_of(group), values]
     single = {"type": "object", "minProperties": 1, "maxProperties": 1}
-    item = {"anyOf": [name, {**single, "additionalProperties": {"anyOf": entry}}]}
+    items = [name, {**single, "additionalProperties": {"anyOf": entry}}]
     mapping = {"type": "object", "additionalProperties": {"anyOf": [*entry, {"type": "null"}]}}
-    return {"anyOf": [{"type": "array", "items": item}, mapping]}
+    if group == "plan":
+        cross = _cross()
+        items.append({**_closed(cross), "required": ["cross"]})
+        mapping |= {"properties": cross, "dependentRequired": {"except": ["cross"]}}
+    return {"anyOf": [{"type": "array", "items": {"anyOf": items}}, mapping]}
+
+
+def _names_of(group: str) -> dict[str, Any]:
+    """The choices of a group, and the names of plans that are a product."""
+    names = {"enum": choices(group)}
+    if group != "plan":
+        return names
+    parts = "_".join(f"({'|'.join(options)})" for options in _plan_parts().values())
+    return {"anyOf": [names, {"type": "string", "pattern": f"^{parts}$"}]}
+
+
+def _plan_parts() -> dict[str, list[str]]:
+    """The names that each part of a plan's name can have, in their order."""
+    names = PlanNames(CONF)
+    return {
+        "planner": sorted(names.planners),
+        "setting": sorted(names.settings),
+        "corpus": sorted(names.corpora),
+    }
+
+
+def _cross() -> dict[str, Any]:
+    """The keys of a product of plans (:func:`workflow.plan_names.crossed`)."""
+    parts = {
+        part: {"anyOf": [{"enum": names}, {"type": "array", "items": {"enum": names}}]}
+        for part, names in _plan_parts().items()
+    }
+    return {
+        "cross": {
+            "description": "One plan for each combination; the last key changes fastest.",
+            **_closed(parts),
+            "required": list(parts),
+        },
+        "except": {
+            "description": "Names or patterns of plans that are left out.",
+            "type": "array",
+            "items": {"type": "string"},
+        },
+    }
 
 
 def _closed(properties: dict[str, Any]) -> dict[str, Any]:
@@ -177,11 +231,13 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
 class _Writer:
     """Writes type hints as JSON Schema.
 
-    Classes go into ``definitions``, once in each form that is used.
+    Classes go into ``definitions``, once in each form that is used. The keys
+    ``supplied`` need not be in a file though they have no default.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, supplied: Collection[str] = ()) -> None:
         self.definitions: dict[str, dict[str, Any]] = {}
+        self._supplied = supplied
 
     def of(self, hint: Any, form: Form) -> dict[str, Any]:
         """The schema of a type hint."""
@@ -218,7 +274,7 @@ class _Writer:
         options = [self._reference(cls, form) for cls in dict.fromkeys(classes.values())]
         if type(None) in get_args(hint):
             options.append({"type": "null"})
-        if form != "whole":
+        if form not in ("whole", "choice"):
             return {"anyOf": options}
         return {"discriminator": {"propertyName": key}, "oneOf": options}
 
@@ -240,23 +296,30 @@ class _Writer:
 
     def _class(self, cls: type, form: Form) -> dict[str, Any]:
         fields = [field for field in dataclasses.fields(cls) if field.init]
+        required = [field.name for field in fields if _has_no_default(field)]
+        if form in ("heir", "base"):
+            needed = [key for key in required if key not in self._supplied]
+            supplies = _heir_supplies if form == "heir" else _base_supplies
+            conditions = {"allOf": [supplies(key) for key in needed]} if needed else {}
+            return {**self._reference(cls, "file"), **conditions}
         hints = field_hints(cls)
-        inner: Form = "whole" if form == "whole" else "partial"
+        whole = form in ("whole", "choice")
+        inner: Form = "whole" if whole else "partial"
         properties = {field.name: self._field(cls, field, hints, inner) for field in fields}
-        written: dict[str, Any] = {"title": cls.__name__, "description": class_doc(cls)}
-        written |= {"type": "object", "additionalProperties": False, "properties": properties}
-        if form == "whole":
-            written["required"] = [field.name for field in fields if _has_no_default(field)]
         if form == "file":
             properties = {name: _left_open(field) for name, field in properties.items()}
-            written["properties"] = properties
             properties["defaults"] = {"$ref": "#/$defs/defaults"}
-            variant = {"anyOf": [self._reference(cls, form), {"type": "null"}]}
+        if form in ("file", "choice"):
+            variant = {"anyOf": [self._reference(cls, "file"), {"type": "null"}]}
             properties["choices"] = {
                 "description": "Further choices by name: this file with these keys on top.",
                 "type": "object",
                 "additionalProperties": variant,
             }
+        written: dict[str, Any] = {"title": cls.__name__, "description": class_doc(cls)}
+        written |= {"type": "object", "additionalProperties": False, "properties": properties}
+        if whole:
+            written["required"] = [key for key in required if key not in self._supplied]
         return written
 
     def _field(
@@ -278,6 +341,23 @@ def _left_open(written: dict[str, Any]) -> dict[str, Any]:
     }
     rest = {key: value for key, value in written.items() if key not in described}
     return {**described, "anyOf": [rest, {"const": "???"}]}
+
+
+def _heir_supplies(key: str) -> dict[str, Any]:
+    """A file that holds a key, mounts it, or inherits a file that may hold it."""
+    holds = {"required": [key], "properties": {key: {"not": {"const": "???"}}}}
+    inherits = {"type": "string", "not": {"const": "_self_"}}
+    mounts = {"type": "object", "propertyNames": {"pattern": rf"^/\w+@({key}(\.|$)|_here_$)"}}
+    contains = {"type": "array", "contains": {"anyOf": [inherits, mounts]}}
+    mounted = {"required": ["defaults"], "properties": {"defaults": contains}}
+    return {"type": "object", "anyOf": [holds, mounted]}
+
+
+def _base_supplies(key: str) -> dict[str, Any]:
+    """A file that supplies a key, or each of whose variants for choice does."""
+    supplies = _heir_supplies(key)
+    variants = {"patternProperties": {f"^{BASE}": {}}, "additionalProperties": supplies}
+    return {"anyOf": [supplies, {"properties": {"choices": variants}}]}
 
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:

@@ -159,9 +159,12 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("traffic/hot_spot.yaml", lambda c: c.update(hot_share=1.5)),
         ("network/packet.yaml", lambda c: c.update(routing="shortest")),
         ("network/packet.yaml", lambda c: c.update(injection_ports=0)),
-        ("sweep/fat_tree_1250.yaml", lambda c: c.update(loads=[0.1, 0])),
-        ("sweep/fat_tree_1250.yaml", lambda c: c.update(network={"routin": "min"})),
-        ("sweep/fat_tree_1250.yaml", lambda c: c.update(topology="")),
+        ("sweep/base.yaml", lambda c: c["choices"]["fat_tree_1250"].update(loads=[0.1, 0])),
+        ("sweep/base.yaml", lambda c: c["choices"]["fat_tree_1250"]["network"].update(routin=1)),
+        ("sweep/base.yaml", lambda c: c["choices"]["fat_tree_1250"].update(topology="")),
+        ("sweep/base.yaml", lambda c: c["choices"]["fat_tree_1250"].pop("loads")),
+        ("sweep/base.yaml", lambda c: c["choices"].update(fat_tree_1250=None)),
+        ("sweep/base.yaml", lambda c: c["choices"].update(fat_tree_1250=[])),
         ("collective/all.yaml", lambda c: c.update(collectives=[])),
         ("collective/all.yaml", lambda c: c.update(rows=0)),
         ("tenancy/small.yaml", lambda c: c["stream"]["jobs"][0].pop("weight")),
@@ -172,27 +175,47 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("cluster/cpu_4.yaml", lambda c: c["all_to_all_gb_s"].update({"2": -1})),
         ("cost_model/analytic.yaml", lambda c: c.update(zero_stage=4)),
         ("planner/static.yaml", lambda c: c.update(degree=3)),
+        ("planner/static.yaml", lambda c: c["choices"]["static_64"].update(degree=3)),
+        ("planner/static.yaml", lambda c: c["choices"]["static_64"].update(degrees=32)),
         ("planner/static.yaml", lambda c: c.pop("planner")),
-        ("plan/flexsp_stdlib.yaml", lambda c: c.update(planner={"buckets": 0})),
-        ("plan/flexsp_stdlib.yaml", lambda c: c.pop("defaults")),
-        ("run/flexsp_stdlib.yaml", lambda c: c.update(fabric={"port": 70000})),
-        ("run/flexsp_stdlib.yaml", lambda c: c.update(fabric={"defaults": []})),
+        (
+            "plan/base_cpu_4.yaml",
+            lambda c: c["choices"]["flexsp_stdlib"].update(planner={"buckets": 0}),
+        ),
+        ("plan/base_cpu_4.yaml", lambda c: c["choices"]["flexsp_stdlib"].pop("defaults")),
+        ("plan/base_cpu_4.yaml", lambda c: c.pop("defaults")),
+        ("plan/base_cpu_4.yaml", lambda c: c["defaults"].pop()),
+        ("run/base.yaml", lambda c: c["choices"]["flexsp_stdlib"].update(fabric={"port": 70000})),
+        ("run/base.yaml", lambda c: c["choices"]["flexsp_stdlib"].update(fabric={"defaults": []})),
+        ("run/base.yaml", lambda c: c["choices"]["flexsp_stdlib"].pop("plan")),
         ("fabric/rails.yaml", lambda c: c.update(port=-1)),
-        ("training/cpu_4.yaml", lambda c: c["optimizer"].update(beta1=1)),
+        ("training/cpu_4.yaml", lambda c: c.update(optimizer={"beta1": 1})),
         ("tracking/off.yaml", lambda c: c.update(mlflow="no")),
-        ("transition/torus_to_hyperx.yaml", lambda c: c.pop("after")),
+        ("transition/base.yaml", lambda c: c["choices"]["torus_to_hyperx"].pop("after")),
         ("agreement/small.yaml", lambda c: c["traffics"]["uniform"].update(pattern="tornado")),
         ("experiment/quick.yaml", lambda c: c.update(sed=1)),
         ("experiment/quick.yaml", lambda c: c.update(seed=-1)),
         ("experiment/quick.yaml", lambda c: c.update(tenancy="huge")),
         ("experiment/quick.yaml", lambda c: c["plans"].append("flexsp_books")),
+        ("experiment/quick.yaml", lambda c: c["plans"].append("flexsp_7b_192k_books")),
         ("experiment/quick.yaml", lambda c: c["plans"].append({"mine": "flexsp_books"})),
+        ("experiment/planners.yaml", lambda c: c["plans"][0]["cross"].pop("corpus")),
+        ("experiment/planners.yaml", lambda c: c["plans"][0]["cross"].update(corpus=["books"])),
+        ("experiment/planners.yaml", lambda c: c["plans"][0]["cross"].update(model="gpt_7b")),
+        ("experiment/planners.yaml", lambda c: c["plans"][0]["cross"].update(setting="7b")),
+        ("experiment/planners.yaml", lambda c: c["plans"][0].update(excep=[])),
+        ("experiment/end_to_end.yaml", lambda c: c["plans"][1].update({"except": "megatron_*"})),
+        ("experiment/end_to_end.yaml", lambda c: c["plans"][1].pop("cross")),
+        ("experiment/end_to_end.yaml", lambda c: c.update(plans={"except": ["megatron_*"]})),
+        ("experiment/end_to_end.yaml", lambda c: c.update(runs=c["plans"])),
         ("experiment/quick.yaml", lambda c: c.update(sweeps={"mine": {"network": {"m": 1}}})),
         ("experiment/gpu.yaml", lambda c: c.update(training="tpu")),
         ("experiment/gpu.yaml", lambda c: c.update(defaults=["papers"])),
         ("experiment/gpu.yaml", lambda c: c.update(runs=["no name"])),
-        ("figure/base.yaml", lambda c: c.update(dpi=10)),
+        ("figure/cost_opus.yaml", lambda c: c.update(dpi=10)),
         ("topology/torus_2d.yaml", lambda c: c.update(lane=10)),
+        ("topology/torus_2d.yaml", lambda c: c["choices"]["torus_2d_1296"].update(lane=10)),
+        ("topology/torus_2d.yaml", lambda c: c.pop("family")),
         ("config.yaml", lambda c: c.update(experiment="papers")),
         ("config.yaml", lambda c: c.update(tracking="none")),
         ("stage.yaml", lambda c: c.update(topologies={})),
@@ -206,9 +229,20 @@ def test_a_mistake_in_a_file_is_found(path: str, change: Change) -> None:
 
 
 def test_what_a_file_leaves_to_those_that_it_mounts() -> None:
-    mounts = {"defaults": [{"/network@network": "packet"}], "network": {"routing": "min"}}
-    assert problems("sweep", mounts) == []
-    assert problems("sweep", {"network": {"routing": "min"}})
+    defaults = [{"/traffic@traffic": "uniform"}, {"/network@network": "packet"}]
+    held = {"topology": "torus", "loads": [0.1], "network": {"routing": "min"}}
+    assert problems("sweep", {"defaults": defaults, **held}) == []
+    assert problems("sweep", {"defaults": ["mine"]}) == []
+    assert problems("sweep", {"defaults": defaults[1:], **held})
+    assert problems("sweep", {"defaults": defaults, **held, "loads": "???"})
+    assert problems("sweep", held)
+    mine = {"defaults": defaults, "choices": {"base_mine": None, "mine": held}}
+    assert problems("sweep.base", mine) == []
+    assert problems("sweep.base", {**mine, "choices": {"mine": {}}})
+    cross = {"planner": "flexsp", "setting": ["7b_192k"], "corpus": "wikipedia"}
+    name = "flexsp_7b_192k_wikipedia"
+    assert problems("experiment", {"plans": {"cross": cross, "mine": name, name: None}}) == []
+    assert problems("experiment", {"plans": {"cross": cross, "mine": "flexsp"}})
     assert problems("sweep.base", {"loads": "???", "network": {"routing": "min"}}) == []
     assert problems("sweep.base", {"loads": "??"})
     assert problems("experiment", {"figures": {"cost": {"dpi": 300}}}) == []
