@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import GREY, INK, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence, spoken

@@ -13,17 +13,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import (
-    AxisScale,
-    Canvas,
-    CanvasSettings,
-    Drawn,
-    Figure,
-    FigureInput,
-    Height,
-)
+from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import published_marks
-from railx.figures.tables import Tables, records
+from railx.figures.tables import FigureInput, Tables, records
 from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken

@@ -14,16 +14,8 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import (
-    AxisScale,
-    Canvas,
-    CanvasSettings,
-    Drawn,
-    Figure,
-    FigureInput,
-    Height,
-)
-from railx.figures.tables import Tables, stack, to_frame
+from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables, stack, to_frame
 from railx.figures.theme import colours, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, sentence, spoken

@@ -15,9 +15,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import Tables, records, refuse_unknown, to_frame
+from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, to_frame
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import panel_title
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables, records, stack
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables, records, stack
 from railx.figures.theme import PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

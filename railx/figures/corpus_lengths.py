@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import entries, published_marks
-from railx.figures.tables import Tables, stack, to_frame
+from railx.figures.tables import FigureInput, Tables, stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import quantity

@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import published_line
-from railx.figures.tables import Tables
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence

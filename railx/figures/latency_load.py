@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import name_rows
-from railx.figures.tables import Tables
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import INK, MODES, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside
-from railx.figures.tables import Tables
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import INK, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

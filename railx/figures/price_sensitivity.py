@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import INK, PALETTE, PUBLISHED, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence, spoken

@@ -13,9 +13,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import patch
-from railx.figures.tables import Tables, records, to_frame
+from railx.figures.tables import FigureInput, Tables, records, to_frame
 from railx.figures.theme import GREY, INK, PALETTE, dot, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence

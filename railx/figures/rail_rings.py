@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables, read_frame
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables, read_frame
 from railx.figures.theme import GREY, INK, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame, Page
 from railx.figures.words import fidelity_line, sentence, spoken

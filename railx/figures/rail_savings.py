@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import at_edge, published_line, ticks
-from railx.figures.tables import Tables, refuse_unknown, stack
+from railx.figures.tables import FigureInput, Tables, refuse_unknown, stack
 from railx.figures.theme import INK, PALETTE, PUBLISHED, PUBLISHED_LINE, dot, published_series
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span

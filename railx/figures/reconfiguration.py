@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
 from railx.figures.theme import GREY, MODE_LABELS, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

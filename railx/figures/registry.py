@@ -14,8 +14,8 @@ from typing import Annotated
 
 from railx.errors import UserError
 from railx.figures.canvas import canvas
-from railx.figures.figure import CanvasSettings, Figure, FigureFiles
-from railx.figures.tables import Tables
+from railx.figures.figure import CanvasSettings, Figure
+from railx.figures.tables import FigureFiles, Tables
 from railx.io import write_json, write_text
 from railx.settings import Registered
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import entries
-from railx.figures.tables import Tables, records
+from railx.figures.tables import FigureInput, Tables, records
 from railx.figures.theme import colours, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, listed, ordered, quantity, sentence, spoken

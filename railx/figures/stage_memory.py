@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import time_unit
-from railx.figures.tables import Tables, pick, stack
+from railx.figures.tables import FigureInput, Tables, pick, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, published_line
-from railx.figures.tables import Tables, stack
+from railx.figures.tables import FigureInput, Tables, stack
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import tiles
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
 from railx.figures.theme import INK, MODE_LABELS, MODES, PUBLISHED, mode_colours, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

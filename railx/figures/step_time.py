@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.honest import cut_bars
 from railx.figures.panels import entries
-from railx.figures.tables import Tables
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import GREY, PALETTE, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import Tables, records, refuse_unknown
+from railx.figures.tables import FigureInput, Tables, records, refuse_unknown
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_MARK, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import published_line
-from railx.figures.tables import Tables, records
+from railx.figures.tables import FigureInput, Tables, records
 from railx.figures.theme import PUBLISHED, PUBLISHED_LINE, colours, dot, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken

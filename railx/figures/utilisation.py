@@ -12,9 +12,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, entries
-from railx.figures.tables import Tables
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import INK, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line
