@@ -32,6 +32,7 @@ __all__ = [
     "refuse_unknown",
     "stack",
     "to_frame",
+    "where",
 ]
 
 Rows = list[dict[str, Any]]
@@ -136,6 +137,13 @@ def stack(frames: Iterable[DataFrame]) -> DataFrame:
     import pandas as pd
 
     return pd.concat([rows for rows in frames if len(rows)], ignore_index=True)
+
+
+def where(rows: DataFrame, **values: Any) -> DataFrame:
+    """The rows that have these values in their columns."""
+    for column, value in values.items():
+        rows = rows[rows[column] == value]
+    return rows
 
 
 def records(rows: DataFrame) -> Rows:
