@@ -44,8 +44,8 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
         " link is overloaded."
     )
     fidelities = [*rows["flow_fidelity"], *rows["packet_fidelity"]]
-    line = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
-    with canvas(subtitle, line) as page:
+    footnote = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
+    with canvas(subtitle, footnote) as page:
         both, ratio = page.subplots(1, 2)
         groups = list(rows.groupby(["topology", "traffic", "routing"], sort=False))
         for position, (key, part) in enumerate(groups):
@@ -54,7 +54,7 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
             style = dot(colour[topology], 6, marker=marker[traffic], fillstyle=fill, alpha=0.85)
             line = part.sort_values("load_over_bound")
             both.plot(line[_MODELS[0]], line[_MODELS[1]], **style)
-            # Points of equal load stand beside each other, in the order of the groups.
+            # Points of equal load are drawn side by side, in the order of the groups.
             aside = 1 + 0.16 * (position / max(len(groups) - 1, 1) - 0.5) * 2
             ratio.plot(line["load_over_bound"] * aside, line["ratio"], **style)
         diagonal(both, rows[_MODELS])
@@ -106,8 +106,8 @@ def _caption(rows: DataFrame) -> str:
 
 def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
-        f"{spoken(label(str(topology)))}, {label(str(traffic)).lower()} {span(part['ratio'])}"
-        for (topology, traffic), part in rows.groupby(["topology", "traffic"], sort=False)
+        f"{spoken(label(str(name)))}, {label(str(pattern)).lower()} {span(part['ratio'])}"
+        for (name, pattern), part in rows.groupby(["topology", "traffic"], sort=False)
     )
     return f"Throughput of packets over that of flows, around the diagonal. Ratios: {parts}."
 

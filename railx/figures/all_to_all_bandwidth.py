@@ -1,6 +1,6 @@
 """All-to-all bandwidth per chip by topology: the ideal and the routing's bound.
 
-Both stand beside the injection bandwidth too. The ideal spreads the load evenly over
+Both are drawn beside the injection bandwidth. The ideal spreads the load evenly over
 the external channels. The bound divides the capacity by the largest static channel load
 under the routing (RailX, all-to-all formulas).
 """
@@ -163,7 +163,7 @@ def _alternative(rows: DataFrame) -> str:
 def _groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
     """Horizontal bars in groups, with what follows from the paper as diamonds.
 
-    Where all routings have the same bound, one bar stands for them.
+    Routings with the same bound share one bar.
     """
     colour = colours(rows["family"])
     y, ticks, names = 0.0, [], []

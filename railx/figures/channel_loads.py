@@ -1,6 +1,6 @@
 """Channel loads under uniform all-to-all traffic, by kind of channel.
 
-Every channel stands in descending order of its load. The largest load bounds the
+Channels are drawn in descending order of their load. The largest load bounds the
 throughput; how fast the line falls shows how much of the capacity is idle at that
 bound.
 """

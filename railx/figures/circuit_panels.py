@@ -36,7 +36,7 @@ _BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
 _MARKS = "os^vDPX"
 #: Those of the palette that are far from each other and from grey.
 _COLOURS = (0, 5, 4, 7, 2, 1)
-#: Where latency 0 stands on an axis of logarithms, as a share of the least.
+#: Latency 0 on a logarithmic axis is drawn at the shortest latency over this.
 _ZERO = 10
 
 

@@ -76,7 +76,7 @@ def draw(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn
 def _bars(frame: DataFrame) -> DataFrame:
     """A row for each bar: the wall time of a run, then its cluster times.
 
-    Wall time under electrical switching is the machine's own, and so measured.
+    Wall time under electrical switching is that of the machine, thus measured.
     """
     electrical = where(frame, mode="electrical")
     recorded = where(electrical, topology=_RECORDED)

@@ -42,7 +42,7 @@ def dots(axes: Axes, rows: DataFrame, x: Any, y: Any, colour: str, size: float =
 # Adaptive sequence parallelism: speed-ups and seconds by model, context and corpus
 
 _CASE = ["model", "context", "corpus"]
-#: Systems as our plans stand for them, and the planner of those plans.
+#: Systems that our plans imitate, and the planner of those plans.
 _ADAPTIVE = {
     "megatron": ("megatron", "Megatron-LM's best shape, derived"),
     "deepspeed": ("static", "One degree for all (as DeepSpeed)"),
@@ -307,7 +307,7 @@ _BASELINES = {
     "flexsp": "FlexSP, groups that adapt",
     "seq1f1b": "Seq1F1B, slices of one size",
 }
-#: The baseline that plans of a planner stand for, and the word for it.
+#: The baseline that plans of a planner imitate, and the word for it.
 _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree")}
 
 

@@ -114,12 +114,10 @@ def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Dra
         axes = page.subplots()
         colour = colours(corpus.name for corpus in corpora)
         for corpus in corpora:
-            style = {"color": colour[corpus.name], "linewidth": 1.8, "drawstyle": "steps-pre"}
-            style["label"] = (
-                f"{label(corpus.name)} ({corpus.words}; {len(corpus.lengths):,} sequences)"
-            )
+            words = f"{label(corpus.name)} ({corpus.words}; {len(corpus.lengths):,} sequences)"
             steps, last = corpus.steps(settings.points), len(corpus.lengths) - 1
-            axes.plot(steps, corpus.share(steps), **style)
+            stairs: dict[str, Any] = {"linewidth": 1.8, "drawstyle": "steps-pre", "label": words}
+            axes.plot(steps, corpus.share(steps), color=colour[corpus.name], **stairs)
             marks = corpus.lengths[[min(int(q * (last + 1)), last) for q in settings.quantiles]]
             style = dot(colour[corpus.name], 5, markeredgecolor="white")
             axes.plot(marks, corpus.share(marks), **style)

@@ -1,8 +1,7 @@
-"""What each stage of a pipeline really held after every pass, beside what was expected.
+"""Memory of each pipeline stage after every pass, measured beside expected.
 
-A panel for each stage of one replica. A line follows the bytes that were there after
-each pass, dots say what the memory model expects, steps below how many chunks were
-alive.
+A panel for each stage of one replica. Lines are the bytes after each pass, dots the
+bytes that the memory model expects, steps the number of live chunks.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
         }
         share_legend(page, legend, 3)
     parts = []
-    for (run, stage), part in rows.groupby(["run", "stage"], sort=False):
+    for (name, stage_number), part in rows.groupby(["run", "stage"], sort=False):
         most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
         parts.append(
-            f"{label(str(run))}, stage {stage}: {int(part['live_chunks'].max())} chunks and"
+            f"{label(str(name))}, stage {stage_number}: {int(part['live_chunks'].max())} chunks and"
             f" {quantity(float(most) / _MIB)} MiB at most, expected"
             f" {int(part['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
         )

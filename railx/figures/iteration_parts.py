@@ -4,7 +4,7 @@ Parts are means over the devices: computation, computing again what was not kept
 all-to-all, exposed traffic of ZeRO-3, other communication, and waiting, which is the
 rest of the iteration. Devices wait for the slowest group of a micro-batch, in no group
 at all, or while a pipeline fills, drains and holds them up. Plans of groups and of
-pipelines stand side by side.
+pipelines are drawn side by side.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Largest job that a grid with failed nodes still holds, by system.
+"""Largest job that fits a grid with failed nodes, by system.
 
-Systems differ in what they let one job take.
+Systems differ in the shapes of a job.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _ROWS_AROUND = 4.5
 class LatencyLoadSettings(CanvasSettings):
     """Latency over the offered load, one line per sweep, and the saturation points.
 
-    The points stand against the static limits.
+    The points are drawn beside the static limits.
     """
 
     figure: Literal["latency_load"] = "latency_load"

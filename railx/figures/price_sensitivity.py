@@ -8,7 +8,7 @@ Cells in which the ratio is below the abstract's limit are outlined.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
@@ -124,12 +124,12 @@ def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
         for x, value in enumerate(line):
             # White at nothing, the full colour at twice the limit and beyond.
             fill = to_hex(lighter(PALETTE[1], 1 - min(1.0, value / max(200 * limit, 1))))
-            look = {"facecolor": fill, "edgecolor": "white", "linewidth": 1.5}
+            look: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": 1.5}
             axes.add_patch(Rectangle((x, y), 1, 1, **look))
-            centred = {"ha": "center", "va": "center", "color": text_colour(fill)}
+            centred: dict[str, Any] = {"ha": "center", "va": "center", "color": text_colour(fill)}
             axes.text(x + 0.5, y + 0.5, quantity(value), **centred)
             if value < 100 * limit:
-                outline = {"fill": False, "edgecolor": INK, "linewidth": 1.8}
+                outline: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.8}
                 axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, **outline))
     axes.set(xlim=(0, len(cells.columns)), ylim=(len(cells), 0), xlabel="OCS port / transceiver")
     axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])

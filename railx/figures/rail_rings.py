@@ -152,10 +152,10 @@ def _ring(
         "connectionstyle": f"arc3,rad={0.0 if arrows else 0.09}",
     }
     for rail, start, end in _rows(rows, "rail", "node_a", "node_b"):
-        ends = {"xy": position[end], "xytext": position[start]}
-        axes.annotate("", **ends, arrowprops={**arrow, "color": colours[rail]})
-    edge = {"markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1.0}
-    axes.plot(x, y, "o", markersize=size * 1.25, zorder=3, **edge)
+        style = {**arrow, "color": colours[rail]}
+        axes.annotate("", position[end], position[start], arrowprops=style)
+    hollow = dot("white", size * 1.25, markeredgecolor=INK, markeredgewidth=1.0, zorder=3)
+    axes.plot(x, y, **hollow)
     for node in nodes if few else ():
         axes.text(*position[node], str(node), ha="center", va="center", zorder=4)
     axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
@@ -173,22 +173,19 @@ def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
     count = max(len(left), len(right))
     few = count <= 16
     for a, b in _rows(rows, "port_a", "port_b"):
-        line = {"linewidth": 1.5 if few else 0.5, "solid_capstyle": "round"}
-        axes.plot([0, 1], [left[a], right[b]], color=colour, **line)
+        width = 1.5 if few else 0.5
+        ends = [left[a], right[b]]
+        axes.plot([0, 1], ends, color=colour, linewidth=width, solid_capstyle="round")
     for x, side, ports in ((0, "a", left), (1, "b", right)):
-        axes.plot(
-            [x] * len(ports),
-            [*ports.values()],
-            **dot(INK, 5.5 if few else 1.5, marker="s", zorder=3),
-        )
-        for port, node in (
-            _rows(rows.sort_values(f"port_{side}"), f"port_{side}", f"node_{side}") if few else ()
-        ):
+        square = dot(INK, 5.5 if few else 1.5, marker="s", zorder=3)
+        axes.plot([x] * len(ports), [*ports.values()], **square)
+        names = [f"port_{side}", f"node_{side}"]
+        for port, node in sorted(_rows(rows, *names)) if few else ():
             text = f"p{port} · {node}" if x else f"{node} · p{port}"
-            style = {"ha": "left" if x else "right", "color": GREY}
-            beside(axes, text, x, ports[port], 7 if x else -7, **style)
-    names = ", ".join(map(str, sorted(set(rows["ocs"]))))
-    axes.set_title(f"OCS {names}", loc="center", fontweight="normal", color=INK)
+            align = "left" if x else "right"
+            beside(axes, text, x, ports[port], 7 if x else -7, ha=align, color=GREY)
+    switches = ", ".join(map(str, sorted(set(rows["ocs"]))))
+    axes.set_title(f"OCS {switches}", loc="center", fontweight="normal", color=INK)
     axes.set(xlim=(-0.85, 1.85) if few else (-0.2, 1.2), ylim=(count - 0.4, -0.6))
     axes.fill_between([-0.12, 1.12], -0.5, count - 0.5, color=lighter(GREY, 0.88), zorder=0)
     below = "node · port      port · node" if few else "ports"

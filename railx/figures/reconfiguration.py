@@ -1,7 +1,7 @@
 """Iteration time and stall share of training runs against reconfiguration latency.
 
 The latency is that of the optical switches; lines are fabric modes. Electrical runs
-know no reconfiguration and give the level that the others are held against (Opus,
+have no reconfiguration and are the reference of the others (Opus,
 evaluation of on-demand and provisioned switching). The stall is what the controller
 accounts as waiting for light paths. Medians and intervals are over repeats.
 """
@@ -126,7 +126,7 @@ def _dots(axes: Axes, repeats: DataFrame, shown: str) -> None:
 def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
     """Logarithmic beyond the smallest latency, linear down to 0.
 
-    Ticks stand at latencies that were run and are not too near to each other.
+    Ticks are latencies of runs that are not too near to each other.
     """
     positive = [latency for latency in latencies if latency > 0]
     if positive and max(positive) / min(positive) > 5:

@@ -1,4 +1,4 @@
-"""The list of figures, and how one is found and drawn.
+"""The list of figures, how to look one up and how to draw it.
 
 A figure is imported only when it is looked up, so that a changed figure redraws itself
 alone. Its module needs no plotting library until it draws, so that settings are checked
@@ -100,7 +100,7 @@ def _members() -> dict[str, type]:
     return {name: figure_of(name).settings for name in FIGURES}
 
 
-#: The settings of any figure, told apart by ``figure``.
+#: The settings of any figure; ``figure`` names the figure.
 FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
 
 

@@ -164,8 +164,8 @@ def _utilisation(axes: Axes, rows: DataFrame) -> None:
     for n, (gpus, line) in enumerate(rows.groupby("gpus")):
         line = line.sort_values("x")
         axes.plot(line["x"], line["y"], color=PALETTE[n + 2], marker=".")
-        end = (float(line[axis].iloc[-1]) for axis in "xy")
-        beside(axes, f"{int(str(gpus)):,} GPUs", *end, 5)
+        end = line.iloc[-1]
+        beside(axes, f"{int(str(gpus)):,} GPUs", float(end["x"]), float(end["y"]), 5)
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(-0.2, 40_000)
 

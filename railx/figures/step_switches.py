@@ -69,7 +69,7 @@ def draw(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Draw
         for axes, name in zip(grid, panels, strict=True):
             _panel(axes, points[points["panel"] == name])
             axes.set_title(panel_title(_PANELS[name], columns, settings))
-        # One label for all panels: each is too narrow for its own.
+        # One label for all panels: a panel is too narrow for it.
         page.supylabel("Added time (ms)")
         last = (len(panels) - 1) // columns * columns
         page.axes[last + (columns - 1) // 2].set_xlabel("Switching latency (ms)")

@@ -67,7 +67,7 @@ class StepTimeSettings(CanvasSettings):
 def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 
-    A note stands where there is no room or no price.
+    A note replaces the bar where there is no room or no price.
     """
     rows = tables.read("steps", "topology", settings.only)
     jobs = list(rows["job"].unique())

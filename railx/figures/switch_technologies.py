@@ -1,7 +1,7 @@
 """Technologies of optical switches: how many ports, and how long a change takes.
 
 Nothing here is ours but the jobs: every value is published or recalled, so every mark
-is hollow, and its shape says how far it is to be trusted.
+is hollow, and its shape gives the confidence in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONFIDENCE = {
 }
 _SERVERS = (PALETTE[2], PALETTE[7])
 _STATUS = {"commercial": INK, "deployed": PALETTE[0], "research": PALETTE[5]}
-#: Where a name stands: points right and up, alignments.
+#: Position of a name: points right and up, alignments.
 _SIDES = {
     "right": (7, 0, "left", "center"),
     "left": (-7, 0, "right", "center"),

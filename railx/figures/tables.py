@@ -1,7 +1,7 @@
 """The tables behind a figure, as pandas frames or as rows of a query.
 
-Errors name the file and the column. The metadata of large files says what they are
-about; other tables say it in a column.
+Errors name the file and the column. Large files have their name in the metadata,
+other tables in a column.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plans of sequence parallelism on different networks: times and degrees.
 
 A bar is as long as an iteration and parted by degree: the device time that groups of
-each degree take. No paper has this comparison, and the figure says so.
+each degree take. No paper has this comparison; the subtitle says it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import at_edge, patch
@@ -16,7 +17,6 @@ from railx.figures.tables import (
     FigureInput,
     Tables,
     records,
-    refuse_unknown,
     stack,
     to_frame,
     where,
@@ -59,7 +59,9 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
 
     frame = tables.read("mix", "network", settings.only)
     for key in ("adaptive", "single"):
-        refuse_unknown(key, [getattr(settings, key)], sorted(set(frame["plan"])))
+        plan, plans = getattr(settings, key), sorted(set(frame["plan"]))
+        if plan not in plans:
+            raise UserError(f"{key}: got {plan!r}; allowed: {', '.join(plans)}")
     rows = _rows(frame, settings)
     panels = list(rows["panel"].unique())
     degrees = sorted({int(degree) for degree in rows["degree"].dropna() if degree > 0})
@@ -86,8 +88,8 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
         legend["waiting"] = patch(_WAITING, edgecolor="none")
         share_legend(page, legend | {f"plan {_LISTED}": _CARRIED, _BEST: _SINGLE}, 5)
     parts = {
-        panel: "; ".join(
-            f"{label}: {_words(bar)}" for label, bar in part.groupby("label", sort=False)
+        str(panel): "; ".join(
+            f"{label!s}: {_words(bar)}" for label, bar in part.groupby("label", sort=False)
         )
         for panel, part in rows.groupby("panel", sort=False)
     }
@@ -95,25 +97,20 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
         f"What the network under a cluster does to plans of sequence parallelism. {_OURS}"
         " Bars are predicted iterations of plans made for each network, parted by the degree of"
         " the groups that take the device time; crosses are the plan that was made for the"
-        f" published bandwidths, on this network."
+        " published bandwidths, on this network."
     )
-    return Drawn(
-        " ".join([caption, *(f"{panel}. {text}." for panel, text in parts.items())]),
-        " ".join(
-            [
-                "Stacked bars of the iteration time by network.",
-                *(f"{panel}: {text}." for panel, text in parts.items()),
-            ]
-        ),
-        rows,
-    )
+    alternative = "Stacked bars of the iteration time by network."
+    for panel, text in parts.items():
+        caption += f" {panel}. {text}."
+        alternative += f" {panel}: {text}."
+    return Drawn(caption, alternative, rows)
 
 
 def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     """A row for each part of a bar, and one for each bar and mark as a whole.
 
-    Means over the batches, in seconds. The bandwidths that the cluster lists stand
-    beside the networks of the first rate, which is the cluster's.
+    Means over the batches, in seconds. The bandwidths that the cluster lists are
+    drawn beside the networks of the first rate, which is the cluster's.
     """
     rates = where(frame, basis="equal_rate")["outside_gb_s"]
     first = float(rates.min())

@@ -76,7 +76,7 @@ def compare_invocations(
 ) -> dict[str, Any]:
     """What changed from one invocation to another, as plain JSON data.
 
-    ``latest`` and ``previous`` stand for the last two invocations. Keys: ``schema``,
+    ``latest`` and ``previous`` name the last two invocations. Keys: ``schema``,
     ``a`` and ``b`` (invocation, experiment, logged_utc, commit), ``config`` (key, a,
     b), ``code`` (module, a, b, stages), ``packages`` (package, a, b), ``stages``
     (stage, name, state, because, a_seconds, b_seconds), ``numbers`` (stage, name,

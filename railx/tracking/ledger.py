@@ -1,7 +1,7 @@
 """The ledger of W&B runs in a results folder: a line for what was logged or uploaded.
 
-An offline run cannot be asked what it holds. Lines are only ever added, under a lock,
-so that several jobs lose none of each other's.
+An offline run cannot be queried. Lines are only appended, under a lock, so that jobs at
+the same time lose none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATIENCE_S = 60.0
 
 
 class Ledger:
-    """What stands in ``folder``/wandb/ledger.jsonl.
+    """The lines of ``folder``/wandb/ledger.jsonl.
 
     A line is a JSON object: ``run`` with ``experiment``, ``key``, ``folder``,
     ``stage``, ``name`` and ``invocation`` for a logged run, ``uploaded`` with a folder

@@ -1,4 +1,4 @@
-"""What the trackers are told: a stage result with its config, numbers and digest."""
+"""The input of the trackers: a stage result with its config, numbers and digest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The MLflow store of a results folder: a SQLite file in it, or a PostgreSQL database.
 
-It is opened without noise, telemetry or network. Artifacts always stand in the results
-folder; a folder that was moved is found again when its store is opened.
+It is opened without noise, telemetry or network. Artifacts are always in the results
+folder; opening the store of a moved folder updates their addresses.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _follow(client: Any, address: str, folder: Path) -> None:
         old = artifact_folder(experiment.artifact_location)
         if old is None or old == here or not here.is_dir() or (old.is_dir() and not lite):
             continue
-        # What was made without us, such as MLflow's own Default, stays as it is.
+        # Experiments of others, such as MLflow's Default, remain as they are.
         if old.parts[-2:] == (_ARTIFACTS, experiment.name):
             moved.append((experiment.artifact_location, here.as_uri(), experiment.experiment_id))
     if not moved:

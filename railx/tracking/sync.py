@@ -1,6 +1,6 @@
 """Uploading what W&B has written offline, once.
 
-A run is pending until wandb's own mark stands beside it; views are pending until the
+A run is pending until wandb writes its mark beside it; views are pending until the
 ledger names them.
 """
 
@@ -61,7 +61,7 @@ def sync(
 ) -> dict[str, int]:
     """Upload what is pending; return how many runs and views that were.
 
-    ``upload`` and ``save`` stand for wandb where they are given. Raises RuntimeError
+    ``upload`` and ``save`` replace wandb where they are given. Raises RuntimeError
     without a login, and where runs are pending still when wandb has ended.
     """
     runs, views = pending_runs(folder), pending_views(folder)

@@ -28,7 +28,7 @@ __all__ = ["found_in_wandb", "log_to_wandb", "wandb_session"]
 
 #: W&B's own limit on a tag.
 _TAG_CHARACTERS = 64
-#: What stands in results folders and belongs to the service, not to a run.
+#: Folders of the service, not of a run, inside results folders: WANDB_..._DIR.
 _PLACES = ("CACHE", "CONFIG", "DATA")
 
 
@@ -57,7 +57,8 @@ def log_to_wandb(
     """Log an invocation as a group, what the ledger has of it aside.
 
     Returns the run id by result key, and whether an earlier invocation had logged it.
-    Runs stand in ``folder``/wandb. Raises RuntimeError where online mode has no login.
+    Runs are written to ``folder``/wandb. Raises RuntimeError where online mode has no
+    login.
     """
     ledger = Ledger(folder)
     done = {str(line["run"]) for line in ledger.runs()}
@@ -298,7 +299,7 @@ def _nested(values: Mapping[str, float]) -> dict[str, Any]:
         for part in path:
             inner = node.setdefault(part, {})
             if not isinstance(inner, dict):
-                # A number stands there already: the rest stays one word.
+                # The name already has a number: the rest remains one word.
                 node[name] = value
                 break
             node = inner
