@@ -1,6 +1,6 @@
 """Uploading what W&B has written offline, once.
 
-A run is pending until wandb writes its mark beside it; views are pending until the
+A run is pending until wandb's own mark stands beside it; views are pending until the
 ledger names them.
 """
 
@@ -59,9 +59,9 @@ def pending_views(folder: str | Path) -> list[tuple[str, str, dict[str, Any]]]:
 def sync(
     folder: str | Path, *, upload: Upload | None = None, save: Save | None = None
 ) -> dict[str, int]:
-    """Upload what is pending; return how many runs and views that were.
+    """Upload pending runs and views; return their numbers.
 
-    ``upload`` and ``save`` replace wandb where they are given. Raises RuntimeError
+    ``upload`` and ``save`` replace wandb's functions. Raises RuntimeError
     without a login, and where runs are pending still when wandb has ended.
     """
     runs, views = pending_runs(folder), pending_views(folder)

@@ -451,7 +451,7 @@ def build_cost_model(
 
 
 def layer_latencies_ms(settings: CostModelSettings, cluster: ClusterSettings) -> dict[int, float]:
-    """Latency of a layer's exchanges by degree; what was measured takes precedence."""
+    """Latency of a layer's exchanges by degree; measured values take precedence."""
     table = dict(cluster.all_to_all_latency_ms)
     if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
         table |= settings.fit.all_to_all_latency_ms

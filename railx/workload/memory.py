@@ -2,20 +2,20 @@
 
 Notable:
 
-* counts follow what the trainer keeps, tensor by tensor, so that they can be compared
-  with what an allocator saw (tests/training/test_memory.py: within 5 %);
-* a rank holds some layers, and perhaps the embedding and the head (a pipeline stage).
-  What it keeps of them between steps is cut over the ``ranks`` that share them;
-* gathered parameters stay while their unit computes (``unit``), with the next unit on
-  its way, or for the whole batch (``batch``): then all parameters of the stage in the
-  precision of the activations, and all its gradients in that of the master, are alive
-  at once. Pipelines pay this, whose replicas cannot gather in step;
-* a pass is a micro-batch or chunk whose activations are alive. The last one of those
-  given is the one that computes;
-* the most is alive at one of a few moments: while the loss is made, when its gradients
-  meet, or while a layer runs backward. Each is counted, and the largest is the peak.
+* counts follow the saved tensors of the trainer, so that they can be compared with the
+  bytes that an allocator reports (tests/training/test_memory.py: within 5 %);
+* a rank has some layers, and possibly the embedding and the head (a pipeline stage).
+  Their state between steps is sharded over the ``ranks`` that share them;
+* gathered parameters live while their unit computes (``unit``), with the next unit's
+  gather under way, or for the batch (``batch``): then all parameters of the stage in
+  the precision of the activations, and all its gradients in that of the master weights,
+  are alive at once. Pipelines need this, because their replicas do not gather in step;
+* a pass is a micro-batch or chunk whose activations are alive. The last pass of a list
+  is the one that computes;
+* the peak is at one of three moments: during the loss, when its gradients are summed,
+  or while a layer runs backward. All are counted, and the largest is the peak.
 
-Needs the standard library alone, as ``railx.workload.model`` does.
+Needs the standard library only, as ``railx.workload.model`` does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ModelShard:
 
     @property
     def apart(self) -> bool:
-        """Whether masters and what is computed with are different tensors."""
+        """Whether the model computes with other tensors than the master weights."""
         return self.cast or self.ranks > 1
 
 

@@ -1,11 +1,11 @@
 """Tokens of documents: their bytes, or pairs of bytes merged by how often they occur.
 
 A tokenizer is its list of merges: ids 0 to 255 are the bytes, every merge that makes a
-new piece of text adds an id, and the last id stands before every document. Without
+new piece of text adds an id, and the last id precedes every document. Without
 merges tokens are bytes. Notable:
 
 * documents are bytes and need not be text: every piece is a string of bytes, so that
-  what was encoded is always got back;
+  decoding restores every encoded text;
 * the package ``tokenizers`` trains and encodes. What is decoded, and what is read from
   a corpus file, needs nothing but the merges;
 * a merge never joins two words, and bytes above 127 count as letters, so that words of
@@ -66,7 +66,7 @@ class Tokenizer:
 
     @property
     def beginning_of_sequence(self) -> int:
-        """The id that stands before every document, so that its first token is
+        """The id that precedes every document, so that its first token is
         predicted too. It is no text.
         """
         return len(self.pieces)

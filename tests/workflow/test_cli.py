@@ -122,6 +122,7 @@ def test_plan_of_a_users_own_lengths(capsys: pytest.CaptureFixture[str], tmp_pat
     assert planned == [48000, 48000, 48000, 48000, 100000]
 
 
+@pytest.mark.system
 def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = python(
         *("-m", "workflow.cli", "training"),
@@ -223,6 +224,7 @@ def test_a_sequence_that_no_plan_can_hold_is_named(
     assert not out.exists()
 
 
+@pytest.mark.system
 def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
     import torch
 
