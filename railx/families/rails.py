@@ -312,7 +312,7 @@ def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -
 
 
 def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, to_leaf: IntArray) -> None:
-    """A plane: from rail switches up and from the spine down to ``to_leaf`` (int[D])."""
+    """A plane: from rail switches up, from the spine down to ``to_leaf`` (int[D])."""
     builder.entry[0][leaf] = even_sets(builder, leaf, np.tile(spine, (len(leaf), 1)))[:, None]
     down = even_sets(
         builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]
