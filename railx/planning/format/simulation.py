@@ -4,7 +4,7 @@ A pass is forward, backward or, where a schedule delays it, the weight part of b
 A stage may have several parts of the model (``parts`` virtual stages, part v of stage p
 being model stage v * stages + p). A pass is one whole number,
 
-(kind * parts + part) * chunks + chunk        kind 0 forward, 1 backward, 2 weights
+    (kind * parts + part) * chunks + chunk        kind 0 forward, 1 backward, 2 weights
 
 so that a planner can simulate hundreds of pipelines in a fraction of a second. It needs
 the standard library alone.

@@ -7,8 +7,8 @@ backward order, on a stage with s later stages, has the count of diagonal b + s.
 chunks and d stages there are n + d - 1 counts C instead of n d, and recomputing takes
 the time of one layer times their sum. The integer programme is
 
-min Σ C,  0 <= C <= layers of a stage,  and on every stage at every step Σ over live
-chunks (stored - saved · C on its diagonal) <= capacity
+    min Σ C,  0 <= C <= layers of a stage,  and on every stage at every step
+    Σ over live chunks (stored - saved · C on its diagonal) <= capacity
 
 A chunk is live between its forward and its backward (eqs. 6-7). Rows after the last
 forward are redundant: the chunks live then were live before.
