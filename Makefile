@@ -17,13 +17,14 @@ export PYTHON ?= python3
 
 BIN := .venv/bin
 READY := .venv/.ready
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 # The folder of the run: overrides may name it anew.
 NAMED = $(or $(lastword $(patsubst name=%,%,$(filter name=%,$(OVERRIDES)))),$(EXPERIMENT))
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-system coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,10 +65,13 @@ schemas: $(READY) ## refresh what make setup wrote about conf/: JSON Schemas for
 
 test: $(READY) ## the static checks and the test suite (WORKERS=2 processes)
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile
+	@$(PYTEST) -m "not slow and not system"
 
-coverage: $(READY) ## the same tests with the lines and branches that they run (half as long again)
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
+test-system: $(READY) ## the tests that start processes: training, pipelines, servers, browsers (minutes)
+	@$(PYTEST) -m "system and not slow"
+
+coverage: $(READY) ## the tests of both with the lines and branches that they run (half as long again)
+	@$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow

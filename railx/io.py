@@ -1,7 +1,7 @@
 """Reading and writing the files that stages pass on: Parquet tables and JSON.
 
-Writing is always atomic: a writer fills a file beside the target and renames it into
-place, so that a killed run leaves the old file or the new one, never half of one. Only
+Writing is always atomic: a writer fills a temporary file beside the target and renames
+it, so that a killed run leaves the old file or the new one, never a partial one. Only
 numpy and pyarrow are needed, so that a bare GPU node can write its results.
 """
 
@@ -54,16 +54,13 @@ FIDELITIES: tuple[Fidelity, ...] = (
 )
 
 _METADATA_KEY = b"railx"
-#: How files end that are not whole yet.
+#: Suffix of incomplete files.
 _BESIDE = ".part"
 
 
 @contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """A path beside ``target`` to write to.
-
-    It becomes ``target`` when the block ends without an error.
-    """
+    """A temporary path, renamed to ``target`` unless the block raises."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_BESIDE)
@@ -82,9 +79,10 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
 
 
 def clear_beside(target: str | Path) -> None:
-    """Remove what killed writers of ``target`` left beside it.
+    """Remove the temporary files that killed writers of ``target`` left.
 
-    Only for who alone may write it: a file that is being written goes too.
+    Call it only where no other process writes ``target``: its temporary file is removed
+    too.
     """
     target = Path(target)
     for left in target.parent.glob(f".{glob.escape(target.name)}.*{_BESIDE}"):
@@ -103,24 +101,23 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 class _KeyTwice(ValueError):
-    """A key that an object of JSON has twice."""
+    """A duplicate key in a JSON object."""
 
 
 def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for key, value in pairs:
-        if key in made:
+        if key in unique:
             raise _KeyTwice(key)
-        made[key] = value
-    return made
+        unique[key] = value
+    return unique
 
 
 def read_json(path: str | Path, *, keys_once: bool = False) -> Any:
-    """Read JSON; a broken file, or one nested too deeply, raises a ValueError that
-    names it. UnicodeDecodeError where it is no text.
+    """Read JSON; invalid or too deeply nested files raise a ValueError with the path.
 
-    With ``keys_once`` an object that has a key twice is broken, as in a file that
-    someone edits by hand; JSON itself lets the last one count.
+    UnicodeDecodeError where the file is no text. ``keys_once`` refuses duplicate keys,
+    for files that users edit; JSON itself takes the last one.
     """
     hook = _keys_once if keys_once else None
     try:
@@ -164,7 +161,9 @@ def _naming(path: str | Path) -> Iterator[None]:
     except (pa.ArrowInvalid, OSError) as error:
         if is_explained(error):
             raise
-        raise UserError(f"{path}: not a Parquet table ({error})") from error
+        raise UserError(
+            f"{path}: not a Parquet table; allowed: a Parquet file ({error})"
+        ) from error
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:

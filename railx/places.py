@@ -1,8 +1,8 @@
-"""Where things are: the code, the files that come with it, and the folder of work.
+"""Paths of the code, of the shipped files and of the working folder.
 
-In a checkout all three are the checkout. An installed package holds the files that come
-with it (conf/, resources/, the pipeline) in ``railx/_share``, in the same order as the
-checkout, and work stands in a folder that ``railx init`` made.
+In a checkout all three are the checkout. An installed package has the shipped files
+(conf/, resources/, the pipeline) in ``railx/_share``, with the layout of the checkout,
+and the working folder is one that ``railx init`` has created.
 """
 
 from __future__ import annotations
@@ -34,29 +34,27 @@ def is_checkout() -> bool:
 
 
 def is_work(folder: Path) -> bool:
-    """Whether a folder holds choices and a Snakefile, as ``railx init`` writes them."""
+    """Whether a folder has a Snakefile and conf/, as ``railx init`` writes them."""
     return (folder / "Snakefile").is_file() and (folder / "conf" / "config.yaml").is_file()
 
 
-#: The folder whose conf/ counts: the one that the process starts in where it is one for
-#: work, else the one that comes with the code.
+#: The folder whose conf/ is used: the current folder if it is a working folder, else
+#: the shipped files.
 WORK = Path.cwd() if is_work(Path.cwd()) else SHIPPED
 
 
 def in_repository(path: str | Path) -> Path:
-    """A path as given where it exists, else below what comes with the code.
-
-    Stages so find shipped data from any folder.
-    """
+    """A path as given where it exists, else the shipped file of that path."""
     given = Path(path)
     return next(
-        (place for place in (given, SHIPPED / given, CODE / given) if place.exists()), given
+        (candidate for candidate in (given, SHIPPED / given, CODE / given) if candidate.exists()),
+        given,
     )
 
 
 def shipped_name(path: Path) -> str:
-    """How a file is called in a record: by its place in the checkout where it came with
-    the code, by its name where it lies elsewhere outside the folder of work.
+    """The name of a file in a record: its path in the checkout for shipped files, its
+    file name for other absolute paths.
     """
     if not path.is_absolute():
         return path.as_posix()
@@ -67,9 +65,7 @@ def shipped_name(path: Path) -> str:
 
 
 def cache(name: str) -> Path:
-    """The folder for what can be made again: in the folder of work, never in the
-    installed package.
-    """
+    """A cache folder: in the working folder, never in the installed package."""
     if is_checkout() or WORK != SHIPPED:
         return WORK / ".cache" / name
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

@@ -1,11 +1,9 @@
-"""How far a long piece of work is, in units of work, and how long it may still take.
+"""Progress of long computations: units done and the estimated time left.
 
-A loop says what it counts (:func:`counted`); loops inside one another are one count.
-Whoever starts the work lets it be told (:func:`told`): a thread writes a line every few
-seconds, and nothing for what is over before. A program of its own publishes its count
-in the file that ``RAILX_PROGRESS`` names. The time left is what is left of the work at
-the pace so far, so that a unit that is heavier than others counts for more where the
-loop says so.
+Loops count their units (:func:`counted`); nested loops are one count. The caller
+reports it (:func:`told`): a thread writes a line every few seconds, and none for short
+work. A child process publishes its count in the file named by ``RAILX_PROGRESS``. The
+time left extrapolates the pace so far, weighted by the weights of the units.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ T = TypeVar("T")
 
 #: Seconds between two lines, and until the first.
 EVERY_S = 10.0
-#: The variable that names the file in which a child publishes its count.
+#: The environment variable with the file of a child's count.
 FILE = "RAILX_PROGRESS"
 
 
 @dataclass
 class Count:
-    """A loop: what it counts, how much of its work is done, and of how much."""
+    """A loop: its unit, the number of units, and the work done and in total."""
 
     what: str
     units: int
@@ -43,7 +41,7 @@ class Count:
     done: float = 0.0
 
     def step(self, weight: float = 1.0) -> None:
-        """One unit more is done."""
+        """Count one more unit."""
         self.done_units += 1
         self.done += weight
 
@@ -53,7 +51,7 @@ _OPEN: list[Count] = []
 
 @contextlib.contextmanager
 def counting(what: str, units: int, total: float | None = None) -> Iterator[Count]:
-    """A count for the length of the block; its owner calls :meth:`Count.step`."""
+    """A count for the block, which calls :meth:`Count.step`."""
     count = Count(what, units, float(units if total is None else total))
     _OPEN.append(count)
     try:
@@ -63,21 +61,20 @@ def counting(what: str, units: int, total: float | None = None) -> Iterator[Coun
 
 
 def counted(items: Iterable[T], what: str, weights: Sequence[float] | None = None) -> Iterator[T]:
-    """The items one by one, counted as done when the next one is asked for.
+    """Iterate over items; an item counts as done when the next one is requested.
 
-    ``weights`` says how much work each is; without them all are alike. The items are
-    listed at once.
+    ``weights`` is the work of each item, by default 1. The items are listed at once.
     """
     listed = list(items)
-    own = [1.0] * len(listed) if weights is None else [float(weight) for weight in weights]
-    with counting(what, len(listed), sum(own)) as count:
-        for item, weight in zip(listed, own, strict=True):
+    work = [1.0] * len(listed) if weights is None else [float(weight) for weight in weights]
+    with counting(what, len(listed), sum(work)) as count:
+        for item, weight in zip(listed, work, strict=True):
             yield item
             count.step(weight)
 
 
 def publish(what: str, done: int, units: int) -> None:
-    """Tell whoever started this program how far it is; without one nothing happens."""
+    """Publish the count for the parent process, if it reports progress."""
     path = os.environ.get(FILE)
     if path is None:
         return
@@ -92,9 +89,9 @@ def publish(what: str, done: int, units: int) -> None:
 def told(
     name: str, say: Callable[[str], None] | None = None, every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Tell how far the work of the block is, every ``every_s`` seconds.
+    """Report the progress of the block every ``every_s`` seconds.
 
-    ``say`` takes a line; without it lines go to standard error.
+    ``say`` takes a line; by default lines go to standard error.
     """
     ended = threading.Event()
     begun = time.monotonic()
@@ -130,7 +127,7 @@ def _line(elapsed_s: float, published: Path) -> str:
     counts = list(_OPEN) or _published(published)
     if not counts:
         return f"{duration(elapsed_s)} so far"
-    # Of two loops in one another the inner one is a part of a unit of the outer one.
+    # An inner loop is a part of a unit of the outer loop.
     share = 0.0
     for count in reversed(counts):
         weight = count.total / count.units if count.units else 0.0
@@ -151,11 +148,11 @@ def _published(path: Path) -> list[Count]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person reads them: 12 s, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    """Seconds in readable form: 12 s, 3 min 20 s, 2 h 5 min."""
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    minutes, rest = divmod(rounded, 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"

@@ -4,17 +4,17 @@ The mapping is a resolved Hydra config or a JSON file. Every room declares its s
 as frozen dataclasses; the type hints are the schema:
 
 * ``Annotated[int, AtLeast(1)]`` carries a range, ``Literal["a", "b"]`` a choice;
-* a union of dataclasses is told apart by the one field that is a ``Literal`` in all of
-  them (the discriminator, e.g. ``family``);
+* a union of dataclasses has a discriminator: the field that is a ``Literal`` in all of
+  them (e.g. ``family``);
 * a rule over several fields goes into ``__post_init__`` and raises
-  :class:`SettingsError` with the field's own name.
+  :class:`SettingsError` with the name of the field.
 
-A string literal below a field says what the field is; ``workflow/schemas.py`` makes the
-JSON Schemas of ``conf/`` and a page of every key from that and from the type hints.
+A string literal below a field describes it; ``workflow/schemas.py`` makes the JSON
+Schemas of ``conf/`` and a page of every key from these and from the type hints.
 
-``load`` checks every key, type and range and names the full path of what is wrong. It
-needs the standard library alone, so that the same check guards a Snakemake run and a
-bare GPU node.
+``load`` checks every key, type and range; errors name the full path of the key. It
+needs the standard library only, so that Snakemake and a bare GPU node run the same
+check.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, 
 from railx.errors import UserError
 
 __all__ = [
-    "MOST_REAL",
-    "MOST_TIMEOUT_S",
-    "MOST_WHOLE",
+    "MAX_INTEGER",
+    "MAX_NUMBER",
+    "MAX_TIMEOUT_S",
     "AtLeast",
     "Between",
     "Fraction",
@@ -52,19 +52,16 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Largest whole number that every table, JSON file and double holds exactly.
-MOST_WHOLE = 2**53
+#: Largest integer that tables, JSON files and doubles represent exactly.
+MAX_INTEGER = 2**53
 #: Largest magnitude of any other number; products of larger ones overflow.
-MOST_REAL = 1e18
+MAX_NUMBER = 1e18
 #: Longest wait that every timer takes: sockets, threads, torch.
-MOST_TIMEOUT_S = 1e9
+MAX_TIMEOUT_S = 1e9
 
 
 class SettingsError(UserError):
-    """A setting that cannot be used.
-
-    One line names the key and says what is allowed.
-    """
+    """An invalid setting; the message has the key and the allowed values."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}" if key else message)
@@ -72,15 +69,12 @@ class SettingsError(UserError):
         self.message = message
 
     def under(self, prefix: str) -> SettingsError:
-        """The same error seen from a level further up."""
+        """The same error with a prefix before its key."""
         return SettingsError(_join(prefix, self.key), self.message)
 
 
 class Constraint(Protocol):
-    """What an ``Annotated`` hint may carry: a test and the words for what it allows.
-
-    The keywords of JSON Schema say the same.
-    """
+    """A constraint in an ``Annotated`` hint: test, description and JSON Schema."""
 
     @property
     def allowed(self) -> str: ...
@@ -186,7 +180,7 @@ class PowerOfTwo:
 
 @dataclass(frozen=True)
 class NotEmpty:
-    """Text, a list or a mapping that holds something."""
+    """Text, a list or a mapping that is not empty."""
 
     allowed: str = "not empty"
 
@@ -200,10 +194,9 @@ class NotEmpty:
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """A choice among values known only when the module is imported.
+    """A choice among values that are computed at import.
 
-    Given a function, the values are known when settings are read. ``Literal`` is better
-    where it can be written.
+    A function computes them when settings are read. Prefer ``Literal`` for constants.
     """
 
     given: tuple[Any, ...] | Callable[[], tuple[Any, ...]]
@@ -230,21 +223,20 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Registered:
-    """A union whose members stand in a list elsewhere.
+    """A union whose members are registered elsewhere.
 
-    It is looked up when settings are read. ``key`` is the field that tells the members
-    apart. ``members`` gives the settings class behind each of its values. ``most`` is
-    the largest whole number in any of them: what members compute from their settings
-    must end.
+    It is looked up when settings are read. ``key`` is the discriminator, ``members``
+    returns the settings class of each of its values. ``most`` is the largest integer
+    allowed in a member's settings, because computations must end.
     """
 
     key: str
     members: Callable[[], Mapping[str, type]]
-    most: int = MOST_WHOLE
+    most: int = MAX_INTEGER
 
 
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
-    """Build ``hint`` from plain data; what is built already stays.
+    """Build ``hint`` from plain data; instances are returned unchanged.
 
     ``hint`` is a dataclass, a union of dataclasses or a container of them. Raises
     :class:`SettingsError` that names the key below ``path`` and what is allowed.
@@ -260,10 +252,7 @@ def field_hints(cls: type) -> dict[str, Any]:
 
 @functools.cache
 def told_apart(options: tuple[Any, ...]) -> tuple[str, dict[Any, type]]:
-    """The field that tells the options apart, and the option behind each of its values.
-
-    It is a Literal in every option.
-    """
+    """The discriminator, a Literal in every option, and the option by its value."""
     for name in field_hints(options[0]):
         literals = [field_hints(option).get(name) for option in options]
         if all(get_origin(literal) is Literal for literal in literals):
@@ -299,12 +288,12 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         return value
     if origin is Annotated:
         base, *metadata = get_args(hint)
-        for one in metadata:
-            if isinstance(one, Registered):
-                members = one.members()
-                if isinstance(value, Mapping) and isinstance(value.get(one.key), str):
-                    _check_most(one.most, members.get(value[one.key]), value, path)
-                return _load_member(one.key, members, value, path)
+        for registered in metadata:
+            if isinstance(registered, Registered):
+                members = registered.members()
+                if isinstance(value, Mapping) and isinstance(value.get(registered.key), str):
+                    _check_most(registered.most, members.get(value[registered.key]), value, path)
+                return _load_member(registered.key, members, value, path)
         loaded = _load(base, value, path)
         constraints: list[Constraint] = metadata
         for constraint in constraints:
@@ -313,7 +302,7 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         return loaded
     if origin is Literal:
         for choice in get_args(hint):
-            # True equals 1, and 2.0 stands for 2 as in any whole number.
+            # True equals 1 and is refused; 2.0 is accepted as 2.
             if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                 return choice
         raise SettingsError(path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}")
@@ -337,13 +326,13 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingsError(path, f"got {value!r}; allowed: a finite number")
-        if abs(value) > MOST_REAL:
-            raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MOST_REAL:g}")
+        if abs(value) > MAX_NUMBER:
+            raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MAX_NUMBER:g}")
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         value = int(value)
-    if hint is int and isinstance(value, int) and abs(value) > MOST_WHOLE:
-        raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MOST_WHOLE} (2^53)")
+    if hint is int and isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MAX_INTEGER} (2^53)")
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     names = {
@@ -359,7 +348,7 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
 
 
 def _digits(value: float) -> str:
-    """A number, or how long it is where it would fill lines."""
+    """A number, or its number of digits if it is long."""
     shown = f"{value:,}" if isinstance(value, int) else f"{value:g}"
     return shown if len(shown) <= 40 else f"a number of {math.ceil(math.log10(abs(value)))} digits"
 
@@ -403,9 +392,9 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
 
 
 def _joined_literals(options: tuple[Any, ...]) -> list[Any]:
-    """The options of a union, all choices of literals as one of them."""
+    """The options of a union, with all literals joined into one."""
     choices = [
-        one for option in options if get_origin(option) is Literal for one in get_args(option)
+        choice for option in options if get_origin(option) is Literal for choice in get_args(option)
     ]
     rest = [option for option in options if get_origin(option) is not Literal]
     return [*([Literal[tuple(choices)]] if choices else []), *rest]
@@ -423,7 +412,7 @@ def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -
     if not isinstance(value, Mapping):
         raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")
     chosen = value.get(key)
-    # A list or mapping is no key of another.
+    # Lists and mappings cannot be keys.
     if not isinstance(chosen, (str, int)) or chosen not in members:
         raise SettingsError(
             _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, members))}"

@@ -8,9 +8,8 @@ are emulated or measured must be as many, with equal words and flags: their time
 from run to run. Figures are compared by the data that they draw. Not compared: logs,
 records of the machine, pages, images and how long anything took.
 
-``resources/renamed.yaml`` says which names have changed: a file or a value under its
-old name on the left is the one under its new name on the right. Exits with 1 where
-anything differs.
+A name that has changed (``resources/renamed.yaml``) counts as equal to its new one, in
+paths and in values. Exits with 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-import yaml
 
-RENAMED = Path(__file__).resolve().parent.parent / "resources/renamed.yaml"
+from workflow.renamed import new_name
+
 #: Folders of a run that hold no results of stages.
 SKIPPED = frozenset({"benchmarks", "crate", "logs", "provenance", "report", "tracking"})
 #: Stages whose every value is measured, whether a row says so or not.
@@ -43,8 +43,6 @@ OF_THE_MACHINE = re.compile(
 #: How many differences of a file are printed.
 SHOWN = 3
 
-Row = Mapping[str, Any]
-
 
 def main() -> int:
     """Print what differs between two runs; 1 where anything does."""
@@ -55,29 +53,22 @@ def main() -> int:
     for folder in (options.before, options.after):
         if not folder.is_dir():
             parser.error(f"{folder} is no folder; allowed: the results of an experiment")
-    renamed = renames()
-    before = {translated_path(path, renamed): path for path in result_files(options.before)}
-    after = {path: path for path in result_files(options.after)}
-    differences = [f"{path}: only before" for path in sorted(before.keys() - after.keys())]
-    differences += [f"{path}: only after" for path in sorted(after.keys() - before.keys())]
+    after = set(result_files(options.after))
+    before = {
+        path if path in after else renamed_path(path): path for path in result_files(options.before)
+    }
+    differences = [f"{path}: only before" for path in sorted(before.keys() - after)]
+    differences += [f"{path}: only after" for path in sorted(after - before.keys())]
     rows = 0
-    for path in sorted(before.keys() & after.keys()):
-        old = [translated(row, renamed) for row in read_rows(options.before / before[path])]
+    for path in sorted(before.keys() & after):
+        old = read_rows(options.before / before[path])
         new = read_rows(options.after / path)
-        rows += len(new)
+        rows += new.num_rows
         differences += [f"{path}: {text}" for text in differing(path.parts[0], old, new)]
     print("\n".join(differences))
-    common = len(before.keys() & after.keys())
+    common = len(before.keys() & after)
     print(f"{common} files with {rows} rows compared, {len(differences)} differences")
     return 1 if differences else 0
-
-
-def renames() -> dict[str, str]:
-    """New names by old ones, of everything that results are stored under."""
-    if not RENAMED.is_file():
-        return {}
-    groups = yaml.safe_load(RENAMED.read_text(encoding="utf-8"))
-    return {old: new for names in groups.values() for old, new in names.items()}
 
 
 def result_files(folder: Path) -> list[Path]:
@@ -89,29 +80,28 @@ def result_files(folder: Path) -> list[Path]:
         if len(path.parts) > 1
         and path.parts[0] not in SKIPPED
         and path.suffix in (".parquet", ".csv", ".json")
+        and not (path.parts[0] in MEASURED_STAGES and path.suffix == ".json")
     ]
 
 
-def translated_path(path: Path, renamed: Mapping[str, str]) -> Path:
-    parts = [renamed.get(part, part) for part in path.with_suffix("").parts]
+def renamed_path(path: Path) -> Path:
+    """The path with every changed name replaced."""
+    parts = [new_name("plan", part) or part for part in path.with_suffix("").parts]
     return Path(*parts).with_suffix(path.suffix)
 
 
-def translated(value: Any, renamed: Mapping[str, str]) -> Any:
-    if isinstance(value, Mapping):
-        return {translated(key, renamed): translated(item, renamed) for key, item in value.items()}
-    if isinstance(value, list):
-        return [translated(item, renamed) for item in value]
-    return renamed.get(value, value) if isinstance(value, str) else value
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a table; a JSON file is one row, a value for each path of keys."""
+def read_rows(path: Path) -> pa.Table:
+    """The rows of a table; of a JSON file a row for each path of keys."""
     if path.suffix == ".parquet":
-        return list(pyarrow.parquet.read_table(path).to_pylist())
+        return pyarrow.parquet.read_table(path)
     if path.suffix == ".csv":
-        return list(pyarrow.csv.read_csv(path).to_pylist())
-    return [dict(flattened(json.loads(path.read_text(encoding="utf-8"))))]
+        return pyarrow.csv.read_csv(path)
+    pairs = [
+        (key, json.dumps(value))
+        for key, value in flattened(json.loads(path.read_text(encoding="utf-8")))
+        if not any(map(of_the_machine, key.split(".")))
+    ]
+    return pa.table({"key": [key for key, _ in pairs], "value": [value for _, value in pairs]})
 
 
 def flattened(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
@@ -125,45 +115,59 @@ def flattened(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
         yield path, value
 
 
-def differing(stage: str, old: list[Row], new: list[Row]) -> list[str]:
+def differing(stage: str, old: pa.Table, new: pa.Table) -> list[str]:
     """What differs between the rows of a file before and after."""
-    if len(old) != len(new):
-        return [f"{len(old)} rows before, {len(new)} after"]
-    columns = {key for row in old for key in row}
-    lost = sorted(columns - {key for row in new for key in row})
-    added = sorted({key for row in new for key in row} - columns)
-    texts = [f"lost column {key}" for key in lost if not machine(key)]
-    texts += [f"new column {key}" for key in added if not machine(key)]
-    before, after = ([compared(stage, row) for row in rows] for rows in (old, new))
-    if stage in MEASURED_STAGES:
-        if Counter(map(repr, before)) != Counter(map(repr, after)):
-            texts.append("words or flags of measured rows differ")
-        return texts
-    for number, (left, right) in enumerate(zip(before, after, strict=True)):
+    texts = [
+        f"{word} column {name}"
+        for word, names, others in (("lost", old, new), ("new", new, old))
+        for name in sorted(set(names.column_names) - set(others.column_names))
+        if not of_the_machine(name)
+    ]
+    if old.num_rows != new.num_rows:
+        return [*texts, f"{old.num_rows} rows before, {new.num_rows} after"]
+    measured = measured_rows(stage, new)
+    for name in old.column_names:
+        if name not in new.column_names or of_the_machine(name) or old[name].equals(new[name]):
+            continue
+        left, right = old[name].to_pylist(), new[name].to_pylist()
+        if stage in MEASURED_STAGES:
+            if is_word(left) and Counter(left) != Counter(right):
+                texts.append(f"{name}: other words in measured rows")
+            continue
         texts += [
-            f"row {number}: {key}: {left[key]!r} before, {right[key]!r} after"
-            for key in left.keys() & right.keys()
-            if not equal(left[key], right[key])
+            f"row {row}: {name}: {before!r} before, {after!r} after"
+            for row, (before, after) in enumerate(zip(left, right, strict=True))
+            if not equal(before, after) and (not measured[row] or isinstance(before, str | bool))
         ]
     hidden = len(texts) - SHOWN
     return [*texts[:SHOWN], f"... and {hidden} more"] if hidden > 0 else texts
 
 
-def compared(stage: str, row: Row) -> Row:
-    """The values of a row that must be equal in both runs."""
-    measured = stage in MEASURED_STAGES or row.get("fidelity") in MEASURED
-    return {
-        key: value
-        for key, value in row.items()
-        if not machine(key) and (not measured or isinstance(value, (str, bool)))
-    }
+def measured_rows(stage: str, table: pa.Table) -> list[bool]:
+    """Whether each row is measured or emulated."""
+    if stage in MEASURED_STAGES or "fidelity" not in table.column_names:
+        return [stage in MEASURED_STAGES] * table.num_rows
+    return [fidelity in MEASURED for fidelity in table["fidelity"].to_pylist()]
 
 
-def machine(key: str) -> bool:
-    return any(OF_THE_MACHINE.search(part) for part in key.split("."))
+def is_word(values: list[Any]) -> bool:
+    return all(isinstance(value, str | bool) for value in values)
+
+
+def of_the_machine(name: str) -> bool:
+    return OF_THE_MACHINE.search(name) is not None
 
 
 def equal(left: Any, right: Any) -> bool:
+    """Whether two values are the same, changed names aside."""
+    if isinstance(left, str) and isinstance(right, str) and left != right:
+        words, others = re.split(r"(\w+)", left), re.split(r"(\w+)", right)
+        return len(words) == len(others) and all(
+            word == other or new_name("plan", word) == other
+            for word, other in zip(words, others, strict=True)
+        )
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(equal, left, right))
     if isinstance(left, float) and isinstance(right, float):
         return left == right or (math.isnan(left) and math.isnan(right))
     return bool(left == right)

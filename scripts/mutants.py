@@ -421,7 +421,7 @@ def _run(tree: Path, mutants: list[Mutant], limit_s: float) -> int:
 def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> tuple[Outcome, str]:
     """Run tests in the copy until the first fails; the outcome and which it was."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    # What only slow tests notice is noticed by nobody who runs `make test`.
+    # `make test` and `make test-system` do not run slow tests.
     command += ["-m", "not slow"]
     # Compiled files of a mutant must not outlive it, and pytest cuts what it says of a
     # failure at the width of a terminal.

@@ -31,6 +31,8 @@ from tests.plans import chunk, pipeline_plan
 from workflow import cli
 from workflow.experiment import checked_experiment
 
+pytestmark = pytest.mark.system
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DRAWN = re.compile("[─│├└▼►]")

@@ -1,5 +1,6 @@
-"""What a computation has allocated, on a CPU by torch's profiler and on a GPU by its
-allocator; and what of it is still there at any moment, whichever thread lets go of it.
+"""Memory that a computation allocates, and the part of it that is alive at any moment.
+
+Torch's profiler counts allocations on a CPU, the caching allocator on a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Allocated", "HeldStorages", "allocations"]
+__all__ = ["Allocated", "LiveStorages", "allocations"]
 
 # Torch's own hints leave it untyped.
 _Reference: Any = StorageWeakRef
@@ -24,10 +25,10 @@ _Reference: Any = StorageWeakRef
 
 @dataclass
 class Allocated:
-    """Bytes beyond those that were there before, once the computation has ended.
+    """Bytes that a computation allocated, beyond those allocated before.
 
-    ``peak_bytes`` is the most that was alive at once, ``left_bytes`` what still is;
-    below zero where more was freed.
+    ``peak_bytes`` is the maximum alive at once, ``left_bytes`` the bytes alive at the
+    end; negative where the computation freed more than it allocated.
     """
 
     peak_bytes: int = 0
@@ -36,7 +37,7 @@ class Allocated:
 
 @contextmanager
 def allocations(device: torch.device) -> Iterator[Allocated]:
-    """Count what is allocated inside; only one such block at a time."""
+    """Count the allocations of the block; such blocks do not nest."""
     counted = Allocated()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -60,60 +61,63 @@ def allocations(device: torch.device) -> Iterator[Allocated]:
         counted.peak_bytes = max(counted.peak_bytes, counted.left_bytes)
 
 
-class HeldStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of the storages that operations inside have made and that are still there.
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Bytes of the storages that operations of the block created and that are alive.
 
-    The profiler does not see what another thread frees, as those of a network do; this
-    asks each storage. ``resized`` are tensors from before whose storage comes and goes.
+    The profiler misses storages that another thread frees, as the threads of a network
+    backend do; this mode checks a weak reference to each storage. ``resized`` are
+    tensors from before the block whose storage is resized inside.
     """
 
     def __init__(self, resized: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._resized = [tensor.untyped_storage() for tensor in resized]
         self._before = self._resized_bytes()
-        self._made: dict[int, tuple[Any, int]] = {}
-        #: At least what is there: some may be gone.
-        self._most = self._before
+        self._created: dict[int, tuple[Any, int]] = {}
+        #: An upper bound of the live bytes: some storages may be freed.
+        self._upper_bound = self._before
         self._peak = 0
 
-    def held_bytes(self) -> int:
-        """What is there now."""
-        self._made = {key: one for key, one in self._made.items() if not one[0].expired()}
-        self._most = sum(size for _, size in self._made.values()) + self._resized_bytes()
-        return self._most - self._before
+    def live_bytes(self) -> int:
+        """Live bytes now."""
+        self._created = {
+            key: entry for key, entry in self._created.items() if not entry[0].expired()
+        }
+        self._upper_bound = sum(size for _, size in self._created.values()) + self._resized_bytes()
+        return self._upper_bound - self._before
 
     def peak_bytes(self) -> int:
-        """The most that was there since the last call."""
-        held = self.held_bytes()
-        peak, self._peak = max(self._peak, held), held
+        """The maximum of the live bytes since the last call."""
+        current = self.live_bytes()
+        peak, self._peak = max(self._peak, current), current
         return peak
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = func(*args, **(kwargs or {}))
-        known: set[int] | None = None
-        for leaf in tree_leaves(given):
+        results = func(*args, **(kwargs or {}))
+        argument_storages: set[int] | None = None
+        for leaf in tree_leaves(results):
             if not isinstance(leaf, Tensor) or leaf.device.type == "meta":
                 continue
             reference = _Reference(leaf.untyped_storage())
             key = reference.cdata
-            if key in self._made and not self._made[key][0].expired():
+            if key in self._created and not self._created[key][0].expired():
                 continue
-            if known is None:
-                # Whatever stands on a storage of its arguments makes none.
-                known = {
-                    one.untyped_storage()._cdata
-                    for one in tree_leaves((args, kwargs))
-                    if isinstance(one, Tensor)
+            if argument_storages is None:
+                # A result that is a view of an argument has no storage of its own.
+                argument_storages = {
+                    argument.untyped_storage()._cdata
+                    for argument in tree_leaves((args, kwargs))
+                    if isinstance(argument, Tensor)
                 }
-            if key not in known:
+            if key not in argument_storages:
                 size = leaf.untyped_storage().nbytes()
-                self._made[key] = reference, size
-                self._most += size
-        if self._most - self._before > self._peak:
-            self._peak = max(self._peak, self.held_bytes())
-        return given
+                self._created[key] = reference, size
+                self._upper_bound += size
+        if self._upper_bound - self._before > self._peak:
+            self._peak = max(self._peak, self.live_bytes())
+        return results
 
     def _resized_bytes(self) -> int:
         return sum(storage.nbytes() for storage in self._resized)

@@ -4,13 +4,13 @@ A packed call holds several sequences one after another. Each has some queries a
 least as many keys: the keys that come before the queries are context (earlier slices of
 the same sequence), and the last query sees the last key.
 
-Three kernels, none of which ever holds a score or a mask for each pair of tokens:
+Three kernels, none of which stores a score or a mask for each pair of tokens:
 
 * ``varlen``: one call of the fused variable-length kernel, for half precision on CUDA;
-* ``sdpa``: scaled_dot_product_attention sequence by sequence, held to its fused
-  kernels; those line up the first query with the first key, so that sequences with
-  context go to ``blocks``;
-* ``blocks``: tiles of queries and keys with matrix products alone, on every device and
+* ``sdpa``: scaled_dot_product_attention per sequence, restricted to its fused kernels;
+  these align the first query with the first key, so that sequences with context use
+  ``blocks``;
+* ``blocks``: tiles of queries and keys with plain matrix products, on every device and
   in every precision.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["Kernel", "Packing", "choose_kernel", "variable_length_attention", "v
 
 Kernel = Literal["sdpa", "varlen", "blocks"]
 
-#: The kernels of scaled_dot_product_attention that hold no scores.
+#: The kernels of scaled_dot_product_attention that store no scores.
 _FUSED = [
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
@@ -49,10 +49,10 @@ _QUERY_TILE, _KEY_TILE = 128, 512
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the sequences of a packed call lie.
+    """The numbers of queries and keys of each sequence of a packed call, in order.
 
-    Tokens of each among the queries and among the keys, in packed order. Raises
-    ValueError where they do not pair up or a sequence has fewer keys than queries.
+    Raises ValueError where their lengths differ or a sequence has fewer keys than
+    queries.
     """
 
     queries: tuple[int, ...]
@@ -71,15 +71,15 @@ class Packing:
             )
 
     @classmethod
-    def whole(cls, lengths: Sequence[int]) -> Packing:
-        """Whole sequences of these lengths, without context."""
+    def without_context(cls, lengths: Sequence[int]) -> Packing:
+        """Full sequences of these lengths."""
         return cls(tuple(lengths), tuple(lengths))
 
     def offsets(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where each sequence begins among the queries and among the keys.
+        """Offsets of the sequences among the queries and among the keys.
 
-        Tensors of 32-bit integers on ``device``, made by the first call: one copy to
-        the device serves all layers, forward and backward. It waits for nothing.
+        32-bit integers on ``device``, created by the first call: all layers share one
+        asynchronous copy to the device.
         """
         if device not in self._offsets:
             both = torch.tensor(
@@ -114,8 +114,7 @@ def variable_length_attention(
         )
         if len(parts[0])
     ]
-    # Without a query there is nothing to mix; the product keeps the result in the
-    # graph.
+    # Without queries the result is empty; the product connects it to the graph.
     if not mixed:
         return queries * 1
     # A single sequence is not copied: the backward pass needs its result anyway.
@@ -130,9 +129,9 @@ def choose_kernel(
 ) -> Kernel:
     """The kernel for ``choice``; ``auto`` takes the fastest that can run.
 
-    What can run is tried on a few tokens. Raises ValueError where the kernel that is
-    demanded cannot run; what is returned takes every packing, with grouped heads and
-    with context, in memory that grows with the tokens and not with their square.
+    Kernels are tried on a few tokens. Raises ValueError where the chosen kernel cannot
+    run. The result supports every packing, grouped heads and context, in memory linear
+    in the tokens.
     """
     varlen = choice in ("auto", "varlen") and _varlen_runs(device, precision, head_size)
     sdpa = choice in ("auto", "sdpa") and _sdpa_runs(device, precision, head_size, grouped=False)
@@ -193,13 +192,13 @@ def _sdpa_runs(
 
 
 def _runs(attend: Callable[[], Tensor]) -> bool:
-    # A caller's hooks that count what is saved, or compute it again, must not see the
-    # trial. A refused kernel warns with its reasons before the error.
+    # Hide the trial from a caller's saved-tensor hooks. A refused kernel warns before
+    # the error.
     with (
         warnings.catch_warnings(),
         sdpa_kernel(_FUSED),
         torch.enable_grad(),
-        torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept),
+        torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved),
     ):
         warnings.simplefilter("ignore")
         try:
@@ -268,10 +267,7 @@ def _varlen_attn() -> Callable[..., Any] | None:
 
 @cache
 def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
-    """The keyword names of the kernel.
-
-    They differ between torch 2.10 and later versions.
-    """
+    """The keyword names of the kernel, which differ between versions of torch."""
     return frozenset(inspect.signature(kernel).parameters)
 
 
@@ -279,7 +275,7 @@ def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
 
 
 def _blocks(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """One sequence, a tile of queries and keys at a time."""
+    """Attention of one sequence, by tiles of queries and keys."""
     mixed: Tensor = _Blocks.apply(queries, keys, values)  # type: ignore[no-untyped-call]
     return mixed
 
@@ -287,9 +283,9 @@ def _blocks(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 class _Blocks(torch.autograd.Function):
     """Attention by tiles, at least in single precision.
 
-    Of the scores only the logarithm of each query's sum is kept; the backward pass
-    computes every tile again. A tile's queries are laid out [kv heads, heads of a group
-    x queries, head size], so that grouped heads share their keys without copies.
+    It saves the log-sum-exp of each query's scores; the backward pass recomputes every
+    tile. A tile's queries have the layout [kv heads, heads of a group x queries, head
+    size], so that grouped heads share their keys without copies.
     """
 
     @staticmethod
@@ -297,19 +293,19 @@ class _Blocks(torch.autograd.Function):
         exact = torch.promote_types(queries.dtype, torch.float32)
         groups, scale = keys.shape[1], queries.shape[2] ** -0.5
         by_group = _by_group(queries, groups).to(exact) * scale
-        own_keys, own_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
+        exact_keys, exact_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
         mixed, sums = torch.empty_like(by_group), by_group.new_empty(by_group.shape[:3])
         for rows, tiles in _tiles(len(queries), len(keys)):
             asked = by_group[:, :, rows].flatten(1, 2)
             top = asked.new_full(asked.shape[:2], -torch.inf)
             total, gathered = torch.zeros_like(top), torch.zeros_like(asked)
             for columns, diagonal in tiles:
-                scores = _scores(asked, own_keys[:, columns], diagonal, rows)
+                scores = _scores(asked, exact_keys[:, columns], diagonal, rows)
                 higher = torch.maximum(top, scores.amax(-1))
                 weights = scores.sub_(higher[..., None]).exp_()
                 shrink = (top - higher).exp_()
                 total = total * shrink + weights.sum(-1)
-                gathered = gathered * shrink[..., None] + weights @ own_values[:, columns]
+                gathered = gathered * shrink[..., None] + weights @ exact_values[:, columns]
                 top = higher
             shape = mixed[:, :, rows].shape
             mixed[:, :, rows] = (gathered / total[..., None]).view(shape)
@@ -324,21 +320,21 @@ class _Blocks(torch.autograd.Function):
         queries, keys, values, mixed, sums = ctx.saved_tensors
         exact, groups, scale = sums.dtype, keys.shape[1], queries.shape[2] ** -0.5
         by_group = _by_group(queries, groups).to(exact) * scale
-        own_keys, own_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
+        exact_keys, exact_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
         slopes = _by_group(gradients[0], groups).to(exact)
-        # What the softmax takes from each score's slope: the same for all its keys.
+        # The row-wise dot product in the derivative of softmax, equal for all keys.
         taken = (slopes * _by_group(mixed, groups).to(exact)).sum(-1)
         query_slopes = torch.zeros_like(by_group)
-        key_slopes, value_slopes = torch.zeros_like(own_keys), torch.zeros_like(own_values)
+        key_slopes, value_slopes = torch.zeros_like(exact_keys), torch.zeros_like(exact_values)
         for rows, tiles in _tiles(len(queries), len(keys)):
             asked, slope = (part[:, :, rows].flatten(1, 2) for part in (by_group, slopes))
             sum_, less = (part[:, :, rows].flatten(1, 2)[..., None] for part in (sums, taken))
             gathered = torch.zeros_like(asked)
             for columns, diagonal in tiles:
-                tile_keys = own_keys[:, columns]
+                tile_keys = exact_keys[:, columns]
                 weights = _scores(asked, tile_keys, diagonal, rows).sub_(sum_).exp_()
                 value_slopes[:, columns] += weights.mT @ slope
-                weights *= (slope @ own_values[:, columns].mT).sub_(less)
+                weights *= (slope @ exact_values[:, columns].mT).sub_(less)
                 gathered += weights @ tile_keys
                 key_slopes[:, columns] += weights.mT @ asked
             query_slopes[:, :, rows] = gathered.view(query_slopes[:, :, rows].shape)
@@ -360,10 +356,10 @@ def _ungrouped(by_group: Tensor) -> Tensor:
 
 
 def _tiles(count: int, visible: int) -> Iterator[tuple[slice, list[tuple[slice, int | None]]]]:
-    """The tiles of queries, each with those of the keys that it sees.
+    """The tiles of queries, each with the tiles of its visible keys.
 
-    A tile that some of its queries see in part only comes with its diagonal: query i of
-    the tile sees its keys 0 .. diagonal + i.
+    A partly visible tile has a diagonal: query i of the tile sees keys 0 .. diagonal +
+    i of it.
     """
     context = visible - count
     for start in range(0, count, _QUERY_TILE):

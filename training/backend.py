@@ -1,37 +1,35 @@
 """A torch.distributed backend named ``railx``.
 
-Every collective and send asks the fabric for its circuits before it may start. Any
-torch program can use it: where this package is installed, ``import torch`` makes the
-name known (:mod:`railx_torch`), and the environment says the rest
-(:mod:`training.environment`). Importing this module registers the name too. What is
-notable:
+Every collective and send requests its circuits from the fabric before it starts. Any
+torch program can use it: where this package is installed, ``import torch`` registers
+the name (:mod:`railx_torch`), and environment variables configure the backend
+(:mod:`training.environment`). Importing this module registers the name too. Notable:
 
-* One process group (:mod:`training.process_group`) stands in front of an inner one. An
-  operation is issued without waiting. Where it needs no circuits, or its group still
-  holds them, it begins in the thread that issues it. Otherwise it joins its lane
+* A process group (:mod:`training.process_group`) wraps an inner one. Operations are
+  issued without waiting. Where an operation needs no circuits, or its group still holds
+  them, it begins in the thread that issues it. Otherwise it joins its lane
   (:mod:`training.lanes`; one for the collectives of a group, one for each source,
-  destination and tag of messages), asks for its circuits when its turn comes, and gives
-  them back when it has ended, on the device too. A lane is a thread; a synchronous
-  collective on an idle lane runs in place. Operations of one channel begin in the order
-  of issue, whichever way they go.
-* An operation is known by channel and number, which all its members count alike:
-  (group, n-th collective), or (group, source, destination, tag, n-th message).
-* Groups inside one server, and everything in electrical mode, never ask.
-* Gloo works on host memory: CUDA tensors go through pinned buffers, filled before the
-  circuits are asked for and emptied after they are given back.
+  destination and tag of messages), requests its circuits when its turn comes, and
+  releases them when it has ended, on the device too. A lane is a thread; a synchronous
+  collective on an idle lane runs in the calling thread. Operations of a channel begin
+  in the order of issue on every path.
+* Channel and number identify an operation, equally on all members: (group, n-th
+  collective), or (group, source, destination, tag, n-th message).
+* Groups inside one server, and all groups in electrical mode, request no circuits.
+* Gloo works on host memory: CUDA tensors are copied through pinned buffers, before the
+  circuits are requested and after they are released.
 * NCCL works on the device: the lane waits until the device has reached the operation,
-  asks, launches it on a stream of its own, and gives the circuits back when an event
-  behind it has passed. No thread spins: the events that the host waits for block.
+  requests the circuits, launches it on a separate stream, and releases the circuits
+  when an event behind it has passed. No thread spins: host waits block on events.
 * NCCL's messages between two ranks have a communicator for each direction, because both
-  may be under way at once. The first message, of whichever direction, brings up both in
-  one order (:class:`training.lanes.Pair`), so that ranks which begin with different
-  directions do not wait for each other for ever. CPU tensors of such a group go over
-  gloo.
+  directions may be under way at once. The first message of either direction sets up
+  both in a fixed order (:class:`training.lanes.Pair`), so that ranks which begin with
+  different directions do not deadlock. CPU tensors of such a group go over gloo.
 * As with NCCL itself, operations on the device must be issued in an order that lets all
   of them run: communicators share the device's processors, and a kernel waits there for
   its peers.
-* In provisioned mode, whenever the last operation under way ends, the controller is
-  told what the next one will need.
+* In provisioned mode, the end of the last operation under way announces the circuits of
+  the next one to the controller.
 """
 
 from __future__ import annotations
@@ -62,8 +60,8 @@ __all__ = [
 ]
 
 _session: Session | None = None
-#: What the environment said, where the session is by it.
-_place: _environment.Environment | None = None
+#: The environment of the session, where no program configured it.
+_session_environment: _environment.Environment | None = None
 
 
 def configure(options: BackendOptions, recorder: Recorder) -> None:
@@ -71,8 +69,8 @@ def configure(options: BackendOptions, recorder: Recorder) -> None:
 
     Call it before ``init_process_group(backend="railx")``. It may be called again for
     the next setting once the groups of the last one are destroyed (RuntimeError
-    otherwise). Raises :class:`railx.fabric.FabricError` where no controller answers, or
-    where it refuses.
+    otherwise). Raises :class:`railx.fabric.FabricError` where the controller does not
+    answer or refuses.
     """
     global _session
     if _session is not None:
@@ -82,30 +80,27 @@ def configure(options: BackendOptions, recorder: Recorder) -> None:
 
 
 def begin_iteration(i: int) -> None:
-    """Operations issued from now on belong to iteration ``i``.
-
-    For the recorder and for the schedule.
-    """
+    """Operations issued from now on belong to iteration ``i`` of trace and schedule."""
     _current().begin_iteration(i)
 
 
 def end_iteration() -> int:
-    """The iteration that began last is over; returns how long it took in ns."""
+    """End the current iteration and return its duration in ns."""
     return _current().recorder.end_iteration()
 
 
 def recorded_schedule() -> CircuitSchedule:
-    """What this rank's operations needed so far, in the order of issue, per iteration.
+    """The circuits of this rank's operations so far, in issue order, per iteration.
 
-    Operations inside a server are left out.
+    Operations inside a server are omitted.
     """
     return _current().recorded_schedule()
 
 
 def use_schedule(schedule: CircuitSchedule | None) -> None:
-    """Announce operations ahead by this schedule (mode provisioned).
+    """Announce circuits by this schedule (mode provisioned).
 
-    None: by the cycle that this rank's own operations show (railx.fabric.cycle).
+    None: by the cycle detected in this rank's operations (railx.fabric.cycle).
     """
     _current().schedule = schedule
 
@@ -127,13 +122,13 @@ def _current() -> Session:
 
 
 def create_group(options: Any) -> RailxProcessGroup:
-    """A process group under the present setting; torch calls it for each new group.
+    """A process group of the current session; torch calls it for each new group.
 
-    Where the program configured nothing, the environment does, whenever no group is
-    open.
+    Without a call of ``configure``, environment variables configure the session
+    whenever no group is open.
     """
     global _session
-    if _session is None or (_place is not None and not _session.open_groups):
+    if _session is None or (_session_environment is not None and not _session.open_groups):
         ranks = options.global_ranks_in_group or range(options.group_size)
         _follow_environment(list(ranks)[options.group_rank])
     assert _session is not None
@@ -141,22 +136,28 @@ def create_group(options: Any) -> RailxProcessGroup:
 
 
 def _follow_environment(rank: int) -> None:
-    global _session, _place
-    place = _environment.read(os.environ)
-    if _session is not None and (place, rank) == (_place, _session.recorder.rank):
+    global _session, _session_environment
+    environment = _environment.read(os.environ)
+    if _session is not None and (environment, rank) == (
+        _session_environment,
+        _session.recorder.rank,
+    ):
         return
     _leave()
-    _session, _place = Session(place.options, place.recorder(rank)), place
+    _session, _session_environment = (
+        Session(environment.options, environment.recorder(rank)),
+        environment,
+    )
 
 
 def _leave() -> None:
-    """End the session, if any, and write what the environment asked for."""
-    global _session, _place
-    session, place = _session, _place
-    _session = _place = None
+    """End the session, if any, and write the files of the environment."""
+    global _session, _session_environment
+    session, environment = _session, _session_environment
+    _session = _session_environment = None
     if session is not None:
-        if place is not None:
-            place.close(session)
+        if environment is not None:
+            environment.close(session)
         session.disconnect()
 
 

@@ -1,16 +1,16 @@
-"""Checkpoints: parameters and optimizer of a run between two steps, cut for no plan.
+"""Checkpoints: parameters and optimizer between two steps, independent of the plan.
 
 Notable:
 
-* ``torch.distributed.checkpoint`` writes what every rank keeps under the parameter's
-  name in the whole model. Whoever reads takes its own rows and layers out of that: any
-  other number of ranks, sharded or not, as a pipeline or not;
-* a checkpoint is written beside its place and renamed when it is whole, and only then
-  the one before it goes. A process killed in between leaves the last whole one;
-* ``checkpoint.json`` in it says what was trained: the model, the seed, and which tokens
-  every step so far took. A run that would not go on from just that is refused;
-* all ranks see the folder. Reading one unpickles its index, as torch wrote it: take
-  none from a stranger.
+* ``torch.distributed.checkpoint`` writes the tensors of all ranks under parameter
+  names. A reader loads its rows and layers: with any number of ranks, sharded or not,
+  as a pipeline or not;
+* a checkpoint is written to a temporary folder, then renamed, and then the previous one
+  is removed. A process killed in between leaves a complete checkpoint;
+* ``checkpoint.json`` in it describes the training: the model, the seed, and a digest of
+  the tokens of every step. A run that differs from it is refused;
+* all ranks see the folder. Reading a checkpoint unpickles its index: load trusted
+  checkpoints only.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ _DESCRIPTION = "checkpoint.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: where it is, and what it says of itself.
+    """A complete checkpoint.
 
-    ``step`` counts the steps that are in it, ``block`` is the block of its run.
+    ``step`` is the number of finished steps, ``block`` the block of its run,
+    ``trained`` the description of the training.
     """
 
     folder: Path
@@ -68,21 +69,21 @@ class Checkpoint:
 
 
 def trained(settings: RunSettings, plan: Plan, sequences: Sequences) -> dict[str, Any]:
-    """What decides about the weights, as plain data, whatever plan shares it out.
+    """The inputs that determine the weights, as plain data, independent of the plan.
 
-    The digests are those of the plan's batches in turn: of the ids and lengths of their
-    sequences, and of the tokens.
+    Per batch of the plan a digest of the ids and lengths of its sequences and a digest
+    of its tokens.
     """
     model = {key: value for key, value in to_dict(settings.model).items() if key != "name"}
-    held = [sorted(sequence_lengths(batch)) for batch in plan.batches]
+    sequences_by_batch = [sorted(sequence_lengths(batch)) for batch in plan.batches]
     return {
         "model": model,
         "seed": settings.seed,
         "precision": str(_master(settings)).removeprefix("torch."),
-        "batches": [_digest([repr(pairs).encode()]) for pairs in held],
+        "batches": [_digest([repr(pairs).encode()]) for pairs in sequences_by_batch],
         "tokens": [
             _digest(sequences[sequence][:length].tobytes() for sequence, length in pairs)
-            for pairs in held
+            for pairs in sequences_by_batch
         ],
     }
 
@@ -97,10 +98,10 @@ def save_checkpoint(
     control: dist.ProcessGroup,
     also: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write a checkpoint into ``folder`` in place of those that are there.
+    """Write a checkpoint into ``folder`` and remove the others.
 
-    Every rank calls it at the same point; ``control`` holds all of them. ``also``
-    writes more files into it, on rank 0.
+    Every rank of ``control`` calls it at the same point. ``also`` writes more files
+    into the checkpoint, on rank 0.
     """
     distributed = _torch_checkpoint()
     name = f"block_{block:03d}_step_{step:06d}"
@@ -131,7 +132,7 @@ def save_checkpoint(
 def load_checkpoint(
     checkpoint: Checkpoint, engine: Engine, control: dist.ProcessGroup | None = None
 ) -> None:
-    """Put a checkpoint into an engine; every rank calls it at the same point."""
+    """Load a checkpoint into an engine; every rank calls it at the same point."""
     distributed = _torch_checkpoint()
     state = engine.state_dict()
     distributed.load(
@@ -143,24 +144,24 @@ def load_checkpoint(
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The whole checkpoint of the last block and step below ``folder``, if any."""
-    found = [
+    """The complete checkpoint of the last block and step in ``folder``, if any."""
+    candidates = [
         (int(match[1]), int(match[2]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (match := _NAME.fullmatch(path.name)) and (path / _DESCRIPTION).is_file()
     ]
-    return _read(max(found)[2]) if found else None
+    return _read(max(candidates)[2]) if candidates else None
 
 
-def find_checkpoint(path: Path, places: Iterable[str]) -> Checkpoint:
-    """The checkpoint that ``path`` is, or the newest one of the run's folder ``path``.
+def find_checkpoint(path: Path, subfolders: Iterable[str]) -> Checkpoint:
+    """The checkpoint ``path``, or the newest one of the run's folder ``path``.
 
-    ``places`` are the folders of a run that may hold some, the latest first.
+    ``subfolders`` are the folders of a run with checkpoints, the latest first.
     ValueError, one line, where there is none.
     """
     if (path / _DESCRIPTION).is_file():
         return _read(path)
-    for folder in (path, *(path / place for place in places)):
+    for folder in (path, *(path / subfolder for subfolder in subfolders)):
         if (newest := newest_checkpoint(folder)) is not None:
             return newest
     raise UserError(
@@ -172,27 +173,31 @@ def find_checkpoint(path: Path, places: Iterable[str]) -> Checkpoint:
 def check_checkpoint(
     checkpoint: Checkpoint, settings: RunSettings, plan: Plan, sequences: Sequences
 ) -> None:
-    """Refuse a checkpoint that this run would not go on from as if never stopped.
+    """Refuse a checkpoint of a run with other weights or data.
 
-    ValueError, one line, names what differs: model, seed, precision, sequences or
+    ValueError, one line, names the difference: model, seed, precision, sequences or
     tokens of a step, the name or the shape of a parameter.
     """
-    where, wanted, found = checkpoint.folder, trained(settings, plan, sequences), checkpoint.trained
-    for key, value in wanted["model"].items():
-        if found["model"].get(key, value) != value:
+    where, expected, stored = (
+        checkpoint.folder,
+        trained(settings, plan, sequences),
+        checkpoint.trained,
+    )
+    for key, value in expected["model"].items():
+        if stored["model"].get(key, value) != value:
             raise UserError(
                 f"{where}: a checkpoint of another model: model.{key}: got"
-                f" {found['model'][key]}; allowed: {value}, that of the run"
+                f" {stored['model'][key]}; allowed: {value}, that of the run"
             )
     _check_tensors(where, settings)
     for key in ("seed", "precision"):
-        if found[key] != wanted[key]:
+        if stored[key] != expected[key]:
             raise UserError(
-                f"{where}: {key}: got {found[key]}; allowed: {wanted[key]}, that of the run"
+                f"{where}: {key}: got {stored[key]}; allowed: {expected[key]}, that of the run"
             )
     for step in range(checkpoint.step):
         for key, what in (("batches", "sequences"), ("tokens", "tokens of them")):
-            theirs, ours = found[key], wanted[key]
+            theirs, ours = stored[key], expected[key]
             if theirs[step % len(theirs)] != ours[step % len(ours)]:
                 raise UserError(
                     f"{where}: step {step} took other {what} than this run's; allowed: a plan of"
@@ -209,17 +214,17 @@ def _check_tensors(where: Path, settings: RunSettings) -> None:
             " checkpoint"
         ) from None
     decoder = Decoder(settings.model, seed=0, compute=_master(settings), device="meta")
-    wanted = {name: tuple(one.shape) for name, one in decoder.named_parameters()}
+    expected = {name: tuple(tensor.shape) for name, tensor in decoder.named_parameters()}
     model = {
-        name.removeprefix("model."): tuple(getattr(one, "size", ()))
-        for name, one in stored.items()
+        name.removeprefix("model."): tuple(getattr(tensor, "size", ()))
+        for name, tensor in stored.items()
         if name.startswith("model.")
     }
-    for name in sorted(wanted.keys() | model.keys()):
-        if wanted.get(name) != model.get(name):
+    for name in sorted(expected.keys() | model.keys()):
+        if expected.get(name) != model.get(name):
             raise UserError(
                 f"{where}: a checkpoint of another model: {name}: got"
-                f" {_shape(model.get(name))}; allowed: {_shape(wanted.get(name))}"
+                f" {_shape(model.get(name))}; allowed: {_shape(expected.get(name))}"
             )
 
 
@@ -248,12 +253,12 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def _torch_checkpoint() -> Any:
-    """Torch's module, which is slow to import; most runs never need it."""
+    """Torch's module, imported at its first use because the import is slow."""
     return importlib.import_module("torch.distributed.checkpoint")
 
 
 def _sync(folder: Path) -> None:
-    """A rename is safe once its folder is."""
+    """Flush a folder, so that a rename in it survives a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,10 +1,9 @@
 """Tokens for a plan: the sequences of a corpus file, cut and packed as the plan says.
 
 A corpus is one Parquet table with the columns sequence, length_tokens and tokens (the
-token ids, one after another). Its metadata says how many bytes each id has
-(``token_bytes``, lowest byte first; one where it says nothing). A
-``beginning_of_sequence`` token that it names stands before the ids and counts in
-length_tokens; otherwise nothing is added. What text the ids are nobody asks here.
+token ids, one after another). Its metadata has the bytes per id (``token_bytes``,
+little endian, default 1) and optionally a ``beginning_of_sequence`` token, which is
+prepended to the ids and counts in length_tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
 from training.loss import IGNORED_LABEL
 
-__all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "valid_tokens", "whole_slices"]
+__all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "uncut_slices", "valid_tokens"]
 
 _TOKEN_BYTES = (1, 2, 4)
 
@@ -58,10 +57,7 @@ class PackedTokens:
 
 
 def plan_lengths(plan: Plan) -> dict[int, int]:
-    """The tokens that the plan needs of each sequence.
-
-    The most, where batches truncate it differently.
-    """
+    """The tokens that the plan uses of each sequence, the maximum over its batches."""
     lengths: dict[int, int] = {}
     for batch in plan.batches:
         for sequence, length in sequence_lengths(batch):
@@ -70,15 +66,12 @@ def plan_lengths(plan: Plan) -> dict[int, int]:
 
 
 def valid_tokens(batch: SequenceParallelBatch | PipelineBatch) -> int:
-    """Tokens of the whole batch that have a label.
-
-    All but the last of each truncated sequence.
-    """
+    """Tokens of a batch with a label: all but the last of each truncated sequence."""
     return sum(length - 1 for _, length in sequence_lengths(batch))
 
 
-def whole_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice]:
-    """Whole (truncated) sequences as slices."""
+def uncut_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice]:
+    """One slice per (truncated) sequence."""
     return [
         Slice(sequence, 0, length, length)
         for sequence, length in zip(sequences, lengths, strict=True)
@@ -88,11 +81,10 @@ def whole_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice
 def read_sequences(
     path: str | Path, needed: Mapping[int, int], vocabulary: int
 ) -> dict[int, NDArray[np.int64]]:
-    """Token ids of the ``needed`` sequences, truncated to what is wanted.
+    """Token ids of sequences, truncated.
 
-    ``needed``: id -> tokens wanted. ValueError names the file and the sequence where
-    one is missing, has no text, is shorter than wanted or has an id that is not below
-    ``vocabulary``.
+    ``needed``: sequence -> number of tokens. ValueError names the file and a sequence
+    that is missing, has no text, is too short or has an id not below ``vocabulary``.
     """
     table = read_table(path, ["sequence", "length_tokens", "tokens"])
     table = table.filter(
@@ -120,13 +112,14 @@ def read_sequences(
         tokens = np.frombuffer(text, dtype=f"<u{width}").astype(np.int64)
         if first is not None:
             tokens = np.concatenate(([int(first)], tokens))
-        wanted = needed[sequence]
-        if len(tokens) != row["length_tokens"] or len(tokens) < wanted:
+        needed_tokens = needed[sequence]
+        if len(tokens) != row["length_tokens"] or len(tokens) < needed_tokens:
             raise UserError(
                 f"{path}: sequence {sequence} has {len(tokens)} tokens, {row['length_tokens']} by"
-                f" its length, and the plan wants {wanted}; allowed: a plan made for this corpus"
+                f" its length, and the plan wants {needed_tokens}; allowed: a plan made for this"
+                " corpus"
             )
-        sequences[sequence] = tokens[:wanted]
+        sequences[sequence] = tokens[:needed_tokens]
     missing = sorted(set(needed) - set(sequences))
     if missing:
         raise UserError(
@@ -142,10 +135,10 @@ def read_sequences(
 
 
 def pack(slices: Iterable[Slice], sequences: Sequences) -> PackedTokens:
-    """Slices one after another.
+    """Concatenate slices.
 
-    The label of a slice's last token is the first of the next slice, none at the
-    sequence's end.
+    The label of a token is the next token of its sequence, also across slices; the last
+    token of a sequence has none.
     """
     tokens, positions, labels = [], [], []
     for part in slices:

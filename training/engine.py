@@ -2,12 +2,12 @@
 
 Notable:
 
-* without sharding, and with masters as exact as activations, the decoder's parameters
-  are what is reduced and stepped. Otherwise ``training.sharding`` keeps the masters and
-  the decoder computes with what it gathers or casts;
-* with sequence parallelism the ranks that share rows are all of them, with pipelines
-  those that hold the same stage;
-* a sharded decoder is made without values, and a rank draws its own rows alone.
+* without sharding, and with master weights in the precision of the activations, the
+  optimizer steps the decoder's parameters. Otherwise ``training.sharding`` has the
+  master weights, and the decoder computes with gathered or cast parameters;
+* rows are sharded over all ranks with sequence parallelism, over the ranks of the same
+  stage with pipelines;
+* a sharded decoder is created on the device ``meta``, and a rank draws its rows only.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Runner(Protocol):
 
 
 class Stepped:
-    """What a step tells: this rank's parts of two sums over all ranks, in float64.
+    """This rank's terms of the loss and the squared norm of a step, in float64.
 
-    The loss is the mean over the valid tokens of the batch; the squared norm is that of
-    all gradients before they are clipped, taken from them when it is asked for, before
-    the next step.
+    The sums over all ranks are the mean loss over the valid tokens of the batch and the
+    squared norm of all gradients before clipping. The norm is computed on first access,
+    which must precede the next step.
     """
 
     def __init__(self, loss: Tensor, squared_norm: Callable[[], Tensor]) -> None:
@@ -72,15 +72,15 @@ class Stepped:
 
     @cached_property
     def squared_norm(self) -> Tensor:
-        """The squares of the gradients that this rank answers for."""
+        """The sum of squares of the gradients that this rank counts."""
         return self._squared_norm()
 
 
 class Engine:
     """Trains this rank's part of the model, step by step.
 
-    Makes process groups: every rank constructs it at the same point. SettingsError
-    where the attention that is asked for cannot run.
+    Creates process groups: every rank constructs it at the same point. SettingsError
+    where the chosen attention kernel cannot run.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Engine:
             self.sharding = Sharding(
                 self.decoder,
                 decoder_uses(self.decoder),
-                group=_own_group(members, stage) if shares else None,
+                group=_stage_group(members, stage) if shares else None,
                 compute=compute,
                 master=master,
                 device=device,
@@ -150,9 +150,9 @@ class Engine:
                 self.degree,
             )
         else:
-            # Those of a plan that comes batch by batch are made as they come.
-            known = group_ranks(plan) if training.planning == "file" else ()
-            self.groups = ProcessGroups(known)
+            # Groups of batches planned during training are created as they come.
+            planned = group_ranks(plan) if training.planning == "file" else ()
+            self.groups = ProcessGroups(planned)
             self.runner = SequenceParallel(
                 self.decoder,
                 self.groups,
@@ -181,29 +181,29 @@ class Engine:
         step: int,
         log: PassLog | None = None,
     ) -> Stepped:
-        """One step, number ``step`` of the run, on one batch; ``log`` may watch it."""
+        """One step, number ``step`` of the run, on one batch; ``log`` may record it."""
         self.forget()
         stepped = self.differentiate(batch, log)
         if self.optimizer.settings.clip_norm is not None:
-            whole = stepped.squared_norm.clone()
-            dist.all_reduce(whole)
-            self.optimizer.clip(whole)
+            total = stepped.squared_norm.clone()
+            dist.all_reduce(total)
+            self.optimizer.clip(total)
         with self.timeline.phase("optimizer"):
             self.optimizer.step(step)
         return stepped
 
     def pass_log(self) -> PassLog | None:
-        """What can watch the passes of a batch and say what they should hold.
+        """A log of the measured and predicted memory of the passes of a batch.
 
-        None where the plan is no pipeline, and on a CPU where layers are compiled: what
-        these make there cannot be seen.
+        None where the plan is no pipeline, and with compiled layers on a CPU, whose
+        allocations no dispatch mode sees.
         """
         runner, decoder = self.runner, self.decoder
         unseen = self._compiled and self.device.type == "cpu"
         if not isinstance(runner, PipelineParallel) or unseen:
             return None
-        held = ModelShard(
-            len(decoder.held),
+        shard = ModelShard(
+            len(decoder.layer_range),
             decoder.first,
             decoder.last,
             self._ranks,
@@ -212,18 +212,18 @@ class Engine:
             decoder.compute.itemsize,
             self._master.itemsize,
         )
-        return PassLog(runner, self._model, held, fused_attention=self.kernel == "varlen")
+        return PassLog(runner, self._model, shard, fused_attention=self.kernel == "varlen")
 
     def prepare(self, batch: SequenceParallelBatch | PipelineBatch) -> None:
-        """Make the process groups that a batch needs and that are not there yet.
+        """Create the process groups that a batch needs, unless they exist.
 
-        Every rank does so with the same batches in the same order.
+        Every rank calls it with the same batches in the same order.
         """
         if self.groups is not None and isinstance(batch, SequenceParallelBatch):
             self.groups.prepare(batch)
 
     def forget(self) -> None:
-        """Drop the gradients of the last step, which stay until then."""
+        """Drop the gradients of the last step."""
         self.optimizer.forget()
         if self.sharding is not None:
             self.sharding.forget()
@@ -231,9 +231,9 @@ class Engine:
     def differentiate(
         self, batch: SequenceParallelBatch | PipelineBatch, log: PassLog | None = None
     ) -> Stepped:
-        """The loss of a batch, and its gradients in what the optimizer steps.
+        """The loss of a batch; its gradients are left in the optimizer's parameters.
 
-        ``log`` watches the passes of a pipeline.
+        ``log`` records the passes of a pipeline.
         """
         with nullcontext() if log is None else log.watching(batch):
             if self.sharding is not None:
@@ -246,15 +246,15 @@ class Engine:
 
     @property
     def parameters(self) -> int:
-        """The parameters that this rank counts for the whole model."""
+        """The number of parameters that this rank counts."""
         return sum(parameter.numel() for parameter in self.reduction.counted)
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters and optimizer moments by name, for distributed checkpoints.
 
         ``{"model": {name: tensor}, "optimizer": {name: {"step", "exp_avg",
-        "exp_avg_sq"}}}``; rows of a parameter are DTensors. The tensors are the
-        engine's own: what is loaded into them in place counts.
+        "exp_avg_sq"}}}``; sharded tensors are DTensors. The tensors are views of
+        the engine's state: loading into them changes the engine.
         """
         model: dict[str, Tensor] = {}
         optimizer: dict[str, dict[str, Tensor]] = {}
@@ -268,12 +268,12 @@ class Engine:
         return {"model": model, "optimizer": optimizer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the values of a state dict with the same names and cuts."""
-        own = self.state_dict()
+        """Copy the values of a state dict with the same names and shards."""
+        target = self.state_dict()
         with torch.no_grad():
-            for name, tensor in own["model"].items():
+            for name, tensor in target["model"].items():
                 _local(tensor).copy_(_local(state["model"][name]))
-                for key, moment in own["optimizer"][name].items():
+                for key, moment in target["optimizer"][name].items():
                     _local(moment).copy_(_local(state["optimizer"][name][key]))
 
     def _distributed(self, name: str, local: Tensor) -> Tensor:
@@ -284,9 +284,9 @@ class Engine:
             self.sharding.idle()
 
     def _passes(self, batch: SequenceParallelBatch | PipelineBatch) -> int:
-        """How often this rank goes forward and backward in a batch.
+        """The number of forward and backward passes of this rank in a batch.
 
-        A micro-batch in which it is idle counts, where it takes part in the gathers.
+        Includes idle micro-batches where the rank takes part in the gathers.
         """
         if isinstance(batch, PipelineBatch):
             replica = dist.get_rank() // (self.stages * self.degree)
@@ -310,7 +310,7 @@ def decoder_uses(decoder: Decoder) -> list[Use]:
         for name, unit in units
     ]
     if decoder.first:
-        uses[0] = Use(uses[0].module, uses[0].parameters, kept=False)
+        uses[0] = Use(uses[0].module, uses[0].parameters, read_backward=False)
     return uses
 
 
@@ -323,16 +323,16 @@ def _kernel(settings: RunSettings, device: torch.device, compute: torch.dtype) -
         raise SettingsError("training.attention", str(error)) from None
 
 
-def _own_group(members: list[list[int]], stage: int) -> dist.ProcessGroup:
-    """The group of this rank's stage; every rank makes those of all stages."""
+def _stage_group(members: list[list[int]], stage: int) -> dist.ProcessGroup:
+    """The group of this rank's stage; every rank creates the groups of all stages."""
     if len(members) == 1:
         world = dist.group.WORLD
         assert world is not None
         return world
     groups = [dist.new_group(ranks) for ranks in members]
-    own = groups[stage]
-    assert isinstance(own, dist.ProcessGroup)
-    return own
+    group = groups[stage]
+    assert isinstance(group, dist.ProcessGroup)
+    return group
 
 
 def _local(tensor: Any) -> Tensor:

@@ -1,15 +1,14 @@
-"""What the environment says to a program that knows nothing of this package.
+"""Environment variables that configure the backend in a plain torch program.
 
 * ``RAILX_FABRIC``: ``electrical``, ``on_demand`` or ``provisioned``.
-* ``RAILX_CONTROLLER``: host:port of the controller. Electrical mode has none and looks
-  at no such variable.
-* ``RAILX_TOKEN``: what the controller asks for before it answers, if anything.
-* ``RAILX_GPUS_PER_SERVER``: how many ranks reach one another without circuits.
-  LOCAL_WORLD_SIZE, which torchrun sets, where it is missing.
-* ``RAILX_INNER``: ``gloo`` or ``nccl``, which does the work. ``nccl`` where it is
-  missing, torch has it and there is a GPU.
-* ``RAILX_TRACE``: a folder that gets RANK.parquet, the trace of each rank, when the
-  program ends. Nothing is recorded where it is missing.
+* ``RAILX_CONTROLLER``: host:port of the controller; ignored in electrical mode.
+* ``RAILX_TOKEN``: the secret that the controller requires, if any.
+* ``RAILX_GPUS_PER_SERVER``: ranks that reach one another without circuits. Default:
+  LOCAL_WORLD_SIZE, which torchrun sets.
+* ``RAILX_INNER``: the backend that moves the data, ``gloo`` or ``nccl``. Default:
+  ``nccl`` where torch has it and there is a GPU, else ``gloo``.
+* ``RAILX_TRACE``: folder for RANK.parquet, the trace of each rank, written when the
+  program ends. Default: no trace.
 * ``RAILX_REPORT``: 1 prints a line of JSON with the counts of the rank on stderr when
   the program ends.
 """
@@ -39,21 +38,21 @@ _INNER = ("gloo", "nccl")
 
 @dataclass(frozen=True)
 class Environment:
-    """What the variables say."""
+    """The values of the variables."""
 
     options: BackendOptions
     trace: Path | None
     report: bool
 
     def recorder(self, rank: int) -> Recorder:
-        """What records the events of this rank: nothing where no trace is wanted.
+        """The recorder of this rank's events.
 
-        A program may run for weeks.
+        It discards them without a trace folder: a program may run for weeks.
         """
         return Recorder(rank, keep=self.trace is not None)
 
     def close(self, session: Session) -> None:
-        """Write what was asked for; the program ends."""
+        """Write trace and report at the end of the program."""
         rank = session.recorder.rank
         if self.trace is not None:
             self.trace.mkdir(parents=True, exist_ok=True)
@@ -95,8 +94,8 @@ def _choice(
 ) -> str:
     value = variables.get(name) or default
     if value not in allowed:
-        found = "is missing" if value is None else f"got {value}"
-        raise UserError(f"{name}: {found}; allowed: {', '.join(allowed)}")
+        problem = "is missing" if value is None else f"got {value}"
+        raise UserError(f"{name}: {problem}; allowed: {', '.join(allowed)}")
     return value
 
 
@@ -104,9 +103,9 @@ def _address(variables: Mapping[str, str]) -> str:
     address = variables.get("RAILX_CONTROLLER")
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        found = f"got {address}" if address else "is missing"
+        problem = f"got {address}" if address else "is missing"
         raise UserError(
-            f"RAILX_CONTROLLER: {found}; allowed: host:port of a running controller"
+            f"RAILX_CONTROLLER: {problem}; allowed: host:port of a running controller"
             " (RAILX_FABRIC=electrical needs none)"
         )
     return cast("str", address)

@@ -1,10 +1,10 @@
-"""Lanes: operations of a process group one after another, each under its circuits.
+"""Lanes: queues that run the operations of a process group under their circuits.
 
-An operation whose circuits are held already, or that needs none, begins in the thread
-that issues it, as the inner group's own would; whoever waits for it sees its end, or
-else the lane's thread does. Any other waits for its turn in its lane, asks for its
-circuits, is carried out on the host, through the host or on the device, and gives the
-circuits back. What is notable stands in :mod:`training.backend`.
+An operation whose circuits the rank holds, or that needs none, begins in the thread
+that issues it, as in the inner group; the thread that waits for it, or else the lane's
+thread, observes its end. Any other operation waits for its turn in its lane, requests
+its circuits, runs on the host, through the host or on the device, and releases the
+circuits. See :mod:`training.backend` for the design.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import Work as _TorchWork
 from railx.fabric import FabricError
 from training.session import Operation, Session
 
-__all__ = ["Lanes", "Pair", "ToHost", "Work", "in_place"]
+__all__ = ["Lanes", "Pair", "ToHost", "Work", "identity"]
 
 #: How long a group that is shut down waits for the threads of its lanes.
 _SHUTDOWN_S = 5.0
@@ -35,8 +35,8 @@ _cuda: Any = torch.cuda
 
 _NO_LIMIT = timedelta(0)
 
-#: Completes futures: what is chained to one may issue operations and wait for them, so
-#: it must run neither on a lane nor where another such one waits.
+#: Completes futures: a callback may issue operations and wait for them, so it must run
+#: neither on a lane nor in a thread where another callback waits.
 _FUTURES = ThreadPoolExecutor(256, "railx futures")
 
 #: From a tensor to the one that the inner group works on: itself, or its host copy.
@@ -44,14 +44,14 @@ ToHost = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Pair:
-    """What two ranks need before NCCL carries their first message.
+    """The set-up of NCCL's communicators between two ranks.
 
-    NCCL makes a communicator when it is first used, and both ends wait for each other
-    in it. Each direction has one of its own, and two ranks may well begin with
-    different directions. So the first message of a pair, whichever it is, brings up
-    both in one order: ``exchanges`` move one number, to the higher rank, then to the
-    lower one. This may take until the peer comes, and is never done in the thread that
-    issues, where the peer may be waiting for something else of this rank.
+    NCCL creates a communicator at its first use, in which both ends wait for each
+    other. Each direction has a communicator, and two ranks may begin with different
+    directions. So the first message of a pair sets up both in a fixed order:
+    ``exchanges`` send one number to the higher rank, then to the lower one. This may
+    wait for the peer and never runs in the thread that issues, because the peer may
+    wait for another operation of this rank.
     """
 
     def __init__(self, exchanges: tuple[Callable[[torch.Tensor], Any], ...]) -> None:
@@ -74,19 +74,19 @@ class Pair:
 class Work(_TorchWork):
     """The handle of one operation.
 
-    ``wait`` also makes the current CUDA stream wait for what the device still has to
-    do. ``pair`` has to be up before the operation begins.
+    ``wait`` also makes the current CUDA stream wait for the device's part. ``pair`` has
+    to be up before the operation begins.
     """
 
-    # What most operations never set stands in the class: making a handle is part of
-    # every operation's cost.
+    # Class attributes for values that most operations never set: creating a handle is
+    # part of the cost of every operation.
     #: The inner group's handle, once there is one.
     inner: Any = None
-    #: The rank of the group that sends what is received, where it is known.
+    #: The sender's rank in the group, where it is known.
     source: int | None = None
-    #: Whether someone sees the end, whoever waits.
+    #: Whether a thread other than that of ``wait`` observes the end.
     watched = True
-    #: Whose thread that is.
+    #: The lane of that thread.
     lane: _Lane | None = None
     _finished = False
     _over: threading.Event | None = None
@@ -106,26 +106,26 @@ class Work(_TorchWork):
         self._lock = threading.Lock()
 
     def begun(self, end: Callable[[Work], None]) -> None:
-        """It is under way; ``end`` waits for its end and finishes this work.
+        """Mark it as under way; ``end`` waits for its end and finishes this work.
 
-        It is called once, by whoever comes first.
+        ``end`` is called once, by the first thread that needs it.
         """
         with self._lock:
             self._end = end
             lane = self.lane if self.watched else None
         if lane is not None:
-            # Someone asked for it before it had begun.
+            # The watch was requested before the operation had begun.
             lane.watch(self)
 
     def see_end(self) -> None:
-        """Wait for the end, unless someone else does so already."""
+        """Wait for the end, unless another thread does."""
         with self._lock:
             end, self._end = self._end, None
         if end is not None:
             end(self)
 
     def watch_in_lane(self) -> None:
-        """Let the lane's thread see the end; before anything comes after it there."""
+        """Let the lane's thread observe the end before later operations."""
         with self._lock:
             watched, self.watched = self.watched, True
             lane = self.lane if self._end is not None else None
@@ -133,10 +133,10 @@ class Work(_TorchWork):
             lane.watch(self)
 
     def have_watched(self) -> None:
-        """Let someone see the end, unless someone does so already; does not wait.
+        """Let a thread observe the end, unless one does; does not wait.
 
-        The lane's thread may be waiting for circuits that come only after this end. So
-        what has not ended yet gets a thread of its own.
+        The lane's thread may wait for circuits that are granted only after this end. So
+        an operation that has not ended gets a new thread.
         """
         with self._lock:
             watched, self.watched = self.watched, True
@@ -151,10 +151,10 @@ class Work(_TorchWork):
     def finish(
         self, error: BaseException | None = None, event: Any = None, future_stream: Any = None
     ) -> None:
-        """The host's part is over.
+        """The host's part has ended.
 
-        ``event`` has passed when the device's part is over too; ``future_stream``
-        has nothing to do but to wait for such events.
+        ``event`` marks the end of the device's part; ``future_stream`` is a stream that
+        only waits for such events.
         """
         with self._lock:
             if self._finished:
@@ -165,7 +165,7 @@ class Work(_TorchWork):
                 self._error = error
             if event is not None:
                 self._event, self._future_stream = event, future_stream
-            # Whoever keeps the handle keeps no tensors but the results.
+            # A handle that outlives the operation keeps only its results alive.
             self.operation.inputs = []
             self.call = _nothing
             if self.source is not None or self.operation.kind != "recv":
@@ -178,7 +178,7 @@ class Work(_TorchWork):
             _FUTURES.submit(self._complete, future)
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        """Wait for the host's part; raises what went wrong.
+        """Wait for the host's part; raises its error.
 
         The current CUDA stream then waits for the device's part.
         """
@@ -217,7 +217,7 @@ class Work(_TorchWork):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether host and device are through."""
+        """Whether host and device have finished."""
         self.have_watched()
         return self._finished and (self._event is None or self._event.query())
 
@@ -226,16 +226,16 @@ class Work(_TorchWork):
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong, or None."""
+        """The error, or None."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        """The output tensors, once they are there."""
+        """Wait for the output tensors."""
         self.wait()
         return self.operation.outputs
 
     def source_rank(self) -> int:
-        """Which rank of the group sent what was received."""
+        """The sender's rank in the group."""
         return self._source_rank()
 
     def _source_rank(self) -> int:
@@ -246,24 +246,24 @@ class Work(_TorchWork):
         """A future of the output tensors."""
         self.have_watched()
         with self._lock:
-            future, made = self._future, self._future is None
-            if made:
+            future, created = self._future, self._future is None
+            if created:
                 devices: list[int | str | torch.device] = (
                     [self.operation.device] if self.operation.device.type == "cuda" else []
                 )
                 future = self._future = torch.futures.Future(devices=devices)
-            over = made and self._finished
+            over = created and self._finished
         if over:
             self._complete(future)
         return future
 
     def _complete(self, future: Any) -> None:
-        """Complete the future, outside the lock: what waits for it runs here."""
+        """Complete the future, outside the lock: its callbacks run here."""
         if self._error is not None:
             future.set_exception(self._error)
         elif self._event is not None:
-            # The future notes the current stream, which here has to stand behind the
-            # operation, and behind nothing that came after it.
+            # The future records the current stream, which must be behind the operation
+            # and not behind later ones.
             with _cuda.stream(self._future_stream):
                 self._future_stream.wait_event(self._event)
                 future.set_result(self.operation.outputs)
@@ -274,14 +274,14 @@ class Work(_TorchWork):
 class _Lane:
     """The operations of one channel, in the order of issue.
 
-    They begin in this order. Those that wait run one after another on the lane's
-    thread; where nothing is before it, one may run in the thread that brings it.
+    They begin in this order. Waiting operations run one after another on the lane's
+    thread; on an empty lane an operation may run in the calling thread.
     """
 
     def __init__(self, channel: str) -> None:
         self._channel = channel
         self._jobs: queue.SimpleQueue[Callable[[bool], None] | None] = queue.SimpleQueue()
-        #: Held while the order of the channel is decided.
+        #: Locks the order of issue of the channel.
         self.order = threading.Lock()
         self.sequence = 0
         self._running = threading.Lock()
@@ -292,32 +292,31 @@ class _Lane:
         self._stopped = False
 
     def all_begun(self) -> bool:
-        """Whether nothing waits for its turn."""
+        """Whether every operation has begun."""
         return self._not_begun == 0
 
     def watch(self, work: Work) -> None:
-        """Let the thread see to the end of an operation that has begun."""
-        self._add(lambda _: work.see_end(), in_place=False)
+        """Let the thread observe the end of an operation that has begun."""
+        self._add(lambda _: work.see_end(), inline=False)
 
-    def put(self, job: Callable[[bool], None], *, in_place: bool) -> Callable[[], None] | None:
-        """Add an operation that begins when its turn comes; ``begun`` says so.
+    def put(self, job: Callable[[bool], None], *, inline: bool) -> Callable[[], None] | None:
+        """Queue an operation, which calls ``begun`` when it begins.
 
-        ``job`` takes whether it may still be carried out (False once the lane was
-        stopped). ``in_place``: it may run in this thread where nothing is before it;
-        then it is returned instead, to be called without the lock on the order.
+        ``job`` takes whether the lane is still open. With ``inline`` and an empty lane
+        the job is returned instead, to be called without the lock on the order.
         """
         with self._count:
             self._not_begun += 1
-        return self._add(job, in_place=in_place)
+        return self._add(job, inline=inline)
 
     def begun(self) -> None:
-        """An operation that was put has begun, or will not."""
+        """A queued operation has begun, or was refused."""
         with self._count:
             self._not_begun -= 1
 
-    def _add(self, job: Callable[[bool], None], *, in_place: bool) -> Callable[[], None] | None:
+    def _add(self, job: Callable[[bool], None], *, inline: bool) -> Callable[[], None] | None:
         with self._count:
-            run_now = in_place and self._unfinished == 0
+            run_now = inline and self._unfinished == 0
             self._unfinished += 1
             if run_now:
                 self._running.acquire()
@@ -339,7 +338,7 @@ class _Lane:
             self._done()
 
     def stop(self) -> None:
-        """Refuse what has not begun and end the thread."""
+        """Refuse operations that have not begun and end the thread."""
         self._stopped = True
         self._jobs.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -353,13 +352,13 @@ class _Lane:
         while (job := self._jobs.get()) is not None:
             with self._running:
                 job(not self._stopped)
-            # What the last job held must not live until the next one comes.
+            # Free the tensors of the job before waiting for the next.
             del job
             self._done()
 
 
-def in_place(tensor: torch.Tensor) -> torch.Tensor:
-    """The inner group works on the tensor itself."""
+def identity(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, for an inner group that works on it directly."""
     return tensor
 
 
@@ -372,7 +371,7 @@ def _nothing(_: ToHost) -> None:
 
 
 def _passed(device: torch.device) -> None:
-    """Wait, without spinning, until the current stream has come this far."""
+    """Wait for the current stream without spinning."""
     event = _cuda.Event(blocking=True)
     event.record(_cuda.current_stream(device))
     event.synchronize()
@@ -385,10 +384,7 @@ class _Pinned:
     copies: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The host copy of a CUDA tensor (the same one each time).
-
-        A tensor on the host stands for itself.
-        """
+        """The host copy of a CUDA tensor, created once; a host tensor itself."""
         if tensor.device.type != "cuda":
             return tensor
         if id(tensor) not in self.copies:
@@ -410,10 +406,10 @@ class Lanes:
         self._streams: dict[str, Any] = {}
 
     def put(self, work: Work, *, synchronous: bool, sequence: int | None = None) -> bool:
-        """Begin a work at once where its circuits allow it, else bring it to its lane.
+        """Begin an operation at once where its circuits allow it, else queue it.
 
-        ``synchronous``: whoever brings it waits for it next. False where ``sequence``
-        is given and the number of the next operation is another: nothing has happened.
+        ``synchronous``: the caller waits for it next. Returns False, without effect,
+        where ``sequence`` is given and is not the channel's next number.
         """
         operation = work.operation
         lane = self._lane(operation.channel)
@@ -434,38 +430,38 @@ class Lanes:
                     return True
                 work.lane, work.watched = None, True
             if first and operation.device.type == "cpu":
-                # On a device it stands before its circuits when the device does.
+                # A CUDA operation asks when the device reaches it.
                 self._session.ask_ahead(operation)
             on_host = operation.device.type == "cpu" or not self._inner_on_device
             run = lane.put(
-                functools.partial(self._carry_out, work, lane), in_place=synchronous and on_host
+                functools.partial(self._carry_out, work, lane), inline=synchronous and on_host
             )
         if run is not None:
             run()
         return True
 
     def follow(self, work: Work, find: Callable[[], tuple[Work, int]]) -> None:
-        """Carry a receive out that has to find its sender.
+        """Run a receive from any source.
 
-        ``find`` waits for one, and issues the receive from it; what it returns is that
+        ``find`` waits for a sender, issues the receive from it, and returns that
         receive and the sender's rank in the group. It runs on the lane's thread.
         """
         lane = self._lane(work.operation.channel)
 
-        def carry_out(wanted: bool) -> None:
+        def carry_out(lane_open: bool) -> None:
             lane.begun()
             try:
-                if not wanted:
+                if not lane_open:
                     raise RuntimeError(_refused(work.operation))
-                found, work.source = find()
-                found.wait()
-                work.finish(event=found._event, future_stream=found._future_stream)
+                receive, work.source = find()
+                receive.wait()
+                work.finish(event=receive._event, future_stream=receive._future_stream)
             except FabricError as error:
                 work.finish(self._explain(work.operation, error))
             except Exception as error:
                 work.finish(error)
 
-        lane.put(carry_out, in_place=False)
+        lane.put(carry_out, inline=False)
 
     def next_sequence(self, channel: str) -> int:
         """The number of the operation that is issued next on a channel."""
@@ -480,7 +476,7 @@ class Lanes:
         return lane is None or lane.all_begun()
 
     def stop(self) -> None:
-        """End all lanes; what has not begun ends in an error."""
+        """End all lanes; operations that have not begun raise an error."""
         self._session.watch_unseen()
         for lane in list(self._lanes.values()):
             lane.stop()
@@ -489,7 +485,7 @@ class Lanes:
         return self._inner_on_device and operation.device.type == "cuda"
 
     def _may_begin_here(self, work: Work) -> bool:
-        """Whether beginning it takes no waiting (for copies, or for a peer)."""
+        """Whether it can begin without waiting for copies or for a peer."""
         if work.operation.device.type == "cuda" and not self._inner_on_device:
             return False
         return work.pair is None or work.pair.is_up
@@ -503,11 +499,11 @@ class Lanes:
                     self._launch(work)
                 work.begun(self._end_on_device)
             elif operation.record is None:
-                work.inner = work.call(in_place)
+                work.inner = work.call(identity)
                 work.begun(self._end_on_host)
             else:
                 start_ns, busy_ns = time.monotonic_ns(), time.thread_time_ns()
-                work.inner = work.call(in_place)
+                work.inner = work.call(identity)
                 busy_ns = time.thread_time_ns() - busy_ns
                 work.begun(functools.partial(self._record_end, start_ns, busy_ns))
         except Exception as error:
@@ -518,8 +514,8 @@ class Lanes:
         error: Exception | None = None
         try:
             work.inner.wait()
-        except Exception as found:
-            error = self._explain(work.operation, found)
+        except Exception as failure:
+            error = self._explain(work.operation, failure)
         self._session.end(work.operation)
         work.finish(error)
 
@@ -530,8 +526,8 @@ class Lanes:
             work.inner.wait()
             busy_ns += time.thread_time_ns() - began_ns
             self._record(work.operation, start_ns, time.monotonic_ns(), busy_ns)
-        except Exception as found:
-            error = self._explain(work.operation, found)
+        except Exception as failure:
+            error = self._explain(work.operation, failure)
         self._session.end(work.operation)
         work.finish(error)
 
@@ -549,14 +545,11 @@ class Lanes:
             self._streams[name] = _cuda.Stream(operation.device)
         return self._streams[name]
 
-    def _carry_out(self, work: Work, lane: _Lane, wanted: bool) -> None:
-        """Carry a work out where its tensors are.
-
-        Refuse it where it is not wanted any more.
-        """
+    def _carry_out(self, work: Work, lane: _Lane, lane_open: bool) -> None:
+        """Run an operation where its tensors are; refuse it on a closed lane."""
         begun = _Once(lane.begun)
         try:
-            if not wanted:
+            if not lane_open:
                 self._session.drop(work.operation)
                 work.finish(RuntimeError(_refused(work.operation)))
             elif self._on_device(work.operation):
@@ -571,7 +564,7 @@ class Lanes:
     def _guarded(
         self, work: Work, part: Callable[[Work, Callable[[], None]], None], begun: _Once
     ) -> None:
-        """Whatever goes wrong belongs to whoever waits for the work."""
+        """Pass errors to the thread that waits for the work."""
         try:
             with torch.no_grad():
                 part(work, begun)
@@ -585,23 +578,23 @@ class Lanes:
         client = self._session.client
         reason = str(error)
         if client is not None and not isinstance(error, FabricError):
-            # The inner group only saw a connection close; the controller knows whose.
+            # The inner group sees a closed connection; the controller knows whose.
             reason = client.reason_of_failure(operation.group) or reason
         explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {reason}")
         explained.__cause__ = error
         return explained
 
-    def _on_host(self, work: Work, place: ToHost, begun: Callable[[], None]) -> None:
+    def _on_host(self, work: Work, to_host: ToHost, begun: Callable[[], None]) -> None:
         with self._session.circuits(work.operation):
             start_ns, busy_ns = time.monotonic_ns(), time.thread_time_ns()
-            work.inner = work.call(place)
+            work.inner = work.call(to_host)
             begun()
             work.inner.wait()
             times = (start_ns, time.monotonic_ns(), time.thread_time_ns() - busy_ns)
         self._record(work.operation, *times)
 
     def _within_host(self, work: Work, begun: Callable[[], None]) -> None:
-        self._on_host(work, in_place, begun)
+        self._on_host(work, identity, begun)
         work.finish()
 
     def _through_host(self, work: Work, begun: Callable[[], None]) -> None:
@@ -622,8 +615,7 @@ class Lanes:
         work.finish(event=end, future_stream=self._stream(operation, "future"))
 
     def _through_device(self, work: Work, begun: Callable[[], None]) -> None:
-        # Only when the device has come this far does the operation stand before its
-        # circuits.
+        # The operation requests its circuits when the device has reached it.
         work.operation.ready.synchronize()
         with self._session.circuits(work.operation):
             if work.pair is not None:
@@ -637,10 +629,7 @@ class Lanes:
             self._watch(work)
 
     def _launch(self, work: Work) -> None:
-        """Start an NCCL operation.
-
-        The work's handle ends with an event behind it.
-        """
+        """Start an NCCL operation; its handle ends with an event behind it."""
         operation = work.operation
         with _cuda.device(operation.device):
             stream = self._stream(operation)
@@ -648,7 +637,7 @@ class Lanes:
             with _cuda.stream(stream):
                 operation.ready = _cuda.Event(enable_timing=True)
                 operation.ready.record(stream)
-                work.call(in_place).wait()
+                work.call(identity).wait()
                 for tensor in (*operation.inputs, *operation.outputs):
                     if tensor.device.type == "cuda":
                         tensor.record_stream(stream)
@@ -657,7 +646,7 @@ class Lanes:
         work.finish(event=end, future_stream=self._stream(operation, "future"))
 
     def _watch(self, work: Work) -> None:
-        """Wait for the device and record what it did."""
+        """Wait for the device and record its times."""
         end = work._event
         end.synchronize()
         end_ns, busy_ns = time.monotonic_ns(), round(work.operation.ready.elapsed_time(end) * 1e6)
@@ -669,7 +658,7 @@ class Lanes:
 
 
 class _Once:
-    """A call that is made at the first of several occasions."""
+    """A callable that forwards its first call only."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call: Callable[[], None] | None = call

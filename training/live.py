@@ -2,14 +2,13 @@
 --config resolved.json --out DIR``.
 
 The program is plain PyTorch: FSDP2 over the replicas of a stage, tensor parallelism by
-DTensor inside a server, torch's ``Schedule1F1B`` between stages. Nothing of it knows
-the network; every rank runs it over electrical rails and in both optical modes at each
-reconfiguration latency. A block more may kill the controller in its middle and start it
-again.
+DTensor inside a server, torch's ``Schedule1F1B`` between stages, independent of the
+network. Every rank runs it over electrical rails and in both optical modes at each
+reconfiguration latency. A further block may kill and restart the controller.
 
-Every block starts anew from the same seed, so that losses must agree. Iterations begin
-together, held by a gloo group that the fabric does not see. The schedule that
-provisioned blocks announce by is that of the electrical one, which runs first.
+Every block starts from the same seed, so that losses must agree. A barrier on a gloo
+group that the fabric does not see starts each iteration. Provisioned blocks announce
+circuits by the schedule of the electrical block, which runs first.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from training import backend
 from training.live_program import Program
 from training.live_settings import LiveBlock, LiveSettings, journal_path, live_blocks
 from training.load import Reading, others_share, read_processors
-from training.rails import Place, gather_all, on_rails
+from training.rails import RankContext, gather_all, on_rails
 from training.ranks import UNUSABLE, launch_ranks
 from training.trace import Recorder
 
 __all__ = ["main"]
 
-#: A block of a few iterations writes less than one.
+#: A block of a few iterations writes less than 1 MiB.
 _JOURNAL_MIB = 64
 
 
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings.ranks,
         (to_dict(settings), str(options.out)),
         preload=["training.live_program", "training.rails"],
-        told={UserError: UNUSABLE, FabricError: UNUSABLE},
+        expected_errors={UserError: UNUSABLE, FabricError: UNUSABLE},
     )
     if failure is not None:
         sys.stderr.write(failure.trace)
@@ -92,11 +91,11 @@ def _say(message: object) -> None:
 def _rank(plain: dict[str, Any], out: str) -> None:
     settings: LiveSettings = load(LiveSettings, plain)
     torch.set_num_threads(1)
-    # FSDP2 warns of outputs that are views; nothing here works in place.
+    # FSDP2 warns of outputs that are views; this program has no in-place operations.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.fabric.timeout_s))
-    place = Place(rank, ranks, store, torch.device("cpu"), "gloo")
+    context = RankContext(rank, ranks, store, torch.device("cpu"), "gloo")
     schedule: CircuitSchedule | None = None
     rows: list[dict[str, Any]] = []
     traces: list[pa.Table] = []
@@ -108,22 +107,22 @@ def _rank(plain: dict[str, Any], out: str) -> None:
             on_rails(
                 _fabric(block, Path(scratch), journal_path(Path(out), number)),
                 number,
-                place,
+                context,
                 recorder,
                 block.fabric.timeout_s,
             ) as (control, controller),
         ):
-            own, span = _block(settings, block, place, control, schedule, controller)
+            rank_rows, span = _block(settings, block, context, control, schedule, controller)
             priority = None if controller is None else controller.priority
             schedule = schedule or backend.recorded_schedule()
-            gathered = gather_all(place, control, (own, recorder.table(), span))
+            gathered = gather_all(context, control, (rank_rows, recorder.table(), span))
         if gathered is not None:
             spans = [item[2] for item in gathered]
             share = None if None in spans else others_share(spans)
-            told = _told(block)
+            columns = _block_columns(block)
             beside = {"load_share": share, "controller_priority": priority}
-            rows += [told | row | beside for item in gathered for row in item[0]]
-            traces += [_labelled(item[1], told) for item in gathered]
+            rows += [columns | row | beside for item in gathered for row in item[0]]
+            traces += [_labelled(item[1], columns) for item in gathered]
             _progress(rows, number + 1, len(blocks), block)
     if rank == 0:
         pq.write_table(pa.concat_tables(traces), Path(out) / "trace.parquet")
@@ -133,7 +132,7 @@ def _rank(plain: dict[str, Any], out: str) -> None:
 def _fabric(block: LiveBlock, scratch: Path, journal: Path) -> FabricSettings:
     """The fabric of a block, with a journal.
 
-    A switch whose controller is killed keeps its light.
+    A switch keeps its light paths while its controller restarts.
     """
     fabric = block.fabric
     if fabric.journal is None:
@@ -146,12 +145,12 @@ def _fabric(block: LiveBlock, scratch: Path, journal: Path) -> FabricSettings:
 def _block(
     settings: LiveSettings,
     block: LiveBlock,
-    place: Place,
+    context: RankContext,
     control: dist.ProcessGroup,
     schedule: CircuitSchedule | None,
     controller: Controller | None,
 ) -> tuple[list[dict[str, Any]], Reading]:
-    """A row for each timed iteration on this rank, and the processor time of all."""
+    """A row per timed iteration of this rank, and the processor time of them all."""
     if block.fabric.mode == "provisioned":
         backend.use_schedule(schedule)
     program = Program(settings)
@@ -170,7 +169,7 @@ def _block(
         backend.begin_iteration(iteration)
         killer = None
         if block.controller_restarted and controller is not None and iteration == restart:
-            # In the middle of the iteration, by what the last one took.
+            # In the middle of the iteration, by the time of the last one.
             killer = threading.Timer(rows[-1]["iteration_ms"] / 2000, controller.restart)
             killer.start()
         loss = program.step(iteration)
@@ -178,14 +177,14 @@ def _block(
         if killer is not None:
             killer.join()
         counts = backend.statistics()
-        losses: list[float | None] = [None] * place.ranks
+        losses: list[float | None] = [None] * context.ranks
         dist.all_gather_object(losses, loss, group=control)
-        known = [item for item in losses if item is not None]
+        reported = [item for item in losses if item is not None]
         if iteration >= settings.warmup_iterations:
             rows.append(
                 {
                     "iteration": iteration,
-                    "rank": place.rank,
+                    "rank": context.rank,
                     "iteration_ms": iteration_ms,
                     "stall_ms": counts.stall_ns / 1e6,
                     "wait_ms": counts.wait_ns / 1e6,
@@ -194,14 +193,14 @@ def _block(
                     "reconfigurations": counts.reconfigurations,
                     "phase_changes": counts.phase_changes,
                     "mispredictions": counts.mispredictions,
-                    "loss": sum(known) / len(known),
+                    "loss": sum(reported) / len(reported),
                 }
             )
     return rows, read_processors(*helpers).since(begin)
 
 
-def _told(block: LiveBlock) -> dict[str, Any]:
-    """What tells the block apart in tables, and what its times are."""
+def _block_columns(block: LiveBlock) -> dict[str, Any]:
+    """The columns that identify the block in tables, and the fidelity of its times."""
     mode = block.fabric.mode
     return {
         "mode": mode,
@@ -211,16 +210,16 @@ def _told(block: LiveBlock) -> dict[str, Any]:
     }
 
 
-def _labelled(trace: pa.Table, told: Mapping[str, Any]) -> pa.Table:
-    for name, value in told.items():
+def _labelled(trace: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    for name, value in columns.items():
         trace = trace.append_column(name, pa.array([value] * len(trace)))
     return trace
 
 
 def _progress(rows: Sequence[dict[str, Any]], number: int, of: int, block: LiveBlock) -> None:
-    told, slowest = _told(block), dict[int, float]()
+    columns, slowest = _block_columns(block), dict[int, float]()
     for row in rows:
-        if all(row[key] == value for key, value in told.items()):
+        if all(row[key] == value for key, value in columns.items()):
             slowest[row["iteration"]] = max(row["iteration_ms"], slowest.get(row["iteration"], 0.0))
     print(
         f"[{number}/{of}] {block.fabric.mode}, {block.fabric.reconfiguration_latency_ms:g} ms"

@@ -1,7 +1,7 @@
 """A training program in plain PyTorch: FSDP2, DTensor tensor parallelism, 1F1B.
 
-Nothing of it knows the network below: the process groups are torch's, of whatever
-backend the default group has.
+It is independent of the network: its process groups have the backend of the default
+group.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ __all__ = ["LiveBlock", "LiveSettings", "journal_path", "live_blocks"]
 class LiveSettings:
     """A program of torch's own parallelisms: FSDP2, DTensor tensor parallelism, 1F1B.
 
-    Rank = (stage * replicas + replica) * tensor_parallel + its place in the tensor
+    Rank = (stage * replicas + replica) * tensor_parallel + the rank in the tensor
     parallel group, which is a server. So tensor parallelism stays within servers, data
     and pipeline parallelism take the rails.
     """
@@ -51,7 +51,7 @@ class LiveSettings:
     learning_rate: Annotated[float, Positive()]
     """Step size of AdamW."""
     warmup_iterations: Annotated[int, AtLeast(1)]
-    """Iterations at the start of a block whose times are not kept."""
+    """Iterations at the start of a block that are not timed."""
     iterations: Annotated[int, AtLeast(1)]
     """Iterations of a block that are timed."""
     latencies_ms: tuple[Annotated[float, NonNegative()], ...]
@@ -134,8 +134,5 @@ def live_blocks(settings: LiveSettings) -> list[LiveBlock]:
 
 
 def journal_path(out: Path, number: int) -> Path:
-    """Where the controller of a block writes down what happens to it.
-
-    Unless the settings say where. ``number`` is the block's place.
-    """
+    """The controller's journal of block ``number``, unless the settings have a path."""
     return out / f"journal.{number}.jsonl"

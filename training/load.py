@@ -1,8 +1,7 @@
-"""How busy others kept the machine while a block of iterations ran.
+"""The processor time that other processes took while a block of iterations ran.
 
-What the kernel counts as busy over all cores, less what the processes of the training
-used themselves. Where the kernel does not tell (no /proc), nothing is known and nothing
-is guessed.
+Busy time of all cores as the kernel counts it, less the time of the training's own
+processes. None on systems without /proc.
 """
 
 from __future__ import annotations
@@ -18,57 +17,57 @@ __all__ = ["Reading", "load_average", "others_share", "read_processors"]
 
 _PROC = Path("/proc")
 #: user, nice, system, irq, softirq and steal; idle and iowait are left out, and guests
-#: count as user already. What a hypervisor took away was busy for somebody else.
+#: are part of user. Steal is time that a hypervisor gave to other guests.
 _BUSY = (0, 1, 2, 5, 6, 7)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Processor time so far, as one rank reads it.
+    """Processor time so far, read by one rank.
 
-    ``busy_s`` and ``cores`` are of its whole machine, None where the kernel does not
-    tell; ``own_s`` is what this rank and the processes that it names have used.
+    ``busy_s`` and ``cores`` describe the whole machine, None without /proc; ``used_s``
+    is the processor time of this rank and its helper processes.
     """
 
     machine: str
     wall_s: float
-    own_s: float
+    used_s: float
     busy_s: float | None
     cores: int | None
 
     def since(self, earlier: Reading) -> Reading:
-        """What passed between an earlier reading and this one."""
-        known = self.busy_s is not None and earlier.busy_s is not None
+        """The difference between this reading and an earlier one."""
+        available = self.busy_s is not None and earlier.busy_s is not None
         return Reading(
             self.machine,
             self.wall_s - earlier.wall_s,
-            self.own_s - earlier.own_s,
-            self.busy_s - earlier.busy_s if known else None,  # type: ignore[operator]
-            self.cores if known else None,
+            self.used_s - earlier.used_s,
+            self.busy_s - earlier.busy_s if available else None,  # type: ignore[operator]
+            self.cores if available else None,
         )
 
 
 def read_processors(*helpers: int) -> Reading:
-    """Processor time up to now of the machine, this process and its ``helpers``.
+    """Processor time so far of the machine, of this process and of its ``helpers``.
 
-    They are process ids; one that has ended counts for nothing.
+    ``helpers`` are process ids; processes that have ended count as zero.
     """
     busy_s, cores = _busy()
     return Reading(
         machine=platform.node(),
         wall_s=time.monotonic(),
-        own_s=time.process_time() + sum(_used_s(process) for process in helpers),
+        used_s=time.process_time() + sum(_used_s(process) for process in helpers),
         busy_s=busy_s,
         cores=cores,
     )
 
 
 def others_share(spans: Sequence[Reading]) -> float | None:
-    """The share of all cores' time that others took, on the machine where it is most.
+    """The share of all cores' time that other processes took, maximum over machines.
 
-    ``spans`` holds what passed on each rank (:meth:`Reading.since`). None where a
-    machine does not tell. Ticks of the kernel's clock may leave a little too much or
-    too little, so the share is held between 0 and 1.
+    ``spans`` holds the difference of two readings of each rank (:meth:`Reading.since`).
+    None where a machine has no /proc. The share is clamped to 0 .. 1, because the
+    kernel counts in ticks.
     """
     shares = []
     for machine in {span.machine for span in spans}:
@@ -76,13 +75,13 @@ def others_share(spans: Sequence[Reading]) -> float | None:
         busy_s, cores, wall_s = here[0].busy_s, here[0].cores, here[0].wall_s
         if busy_s is None or cores is None or wall_s <= 0:
             return None
-        others_s = busy_s - sum(span.own_s for span in here)
+        others_s = busy_s - sum(span.used_s for span in here)
         shares.append(min(1.0, max(0.0, others_s / (cores * wall_s))))
     return max(shares, default=None)
 
 
 def load_average() -> list[float] | None:
-    """Processes that run or wait to, over 1, 5 and 15 minutes; None where unknown."""
+    """Load averages over 1, 5 and 15 minutes; None where the system has none."""
     try:
         return list(os.getloadavg())
     except (AttributeError, OSError):
@@ -93,7 +92,7 @@ def _busy() -> tuple[float, int] | tuple[None, None]:
     try:
         lines = (_PROC / "stat").read_text().splitlines()
         ticks = [int(field) for field in lines[0].split()[1:]]
-        busy_s = sum(ticks[place] for place in _BUSY) / os.sysconf("SC_CLK_TCK")
+        busy_s = sum(ticks[column] for column in _BUSY) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return None, None
     cores = sum(line.startswith("cpu") for line in lines) - 1

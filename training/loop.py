@@ -3,21 +3,22 @@
 A block is one setting in one repeat; each is timed, and the first repeat is traced.
 Notable:
 
-* every block starts anew: a process group of the backend ``railx``, the model and the
+* every block creates its process group of the backend ``railx``, and its model and
   optimizer from the same seed. So the losses must agree, and only times may differ;
-* iterations begin together, held by a gloo group that the fabric does not see. Losses
-  and norms are added up over it after the clock has stopped: what is measured is the
-  training alone;
-* electrical switching runs first; what it needed in which order is the schedule that
-  provisioned switching asks ahead by;
-* a block during which others kept the machine busy is marked and run again at the end
-  of its repeat, as long as the launch has extra blocks left. It is kept all the same;
-* a finished block is kept at once, and checkpoints are written between two steps, off
-  the clock. A run that was killed goes on with the first block that it has not
-  finished, from that block's last checkpoint. The times of such a block are those of
-  two launches, so it is marked as disturbed;
-* where batches are planned while the one before is trained, a rank waits for its plan,
-  and makes the process groups that are new to it, off the clock; rows say how long.
+* a barrier on a gloo group that the fabric does not see starts each iteration. Losses
+  and norms are summed over this group after the clock has stopped: the measured time is
+  that of training;
+* electrical switching runs first; the order of its operations is the schedule by which
+  provisioned switching announces circuits;
+* a block during which other processes used the machine is marked as disturbed and run
+  again at the end of its repeat, as long as the launch has extra blocks left. Its rows
+  stay in the results;
+* a finished block is stored at once, and checkpoints are written between two steps, off
+  the clock. A killed run continues with the first unfinished block, from that block's
+  last checkpoint. The times of such a block come from two launches, so it is marked as
+  disturbed;
+* where batches are planned while the one before is trained, a rank waits for its plan
+  and creates new process groups off the clock; rows have the waiting time.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from training.load import Reading, others_share, read_processors
 from training.pipeline import PipelineParallel
 from training.pipeline_memory import PassLog
 from training.planning import Planning, check_planning, planning_ahead
-from training.rails import Place, gather_all, on_rails
+from training.rails import RankContext, gather_all, on_rails
 from training.settings import (
     RunSettings,
     check_plan,
@@ -79,15 +80,15 @@ _Schedule = dict[str, list[list[Any]]]
 
 @dataclass(frozen=True)
 class Block:
-    """What all ranks saw under one fabric setting in one repeat (gathered on rank 0).
+    """The results of one fabric setting in one repeat, gathered on rank 0.
 
-    A row for each timed iteration and rank, the trace (None after the first repeat),
-    and of the first block what each rank's operations needed and, with pipelines, what
-    was alive after each pass of the last warm-up step. ``process_groups`` counts the
-    groups of sequence parallelism, made in ``group_creation_ms`` (the slowest
-    rank's time); None with pipelines. ``load_share`` is the
-    processor time that others took meanwhile, as a share of all cores' time; None where
-    the machine does not tell, and where two launches shared the block.
+    ``rows`` has a row per timed iteration and rank, ``trace`` the events (None after
+    the first repeat). The first block has ``schedules``, the circuits of each rank's
+    operations, and with pipelines ``passes``, the memory after each pass of the last
+    warm-up step. ``process_groups`` counts the groups of sequence parallelism, created
+    in ``group_creation_ms`` (time of the slowest rank); None with pipelines.
+    ``load_share`` is the processor time of other processes as a share of all cores'
+    time; None without /proc, and for a block of two launches.
     """
 
     fabric: FabricSettings
@@ -108,12 +109,12 @@ class Block:
 
 @dataclass(frozen=True)
 class _Launch:
-    """What is the same for all blocks of a launch on this rank."""
+    """The constants of all blocks of a launch on this rank."""
 
     settings: RunSettings
     plan: Plan
     sequences: Sequences
-    place: Place
+    context: RankContext
     trained: Mapping[str, Any]
     unfinished: Unfinished
     resumed: Checkpoint | None
@@ -133,11 +134,11 @@ class _Launch:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """What an earlier launch left, on every rank.
+    """The state that an earlier launch left, on every rank.
 
-    Whether each finished block was disturbed, what this rank's operations needed in the
-    first one, and the step after which the next block has a checkpoint (0: none). Rank
-    0 has the blocks as well.
+    ``disturbed`` has a flag per finished block, ``schedule`` the circuits of this
+    rank's operations in the first one, ``step`` is the step of the next block's
+    checkpoint (0: none). ``blocks`` is empty except on rank 0.
     """
 
     disturbed: list[bool]
@@ -148,21 +149,20 @@ class _Earlier:
 
 def train(
     settings: RunSettings,
-    place: Place,
+    context: RankContext,
     unfinished: Unfinished,
     resumed: Checkpoint | None = None,
 ) -> Iterator[Block]:
     """Train under every fabric of the sweep, in every repeat.
 
-    Yields each gathered block on rank 0, nothing on other ranks; those that an earlier
-    launch finished come first. ``unfinished`` keeps what is done, blocks begin with the
+    Yields the gathered blocks on rank 0, nothing on other ranks; blocks of an earlier
+    launch come first. ``unfinished`` stores finished blocks, all blocks begin with the
     checkpoint ``resumed``. Raises SettingsError, PlanError or ValueError (one line
-    each) before anything is trained where plan, corpus, model, ranks, device or
-    checkpoint do not fit together, and SettingsError where the address of the fabric's
-    controller cannot be had.
+    each) before training where plan, corpus, model, ranks, device or checkpoint do not
+    fit together, and SettingsError where the controller cannot bind its address.
     """
     plan = read_plan(settings.plan)
-    check_plan(plan, settings.model, place.ranks)
+    check_plan(plan, settings.model, context.ranks)
     check_planning(settings, plan)
     lengths = plan_lengths(plan)
     check_positions(settings.model, max(lengths.values()))
@@ -170,14 +170,16 @@ def train(
     if resumed is not None:
         check_checkpoint(resumed, settings, plan, sequences)
     torch.set_num_threads(settings.training.threads_per_rank)
-    told = trained(settings, plan, sequences)
-    with planning_ahead(settings, plan, place.rank) as planning:
-        launch = _Launch(settings, plan, sequences, place, told, unfinished, resumed, planning)
+    description = trained(settings, plan, sequences)
+    with planning_ahead(settings, plan, context.rank) as planning:
+        launch = _Launch(
+            settings, plan, sequences, context, description, unfinished, resumed, planning
+        )
         yield from _blocks(launch)
 
 
 def _blocks(launch: _Launch) -> Iterator[Block]:
-    settings, place = launch.settings, launch.place
+    settings, context = launch.settings, launch.context
     earlier = _earlier(launch)
     schedule = earlier.schedule
     number, extra = 0, settings.training.most_extra_repeats
@@ -195,7 +197,7 @@ def _blocks(launch: _Launch) -> Iterator[Block]:
                 block, recorded = _trained(launch, fabric, repeat, number, schedule, goes_on)
                 if schedule is None:
                     schedule = recorded
-                disturbed = _told(place, number, block)
+                disturbed = _broadcast_disturbed(context, number, block)
             if disturbed and extra:
                 extra -= 1
                 waiting.append(fabric)
@@ -212,21 +214,21 @@ def _trained(
     schedule: CircuitSchedule | None,
     goes_on: int,
 ) -> tuple[Block | None, CircuitSchedule]:
-    """One block, gathered and kept on rank 0, and what this rank's operations needed.
+    """One block, gathered and stored on rank 0, and the schedule of this rank.
 
-    ``goes_on`` is the step after which an earlier launch left a checkpoint of it.
+    ``goes_on`` is the step of the block's checkpoint by an earlier launch, or 0.
     """
-    settings, plan, place = launch.settings, launch.plan, launch.place
-    recorder = Recorder(place.rank, device=place.device.type)
+    settings, plan, context = launch.settings, launch.plan, launch.context
+    recorder = Recorder(context.rank, device=context.device.type)
     if launch.planning is not None:
         launch.planning.ask(goes_on or launch.begun)
-    with on_rails(fabric, number, place, recorder, settings.training.timeout_s) as (
+    with on_rails(fabric, number, context, recorder, settings.training.timeout_s) as (
         control,
         controller,
     ):
         backend.use_schedule(schedule if fabric.mode == "provisioned" else None)
         engine = Engine(
-            settings, plan, launch.sequences, device=place.device, timeline=Timeline(recorder)
+            settings, plan, launch.sequences, device=context.device, timeline=Timeline(recorder)
         )
         start = launch.unfinished.checkpoint() if goes_on else launch.resumed
         if start is not None:
@@ -240,12 +242,12 @@ def _trained(
             trace = recorder.table() if repeat == 0 else None
             needed = _plain(backend.recorded_schedule()) if number == 0 else None
             groups = engine.groups
-            made = (None, None) if groups is None else (len(groups), groups.creation_ms)
+            group_counts = (None, None) if groups is None else (len(groups), groups.creation_ms)
             item = (
                 *(rows, span, trace, *_peaks(settings, plan, engine)),
-                *(engine.parameters, needed, *made, _passes(log, place.rank, warm)),
+                *(engine.parameters, needed, *group_counts, _passes(log, context.rank, warm)),
             )
-            gathered = gather_all(place, control, item)
+            gathered = gather_all(context, control, item)
             if gathered is None:
                 return None
             return _after(before, _merge(settings, fabric, repeat, gathered, engine.kernel))
@@ -257,7 +259,7 @@ def _trained(
                 assert so_far is not None
                 write_part(folder, _facts(so_far), so_far.trace)
 
-            if place.rank == 0:
+            if context.rank == 0:
                 launch.unfinished.begin()
             save_checkpoint(
                 launch.unfinished.folder,
@@ -275,7 +277,7 @@ def _trained(
         recorded = backend.recorded_schedule()
         if before is not None and number == 0:
             # All ranks see the checkpoint.
-            earlier = _schedule(before[0]["schedules"][place.rank])
+            earlier = _schedule(before[0]["schedules"][context.rank])
             recorded = CircuitSchedule({**earlier.iterations, **recorded.iterations})
         block = gather(rows, span)
         if block is not None:
@@ -283,12 +285,12 @@ def _trained(
     return block, recorded
 
 
-def _told(place: Place, number: int, block: Block | None) -> bool:
-    """Whether block ``number`` was disturbed; rank 0 has it and tells the others."""
+def _broadcast_disturbed(context: RankContext, number: int, block: Block | None) -> bool:
+    """Whether block ``number`` was disturbed; rank 0 broadcasts it."""
     key = f"disturbed/{number}"
     if block is not None:
-        place.store.set(key, str(int(block.disturbed)))
-    return bool(place.store.get(key) == b"1")
+        context.store.set(key, str(int(block.disturbed)))
+    return bool(context.store.get(key) == b"1")
 
 
 def _iterations(
@@ -303,22 +305,22 @@ def _iterations(
 ) -> tuple[list[dict[str, Any]], Reading]:
     """Warm-up and timed iterations on this rank.
 
-    A row for each timed one (the table of the run without what names the run), and the
-    processor time that passed while they ran. A block that goes on after a step has no
-    second warm-up: its rows are wanted. ``save`` takes the steps done and the rows,
-    ``logs`` watch steps.
+    Returns a row per timed iteration (without the columns of the run) and the processor
+    time of all timed iterations. A resumed block has no second warm-up. ``save`` takes
+    the number of finished steps and the rows, ``logs`` has observers by iteration.
     """
-    settings, plan, place, planning = launch.settings, launch.plan, launch.place, launch.planning
+    settings, plan, planning = launch.settings, launch.plan, launch.planning
+    context = launch.context
     rows: list[dict[str, Any]] = []
     warmup = launch.begun + settings.training.warmup_iterations
     every = settings.training.checkpoint_every
-    # What controller and planner do is the training's own work.
+    # The work of controller and planner is part of training.
     helpers = (
         *(() if controller is None else controller.processes),
         *(() if planning is None else planning.processes),
     )
-    # A full collection with torch loaded stops a rank for longer than an iteration may
-    # last; what is set up by now stays.
+    # A full collection with torch loaded takes longer than an iteration; freeze the
+    # objects that live as long as the block.
     gc.collect()
     gc.freeze()
     begin = read_processors(*helpers)
@@ -331,36 +333,36 @@ def _iterations(
             batch, planning_ms, waited_ms = planned.batch, planned.planning_ms, planned.waited_ms
             engine.prepare(batch)
         engine.forget()
-        _synchronize(place.device)
+        _synchronize(context.device)
         dist.barrier(control)
         if iteration == warmup:
             begin = read_processors(*helpers)
             dist.barrier(control)
         backend.reset_statistics()
-        reset_peak_memory(place.device)
+        reset_peak_memory(context.device)
         backend.begin_iteration(iteration)
         stepped = engine.step(batch, iteration, logs.get(iteration))
-        _synchronize(place.device)
+        _synchronize(context.device)
         iteration_ms = backend.end_iteration() / 1e6
         statistics = backend.statistics()
-        whole_loss, squared_norm = _added_up(control, stepped.loss, stepped.squared_norm)
+        loss, squared_norm = _added_up(control, stepped.loss, stepped.squared_norm)
         if iteration >= warmup:
             rows.append(
                 {
                     "mode": fabric.mode,
                     "reconfiguration_latency_ms": fabric.reconfiguration_latency_ms,
                     "iteration": iteration,
-                    "rank": place.rank,
+                    "rank": context.rank,
                     "iteration_ms": iteration_ms,
                     "stall_ms": statistics.stall_ns / 1e6,
                     "wait_ms": statistics.wait_ns / 1e6,
                     "requests": statistics.requests,
                     "held": statistics.held,
                     "reconfigurations": statistics.reconfigurations,
-                    "loss": whole_loss,
+                    "loss": loss,
                     "gradient_norm": squared_norm**0.5,
                     "tokens": batch.tokens,
-                    "peak_memory_bytes": peak_memory_bytes(place.device),
+                    "peak_memory_bytes": peak_memory_bytes(context.device),
                     "planning_ms": planning_ms,
                     "planning_wait_ms": waited_ms,
                 }
@@ -371,7 +373,7 @@ def _iterations(
 
 
 def _added_up(control: dist.ProcessGroup, *parts: Tensor) -> list[float]:
-    """The sums over all ranks of scalar parts, over the control group."""
+    """The sums of scalars over all ranks, on the control group."""
     sums = torch.stack([part.detach().to("cpu", torch.float64) for part in parts])
     dist.all_reduce(sums, group=control)
     return [float(value) for value in sums]
@@ -383,7 +385,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peaks(settings: RunSettings, plan: Plan, engine: Engine) -> tuple[int | None, int | None]:
-    """The most chunks alive at once on this stage, as counted and as planned.
+    """The maximum of live chunks on this stage, as counted and as planned.
 
     None where the plan is no pipeline.
     """
@@ -393,27 +395,27 @@ def _peaks(settings: RunSettings, plan: Plan, engine: Engine) -> tuple[int | Non
     run = plan.pipeline_batches()[
         : settings.training.warmup_iterations + settings.training.iterations
     ]
-    own = [
+    pipelines = [
         pipeline
         for batch in run
         for pipeline in batch.pipelines
         if pipeline.replica == runner.replica
     ]
     return runner.peak_live_chunks, max(
-        (peak_live_chunks(pipeline, runner.stage) for pipeline in own), default=0
+        (peak_live_chunks(pipeline, runner.stage) for pipeline in pipelines), default=0
     )
 
 
 def _passes(log: PassLog | None, rank: int, iteration: int) -> list[dict[str, Any]] | None:
-    """A row for each pass that was watched on this rank; None where none is."""
+    """A row for each recorded pass of this rank; None without a log."""
     if log is None:
         return None
     runner = log.runner
     where = {"iteration": iteration, "rank": rank, "replica": runner.replica}
-    where |= {"stage": runner.stage, "place": runner.place}
+    where |= {"stage": runner.stage, "place": runner.sequence_rank}
     return [
-        where | {"position": position} | asdict(one)
-        for position, one in enumerate(log.operations())
+        where | {"position": position} | asdict(record)
+        for position, record in enumerate(log.operations())
     ]
 
 
@@ -446,27 +448,27 @@ def _merge(
     )
 
 
-# ---- a run that goes on
+# ---- resuming a run
 
 
 def _earlier(launch: _Launch) -> _Earlier:
-    """Rank 0 reads what was left; all hear of it."""
-    place, blocks = launch.place, []
-    if place.rank == 0:
+    """Read the state of an earlier launch on rank 0 and broadcast it."""
+    context, blocks = launch.context, []
+    if context.rank == 0:
         blocks = list(launch.unfinished.blocks())
         last = launch.unfinished.checkpoint()
         step = last.step if last is not None and last.block == len(blocks) else 0
         needed = blocks[0][0]["schedules"] if blocks else None
-        for rank in range(place.ranks):
-            told = {
+        for rank in range(context.ranks):
+            message = {
                 "disturbed": [facts["disturbed"] for facts, _ in blocks],
                 "schedule": needed[rank] if needed else None,
                 "step": step,
             }
-            place.store.set(f"earlier/{rank}", json.dumps(told))
-    told = json.loads(place.store.get(f"earlier/{place.rank}"))
-    schedule = None if told["schedule"] is None else _schedule(told["schedule"])
-    return _Earlier(told["disturbed"], schedule, told["step"], blocks)
+            context.store.set(f"earlier/{rank}", json.dumps(message))
+    message = json.loads(context.store.get(f"earlier/{context.rank}"))
+    schedule = None if message["schedule"] is None else _schedule(message["schedule"])
+    return _Earlier(message["disturbed"], schedule, message["step"], blocks)
 
 
 def _facts(block: Block) -> dict[str, Any]:
@@ -483,7 +485,7 @@ def _block_of(fabric: FabricSettings, facts: Mapping[str, Any], trace: pa.Table 
 
 
 def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) -> Block:
-    """A block with what an earlier launch had of it, marked as disturbed."""
+    """A block joined with its part from an earlier launch, marked as disturbed."""
     if before is None:
         return block
     facts, trace = before
@@ -512,7 +514,9 @@ def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) 
 
 def _plain(schedule: CircuitSchedule) -> _Schedule:
     return {
-        str(iteration): [[one.kind, list(one.members)] for one in operations]
+        str(iteration): [
+            [configuration.kind, list(configuration.members)] for configuration in operations
+        ]
         for iteration, operations in schedule.iterations.items()
     }
 
@@ -520,7 +524,7 @@ def _plain(schedule: CircuitSchedule) -> _Schedule:
 def _schedule(plain: _Schedule) -> CircuitSchedule:
     return CircuitSchedule(
         {
-            int(iteration): tuple(Configuration(kind, tuple(members)) for kind, members in some)
-            for iteration, some in plain.items()
+            int(iteration): tuple(Configuration(kind, tuple(members)) for kind, members in circuits)
+            for iteration, circuits in plain.items()
         }
     )

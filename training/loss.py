@@ -1,8 +1,7 @@
 """The loss of next-token prediction: sums of cross entropies over the tokens.
 
-A vocabulary is wide: the scores of all tokens at once would be the largest tensor of a
-step. ``chunked_token_loss`` makes the scores of a few tokens at a time, takes from them
-what the loss and its gradients need, and drops them.
+The scores of all tokens over the vocabulary would be the largest tensor of a step.
+``chunked_token_loss`` computes scores, loss and gradients for a few tokens at a time.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ def chunked_token_loss(hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tok
     """``token_loss_sum(hidden @ weight.T, labels)``, ``chunk_tokens`` tokens at a time.
 
     ``hidden`` [T, width] in the precision of the product, ``weight`` [vocabulary,
-    width] in that or a finer one. The gradients of both are made in the forward pass,
-    while a chunk's scores are at hand: nothing is computed twice, and from there to the
-    backward pass they are kept instead of the scores.
+    width] in that or a finer one. The forward pass computes the gradients of both from
+    a chunk's scores and saves them for the backward pass instead of the scores.
     """
     loss: Tensor = _ChunkedTokenLoss.apply(hidden, weight, labels, chunk_tokens)  # type: ignore[no-untyped-call]
     return loss
@@ -56,15 +54,17 @@ class _ChunkedTokenLoss(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
         weight_gradient = torch.zeros_like(weight, dtype=exact) if wants_weight else None
         for start in range(0, len(hidden), chunk_tokens):
-            part, own_labels = (tensor[start : start + chunk_tokens] for tensor in (hidden, labels))
-            ignored = (own_labels == IGNORED_LABEL)[:, None]
+            part, chunk_labels = (
+                tensor[start : start + chunk_tokens] for tensor in (hidden, labels)
+            )
+            ignored = (chunk_labels == IGNORED_LABEL)[:, None]
             logarithms = torch.log_softmax(part @ cast.T, -1, dtype=exact)
-            index = own_labels.clamp_min(0)[:, None]
-            minus_one = logarithms.new_full(index.shape, -1)
+            index = chunk_labels.clamp_min(0)[:, None]
+            negative_ones = logarithms.new_full(index.shape, -1)
             loss -= logarithms.gather(1, index).masked_fill_(ignored, 0).sum()
             # The derivative by the scores: the probabilities, less one at the label.
-            # What is ignored is taken out of the narrow tensors that it meets.
-            slope = logarithms.exp_().scatter_add_(1, index, minus_one)
+            # Ignored tokens are masked in the narrower tensors below.
+            slope = logarithms.exp_().scatter_add_(1, index, negative_ones)
             slope = slope.to(hidden.dtype)
             if hidden_gradient is not None:
                 hidden_gradient[start : start + chunk_tokens] = (slope @ cast).masked_fill_(
@@ -85,7 +85,7 @@ class _ChunkedTokenLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         hidden, weight = (
-            None if kept is None else kept * gradients[0].to(kept.dtype)
-            for kept in ctx.saved_tensors
+            None if saved is None else saved * gradients[0].to(saved.dtype)
+            for saved in ctx.saved_tensors
         )
         return hidden, weight, None, None

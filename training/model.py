@@ -4,20 +4,18 @@ Notable:
 
 * a norm before each sub-layer; LLaMA-style: RMSNorm, rotary position embedding from
   explicit position ids, SwiGLU, grouped-query attention; GPT-style: LayerNorm, learned
-  positions, GELU, biases. A head of its own or the embedding's weights, no dropout;
-* tokens are packed: one axis of T tokens, no batch axis and no padding. Where sequences
-  begin and end is the business of the attention function that the caller passes in
-  (``Attend``), so the model knows nothing of parallelism;
-* a decoder may hold a range of the layers only (a pipeline stage). Parameters keep the
-  names they have in the whole model, and each is drawn by its name and the seed, so
-  that any split of the model starts from the same weights;
-* ``units`` are the modules that sharding gathers and drops one after another. All that
-  uses a unit's parameters is a call of the unit, so that hooks see it;
-* parameters stay in the master precision, and products are computed in the precision of
-  the activations;
+  positions, GELU, biases. A separate or a tied head, no dropout;
+* tokens are packed: one axis of T tokens, no batch axis and no padding. The attention
+  function of the caller (``Attend``) handles sequence boundaries and parallelism;
+* a decoder may have a range of the layers only (a pipeline stage). Parameters have the
+  names of the full model, and each is drawn by its name and the seed, so that any split
+  of the model starts from the same weights;
+* ``units`` are the modules that sharding gathers and frees one after another. Every use
+  of a unit's parameters is a call of the unit, so that hooks run;
+* parameters have the master precision, products the precision of the activations;
 * a layer is two functions of tensors around attention (``Layer.enter``,
-  ``Layer.leave``); ``compile_layers`` compiles them, and attention with its messages
-  stays as it is.
+  ``Layer.leave``); ``compile_layers`` compiles these two, not attention with its
+  communication.
 """
 
 from __future__ import annotations
@@ -54,8 +52,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 #: are learned.
 Rotation = tuple[Tensor, Tensor] | None
 
-#: Rows of a matrix that one generator draws, so that a part of the rows can be drawn
-#: without the others.
+#: Rows of a matrix per random generator, so that a rank can draw its rows only.
 _ROWS_DRAWN = 64
 
 
@@ -80,8 +77,8 @@ class Norm(nn.Module):
 class Linear(nn.Module):
     """A product, with a bias where the model has biases.
 
-    Weights are cast to the precision of the activations, which does nothing where the
-    sharding has cast them already.
+    Weights are cast to the precision of the activations (a no-op where sharding has
+    cast them).
     """
 
     def __init__(self, inputs: int, outputs: int, biased: bool) -> None:
@@ -152,8 +149,8 @@ class GELU(nn.Module):
 class Layer(nn.Module):
     """One decoder layer: attention and feed-forward.
 
-    Each is behind a norm and beside a residual. What surrounds attention is the same
-    for all layers of a model and may be compiled.
+    Each has a norm before it and a residual. The functions before and after attention
+    are the same for all layers of a model and may be compiled.
     """
 
     def __init__(self, model: ModelSettings) -> None:
@@ -166,28 +163,28 @@ class Layer(nn.Module):
         self.after: Callable[..., Tensor] = Layer.leave
 
     def enter(self, hidden: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        """What precedes attention: hidden states to queries, keys and values."""
+        """Before attention: hidden states to queries, keys and values."""
         return self.attention.enter(self.attention_norm(hidden), rotation)
 
     def leave(self, hidden: Tensor, mixed: Tensor) -> Tensor:
-        """What follows attention: its result and the layer's input to its output."""
+        """After attention: its result and the layer's input to the layer's output."""
         hidden = hidden + self.attention.leave(mixed)
         output: Tensor = hidden + self.feed_forward(self.feed_forward_norm(hidden))
         return output
 
     def forward(self, layer: int, hidden: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         mixed = attend(layer, *self.before(self, hidden, rotation))
-        # Compiled code is bound to what a view was taken from, which depends on how the
-        # sequences were packed; this reshapes without one.
+        # Compiled code is specialised on the base of a view, which depends on the
+        # packing; this reshapes without a view.
         flat = torch.ops.aten._unsafe_view(mixed.contiguous(), hidden.shape)
         return self.after(self, hidden, flat)
 
 
 class Ends(nn.Module):
-    """The embedding, the head with the final norm, or with tied weights both.
+    """The embedding, the head with the final norm, or both with tied weights.
 
-    Token ids that are passed in come out as hidden states. Hidden states come out as
-    next-token scores, or with ``labels`` as the sum of the tokens' losses.
+    Maps token ids to hidden states, and hidden states to next-token scores or, with
+    ``labels``, to the sum of the tokens' losses.
     """
 
     def __init__(
@@ -229,15 +226,15 @@ class Ends(nn.Module):
 class Decoder(nn.Module):
     """The decoder or a consecutive range of its layers.
 
-    ``layers`` is the range held here; the part with layer 0 also holds the embedding
-    and the part with the last layer the final norm and the head. With tied embeddings
-    the head is the embedding: a part that holds the head but not layer 0 then has a
-    copy of the embedding, named alike, whose gradients the runtime has to add.
-    ``compute`` is the precision of the activations; parameters have the same one, and
-    single precision where activations are half. On the device ``meta`` parameters have
-    shapes but no values: ``draw_parameter`` gives them, whole or in parts. At most
-    ``loss_chunk_tokens`` tokens have their scores in memory at once. ``check_model`` in
-    ``training.settings`` says which models it is for.
+    ``layers`` is the range of this part; the part with layer 0 also has the embedding,
+    the part with the last layer the final norm and the head. With tied embeddings the
+    head is the embedding: a part with the head but without layer 0 then has a copy of
+    the embedding of the same name, whose gradients the runtime has to sum. ``compute``
+    is the precision of the activations; parameters have the same precision, or single
+    precision where activations are half. On the device ``meta`` parameters have no
+    values: ``draw_parameter`` returns them by rows. Scores exist for at most
+    ``loss_chunk_tokens`` tokens at once. ``check_model`` in ``training.settings``
+    refuses other models.
     """
 
     def __init__(
@@ -251,8 +248,8 @@ class Decoder(nn.Module):
         loss_chunk_tokens: int = 2048,
     ) -> None:
         super().__init__()
-        self.held = layers if layers is not None else range(model.layers)
-        self.first, self.last = self.held.start == 0, self.held.stop == model.layers
+        self.layer_range = layers if layers is not None else range(model.layers)
+        self.first, self.last = self.layer_range.start == 0, self.layer_range.stop == model.layers
         self.model_layers, self.hidden, self.head_size = (
             model.layers,
             model.hidden,
@@ -267,7 +264,7 @@ class Decoder(nn.Module):
                 self.embedding = Ends(
                     model, compute, embeds=self.first, scores=self.last and self.tied_head
                 )
-            self.layers = nn.ModuleDict({str(layer): Layer(model) for layer in self.held})
+            self.layers = nn.ModuleDict({str(layer): Layer(model) for layer in self.layer_range})
             if self.last and not self.tied_head:
                 self.head = Ends(model, compute, embeds=False, scores=True)
         self.to(self.master)
@@ -276,7 +273,7 @@ class Decoder(nn.Module):
             self.draw(seed)
 
     def draw(self, seed: int) -> None:
-        """Give every parameter the weights of ``seed``."""
+        """Initialise every parameter from ``seed``."""
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 step = _ROWS_DRAWN if parameter.dim() > 1 else len(parameter)
@@ -287,23 +284,23 @@ class Decoder(nn.Module):
                     )
 
     def units(self) -> list[tuple[str, nn.Module]]:
-        """The modules that hold parameters, by name, in the order of their use.
+        """The modules with parameters, by name, in the order of their use.
 
         The embedding, each layer, the final norm with the head. With tied embeddings
-        the first and the last are the same one, used twice. Names are prefixes of the
-        parameters' names.
+        the first and the last are the same module, used twice. Names are prefixes of
+        the parameters' names.
         """
         units: list[tuple[str, nn.Module]] = [("embedding", self.embedding)] if self.first else []
-        units += [(f"layers.{layer}", self.layers[str(layer)]) for layer in self.held]
+        units += [(f"layers.{layer}", self.layers[str(layer)]) for layer in self.layer_range]
         if self.last:
             units.append(("embedding" if self.tied_head else "head", self._top()))
         return units
 
     def compile_layers(self, **options: Any) -> None:
-        """Compile what surrounds attention in each layer; options of ``torch.compile``.
+        """Compile the functions around attention, with options of ``torch.compile``.
 
-        All layers share what is compiled. The number of tokens may change from call to
-        call.
+        All layers share the compiled code. The number of tokens may change between
+        calls.
         """
         options = {"dynamic": True, "fullgraph": True, **options}
         before: Any = torch.compile(Layer.enter, **options)
@@ -323,21 +320,20 @@ class Decoder(nn.Module):
     def transform(
         self, hidden: Tensor, positions: Tensor, attend: Attend, checkpoint_layers: int = 0
     ) -> Tensor:
-        """Hidden states [T, hidden] through the layers held here.
+        """Hidden states [T, hidden] through the layers of this part.
 
         ``positions`` [T] count from 0 in each sequence. The first ``checkpoint_layers``
-        layers keep their input only and are computed again in the backward pass
-        (InfiniPipe section III-A, whole-layer checkpointing); ``attend`` is then called
-        again too.
+        layers save their input only and are recomputed in the backward pass (InfiniPipe
+        section III-A, whole-layer checkpointing), including ``attend``.
         """
         rotation = (
             _rotation(positions, self.head_size, self.rotary_base, self.master)
             if self.rotary
             else None
         )
-        for place, layer in enumerate(self.held):
+        for index, layer in enumerate(self.layer_range):
             module = self.layers[str(layer)]
-            if place < checkpoint_layers:
+            if index < checkpoint_layers:
                 hidden = checkpoint(
                     module,
                     layer,
@@ -372,7 +368,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Token ids and positions [T] to next-token scores [T, vocabulary].
 
-        For a decoder that holds every layer.
+        For a decoder with all layers.
         """
         hidden = self.embed(tokens, positions)
         return self.logits(self.transform(hidden, positions, attend, checkpoint_layers))
@@ -382,9 +378,9 @@ class Decoder(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """``rms_norm`` that keeps its input alone, as the fused kernel of CUDA does.
+    """``rms_norm`` that saves its input only, like the fused CUDA kernel.
 
-    The plain operations that stand in for it on a CPU keep three tensors of that size.
+    The decomposition on a CPU saves three tensors of that size.
     """
 
     @staticmethod
@@ -396,7 +392,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = [kept.detach().requires_grad_() for kept in ctx.saved_tensors]
+        inputs = [saved.detach().requires_grad_() for saved in ctx.saved_tensors]
         with torch.enable_grad():
             normed = functional.rms_norm(inputs[0], inputs[0].shape[-1:], inputs[1], ctx.epsilon)
         return *torch.autograd.grad(normed, inputs, gradients[0]), None
@@ -408,7 +404,7 @@ def _rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 class _Gated(torch.autograd.Function):
-    """silu(gate) * up that keeps its two inputs and not silu(gate) besides."""
+    """silu(gate) * up that saves its two inputs, not silu(gate)."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
@@ -434,12 +430,12 @@ def _gated(gate: Tensor, up: Tensor) -> Tensor:
 def draw_parameter(
     name: str, shape: Sequence[int], seed: int, layers: int, rows: range | None = None
 ) -> Tensor:
-    """The first values of a parameter, by its name in the whole model.
+    """The initial values of a parameter, by its name in the full model.
 
-    Single precision, whatever the decoder computes in. ``layers`` is what the whole
-    model has, ``rows`` the part of the first axis that is wanted. Matrices are normal
-    with deviation 0.02, as in GPT-2, and those that end in a residual smaller by sqrt(2
-    layers); scales of norms are one, biases zero.
+    Always in single precision. ``layers`` is the number of layers of the full model,
+    ``rows`` selects rows of the first axis. Matrices are normal with deviation 0.02, as
+    in GPT-2, divided by sqrt(2 layers) before a residual; scales of norms are one,
+    biases zero.
     """
     rows = rows if rows is not None else range(shape[0])
     if len(shape) == 1:

@@ -1,12 +1,12 @@
-"""AdamW over the parameters that this rank keeps, its clipping and its learning rate.
+"""AdamW over the parameters of this rank, with clipping and a learning-rate schedule.
 
 Notable:
 
 * the fused kernel steps all parameters of a rank in one call;
 * clipping scales all gradients by one factor, from the norm over all ranks. The factor
-  stays on the device: nothing waits for it;
-* the learning rate is a function of the step, so that a run continued at any step has
-  the rates of one that was never stopped.
+  stays on the device, without synchronisation;
+* the learning rate is a function of the step, so that a resumed run has the rates of an
+  uninterrupted one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from training.settings import OptimizerSettings
 
 __all__ = ["Optimizer", "learning_rate"]
 
-#: What the norm is raised by before the limit is divided by it, as in torch.
+#: Added to the norm before dividing the limit by it, as in torch.
 _CLIP_EPSILON = 1e-6
 
 
@@ -41,7 +41,7 @@ class Optimizer:
         )
 
     def step(self, step: int) -> None:
-        """Step number ``step``, counted from 0, on the gradients at hand."""
+        """Step number ``step``, counted from 0, with the current gradients."""
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate(self.settings, step)
         self._adamw.step()
@@ -63,10 +63,10 @@ class Optimizer:
         self._adamw.zero_grad(set_to_none=True)
 
     def moments(self) -> dict[str, dict[str, Tensor]]:
-        """The optimizer's own tensors of each parameter, made where there are none yet.
+        """The optimizer's state of each parameter, created where missing.
 
-        ``step``, ``exp_avg`` and ``exp_avg_sq``, as torch names them; what is written
-        into them counts from the next step on.
+        ``step``, ``exp_avg`` and ``exp_avg_sq``, as torch names them; the tensors are
+        not copies.
         """
         return {name: self._state(parameter) for name, parameter in self.parameters.items()}
 
@@ -87,8 +87,8 @@ class Optimizer:
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
     """The learning rate of step ``step``, counted from 0.
 
-    It rises evenly over the warm-up steps. Then it stays (``constant``), or falls along
-    half a cosine to its last share at ``decay_steps`` and stays there.
+    It rises linearly over the warm-up steps. Then it is constant (``constant``), or
+    falls along half a cosine to ``final_share`` at ``decay_steps`` and stays there.
     """
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps

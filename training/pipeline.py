@@ -6,24 +6,24 @@ Notable:
   slices of its sequence (InfiniPipe section III);
 * a stage may be a Ulysses group: its ranks share the tokens of every chunk, and around
   attention each has all tokens of some heads (``training.sequence_parallel``). Messages
-  between stages go from each place to the same place;
-* keys and values of a slice are kept for the later slices as detached leaves, as
-  attention sees them: all tokens of this rank's heads. A later slice's backward pass
-  leaves its dK and dV in the leaves. The slice's own backward pass, which runs after
-  (slices go right to left), starts from them as well as from the output;
-* what a pass needs next is on its way while it computes: every receive is posted before
-  the operation that precedes its use, and sends are never waited for before the end of
-  the batch. Shapes follow from the plan (the backend keeps the two directions apart);
-* nothing is kept longer than it is needed. Backward passes start from edges of the
-  graph, not from tensors, so that an output is gone once it is sent and keys and values
-  go as their layer's backward pass ends. Attention with context saves its keys and
-  values as the slices that they are, not as the copy that joins them;
-* the head runs backward right after its loss. Its weights' gradient is as large as they
-  are: so it is there once, and not once for each chunk that waits for its way back;
-* the order of operations is the plan's (``railx.planning.format.schedule``): 1F1B,
+  between stages connect equal sequence ranks;
+* keys and values of a slice are cached for the later slices as detached leaves, in the
+  layout of attention: all tokens of this rank's heads. The backward pass of a later
+  slice accumulates dK and dV in the leaves. The backward pass of the slice itself runs
+  after (slices run right to left) and starts from these gradients and the output's;
+* communication overlaps with computation: every receive is posted one operation before
+  its use, and sends complete at the end of the batch. Shapes follow from the plan (the
+  backend separates the two directions);
+* memory is freed as early as possible. Backward passes start from edges of the graph,
+  not from tensors, so that an output is freed when it is sent and keys and values when
+  the backward pass of their layer ends. Attention with context saves the slices of its
+  keys and values, not their concatenation;
+* the head runs backward right after its loss. The gradient of its weights is as large
+  as the weights: so it exists once, not once per chunk that awaits its backward pass;
+* the plan gives the order of operations (``railx.planning.format.schedule``): 1F1B,
   GPipe or an explicit one. Receives are posted in the order in which the neighbour
-  sends, which may differ from the order in which they are needed;
-* the most chunks alive at once are counted, and a log may watch every operation
+  sends, which may differ from the order of their use;
+* the maximum of chunks alive at once is counted, and a log may record every operation
   (``training.pipeline_memory``).
 """
 
@@ -49,33 +49,34 @@ from training.model import Attend, Decoder
 from training.sequence_parallel import ProcessGroups, UlyssesAttention, token_cut
 from training.timeline import Timeline
 
-__all__ = ["ChunkAttention", "KeptSlice", "PipelineParallel", "Receipt", "StageLinks"]
+__all__ = ["CachedSlice", "ChunkAttention", "PipelineParallel", "Receipt", "StageLinks"]
 
 
 @dataclass(eq=False)
-class KeptSlice:
-    """Keys and values of one slice, layer by layer.
+class CachedSlice:
+    """Keys and values of one slice by layer, for the attention of later slices.
 
-    Where they stand in the graph (edges), and as later slices see them (leaves).
+    ``edges`` are their positions in the autograd graph, ``leaves`` the detached tensors
+    that later slices read.
     """
 
     edges: dict[int, tuple[GradientEdge, GradientEdge]] = field(default_factory=dict)
     leaves: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     through: bool = False
 
-    def keep(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keep a layer's keys and values.
+    def add(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Cache a layer's keys and values.
 
-        A second call (a recomputed layer) changes nothing.
+        A second call (a recomputed layer) has no effect.
         """
         if layer not in self.edges and not self.through:
             self.edges[layer] = (get_gradient_edge(keys), get_gradient_edge(values))
             self.leaves[layer] = (_leaf(keys), _leaf(values))
 
     def released(self) -> tuple[list[GradientEdge], list[Tensor]]:
-        """What the later slices' backward passes added, and where it goes on.
+        """The edges of all layers and the gradients that later slices accumulated.
 
-        Edges and their gradients. The leaves are let go: whoever read them is through.
+        Drops the leaves: all their readers have run backward.
         """
         edges, gradients = [], []
         for layer, pair in self.leaves.items():
@@ -90,9 +91,9 @@ class KeptSlice:
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    """What later slices see of keys or values.
+    """A detached leaf of keys or values, for later slices.
 
-    Their gradient comes as a part of a join's and would hold all of it.
+    Its gradient is a view of a concatenation's gradient, which the hook copies out.
     """
     leaf = tensor.detach().requires_grad_()
     leaf.register_hook(_alone)  # type: ignore[no-untyped-call]
@@ -100,43 +101,47 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 
 def _alone(gradient: Tensor) -> Tensor:
-    whole = gradient.untyped_storage().nbytes() == gradient.nbytes
-    return gradient if whole else gradient.clone()
+    dense = gradient.untyped_storage().nbytes() == gradient.nbytes
+    return gradient if dense else gradient.clone()
 
 
 class ChunkAttention:
     """Attention inside the slices of one chunk (an ``Attend``).
 
-    The slice with context also attends to the kept slices before it. ``context`` are
-    the earlier slices of the sequence whose slice has context, left to right. ``kept``
-    receives the keys and values of a chunk that later slices will read. Layers below
-    ``saving_from`` are recomputed and save nothing.
+    The slice with context also attends to the cached slices before it. ``context`` has
+    the earlier slices of its sequence, left to right. ``cache`` receives the keys and
+    values of a chunk that later slices will read. Layers below ``saving_from`` are
+    recomputed and save nothing.
     """
 
     def __init__(
         self,
         slices: tuple[Slice, ...],
-        context: list[KeptSlice],
-        kept: KeptSlice | None,
+        context: list[CachedSlice],
+        cache: CachedSlice | None,
         kernel: Kernel,
         saving_from: int,
     ) -> None:
-        self.own = [part.tokens for part in slices]
-        self.packing = Packing(tuple(self.own), tuple(part.stop for part in slices))
-        self.place = next((place for place, part in enumerate(slices) if part.start > 0), None)
-        self.context, self.kept, self.kernel = context, kept, kernel
+        self.slice_tokens = [part.tokens for part in slices]
+        self.packing = Packing(tuple(self.slice_tokens), tuple(part.stop for part in slices))
+        self.context_index = next(
+            (index for index, part in enumerate(slices) if part.start > 0), None
+        )
+        self.context, self.cache, self.kernel = context, cache, kernel
         self.saving_from = saving_from
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        if self.kept is not None:
-            # Parts of one message: what is kept must not hold the rest of it.
+        if self.cache is not None:
+            # They are views of one message, which a cached view would keep alive.
             queries, keys, values = (part.contiguous() for part in (queries, keys, values))
-            self.kept.keep(layer, keys, values)
+            self.cache.add(layer, keys, values)
         saving: AbstractContextManager[Any] = nullcontext()
-        if self.place is not None:
+        if self.context_index is not None:
             parts = [
-                self._with_context(own, [earlier.leaves[layer][which] for earlier in self.context])
-                for which, own in enumerate((keys, values))
+                self._with_context(
+                    tensor, [earlier.leaves[layer][which] for earlier in self.context]
+                )
+                for which, tensor in enumerate((keys, values))
             ]
             keys, values = (torch.cat(some) for some in parts)
             if layer >= self.saving_from:
@@ -144,14 +149,14 @@ class ChunkAttention:
         with saving:
             return variable_length_attention(queries, keys, values, self.packing, self.kernel)
 
-    def _with_context(self, own: Tensor, earlier: list[Tensor]) -> list[Tensor]:
-        parts = list(torch.split(own, self.own))
-        return [*parts[: self.place], *earlier, *parts[self.place :]]
+    def _with_context(self, tensor: Tensor, earlier: list[Tensor]) -> list[Tensor]:
+        parts = list(torch.split(tensor, self.slice_tokens))
+        return [*parts[: self.context_index], *earlier, *parts[self.context_index :]]
 
 
 @dataclass(frozen=True)
 class _InParts:
-    """A saved view of joined tensors: they and how the view lies in the join."""
+    """A saved view of a concatenation: its parts, and the layout of the view."""
 
     parts: tuple[Tensor, ...]
     size: torch.Size
@@ -160,7 +165,7 @@ class _InParts:
 
     @classmethod
     def of(cls, view: Tensor, parts: Sequence[Tensor]) -> _InParts:
-        """A view of the join of ``parts``, with those of them that it touches."""
+        """A view of the concatenation of ``parts``, with the parts that it overlaps."""
         first = int(view.storage_offset())
         last = first + sum((n - 1) * d for n, d in zip(view.size(), view.stride(), strict=True))
         touched: list[Tensor] = []
@@ -174,15 +179,15 @@ class _InParts:
         return cls(tuple(touched), view.size(), view.stride(), offset)
 
     def joined(self) -> Tensor:
-        """The view, of a new join; of a part that lies dense, of itself."""
-        whole = self.parts[0].contiguous() if len(self.parts) == 1 else torch.cat(self.parts)
-        return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
+        """The view, rebuilt from a new concatenation or from its only part."""
+        join = self.parts[0].contiguous() if len(self.parts) == 1 else torch.cat(self.parts)
+        return join.as_strided(self.size, self.stride, join.storage_offset() + self.offset)
 
 
 def _saved_in_parts(joins: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> saved_tensors_hooks:
-    """What is saved of a join for the backward pass is its parts, which live anyway.
+    """Hooks that save the parts of a concatenation, which live anyway, not the copy.
 
-    ``joins``: contiguous tensors and the parts that they were joined from.
+    ``joins``: contiguous tensors and the parts that they concatenate.
     """
     parts_of = {
         join.untyped_storage().data_ptr(): tuple(part.detach() for part in parts)
@@ -201,13 +206,13 @@ def _saved_in_parts(joins: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> saved_t
 
 @dataclass(frozen=True)
 class Receipt:
-    """A receive that was posted: the tensor that it fills."""
+    """A posted receive and the tensor that it fills."""
 
     tensor: Tensor
     work: Any
 
     def wait(self) -> Tensor:
-        """The tensor, once it has arrived."""
+        """Wait for the message and return the tensor."""
         if self.work is not None:
             self.work.wait()
         return self.tensor
@@ -216,7 +221,7 @@ class Receipt:
 class StageLinks:
     """Messages between neighbouring stages.
 
-    A sent tensor is kept until it has left, and empty ones are not sent at all.
+    A tensor stays alive until its send completes; empty tensors are not sent.
     """
 
     def __init__(self) -> None:
@@ -234,11 +239,11 @@ class StageLinks:
         return Receipt(like, dist.irecv(like, source) if like.numel() else None)
 
     def release(self) -> None:
-        """Let go of what has left."""
+        """Drop the tensors whose send is complete."""
         self._sent = [(work, tensor) for work, tensor in self._sent if not work.is_completed()]
 
     def finish(self) -> None:
-        """Wait until everything sent has left."""
+        """Wait for all sends."""
         for work, _ in self._sent:
             work.wait()
         self._sent.clear()
@@ -252,14 +257,14 @@ _Awaited = tuple[int, str, int]
 class _LiveChunk:
     """A chunk between its forward and its backward pass on one stage.
 
-    ``outputs`` is the edge of the graph where the backward pass starts, on the last
-    stage with the ``gradient`` to start with.
+    ``outputs`` is the graph edge at which the backward pass starts, ``gradient`` its
+    gradient on the last stage.
     """
 
     inputs: Tensor | None
     outputs: GradientEdge
     gradient: Tensor | None
-    kept: KeptSlice | None
+    cache: CachedSlice | None
 
 
 @dataclass(frozen=True)
@@ -276,12 +281,12 @@ class _Step:
 
     @property
     def live(self) -> tuple[int, int]:
-        """What its chunk is known by while it lives."""
+        """The key of its live chunk."""
         return self.number, self.op.chunk
 
     @property
     def awaited(self) -> _Awaited:
-        """What its receive is known by."""
+        """The key of its receive."""
         return self.number, self.op.kind, self.op.chunk
 
     @property
@@ -291,18 +296,18 @@ class _Step:
 
 
 class Log(Protocol):
-    """What watches a batch operation by operation."""
+    """An observer of the operations of a batch."""
 
     def operation(self, number: int, op: Op) -> AbstractContextManager[object]:
-        """A context in which ``op`` of the batch's pipeline ``number`` runs."""
+        """The context in which ``op`` of pipeline ``number`` runs."""
         ...
 
 
 class PipelineParallel:
     """Runs the batches of a pipeline plan on this rank's stage of the model.
 
-    rank = (replica * stages + stage) * degree + place. Makes the process groups of the
-    stages where they have several ranks, so that every rank has to construct it at the
+    rank = (replica * stages + stage) * degree + sequence rank. Creates the process
+    groups of stages with several ranks, so that every rank has to construct it at the
     same point.
     """
 
@@ -319,18 +324,18 @@ class PipelineParallel:
         self.decoder, self.links, self.sequences = decoder, links, sequences
         self.kernel, self.timeline, self.rank = kernel, timeline, dist.get_rank()
         self.stages, self.degree = stages, degree
-        group, self.place = divmod(self.rank, degree)
+        group, self.sequence_rank = divmod(self.rank, degree)
         self.replica, self.stage = divmod(group, stages)
         self.last = self.stage == stages - 1
-        self.group = self._own_group()
+        self.group = self._stage_group()
         self.device = next(decoder.parameters()).device
         self.peak_live_chunks = 0
-        #: What watches the operations of a batch.
+        #: Observer of the operations of a batch.
         self.log: Log | None = None
         self._live: dict[tuple[int, int], _LiveChunk] = {}
-        self._kept: dict[tuple[int, int], list[KeptSlice]] = defaultdict(list)
-        #: What the stages before and after send, in their order, as far as it is not
-        #: posted.
+        self._cached_slices: dict[tuple[int, int], list[CachedSlice]] = defaultdict(list)
+        #: Messages of the neighbouring stages without a posted receive, in the order
+        #: of sending.
         self._coming: dict[bool, deque[_Step]] = {}
         self._posted: dict[_Awaited, Receipt] = {}
 
@@ -372,7 +377,7 @@ class PipelineParallel:
         """Chunks whose forward pass has run here and whose backward pass has not."""
         return len(self._live)
 
-    def _own_group(self) -> dist.ProcessGroup | None:
+    def _stage_group(self) -> dist.ProcessGroup | None:
         """The group of this rank's stage; None for a single rank."""
         if self.degree == 1:
             return None
@@ -381,7 +386,7 @@ class PipelineParallel:
         return ProcessGroups(groups)[groups[self.rank // self.degree]]
 
     def _steps(self, batch: PipelineBatch, stage: int) -> list[_Step]:
-        """What a stage of this rank's replica runs, in order."""
+        """The operations of a stage of this rank's replica, in order."""
         steps = []
         for number, pipeline in enumerate(batch.pipelines):
             if (pipeline.stages, pipeline.degree) != (self.stages, self.degree):
@@ -394,11 +399,10 @@ class PipelineParallel:
         return steps
 
     def _post(self, step: _Step) -> None:
-        """Start to receive what a step needs from a neighbour, if it is not under way.
+        """Post the receive of a step's input, unless it is posted.
 
-        Hidden states of the stage before, or their gradients of the stage after.
-        Messages come in the order in which they are sent, so whatever is sent before it
-        is posted too.
+        Hidden states from the stage before, or their gradients from the stage after.
+        Messages arrive in the order of sending, so earlier ones are posted too.
         """
         if self.stage == 0 if step.forward else self.last:
             return
@@ -407,7 +411,7 @@ class PipelineParallel:
         while step.awaited not in self._posted:
             ahead = coming.popleft()
             like = torch.empty(
-                token_cut(ahead.chunk.tokens, self.degree)[self.place],
+                token_cut(ahead.chunk.tokens, self.degree)[self.sequence_rank],
                 self.decoder.hidden,
                 dtype=self.decoder.compute,
                 device=self.device,
@@ -418,11 +422,11 @@ class PipelineParallel:
         """The forward pass of a chunk; its part of the loss on the last stage."""
         chunk = step.chunk
         cut = token_cut(chunk.tokens, self.degree)
-        start = sum(cut[: self.place])
+        start = sum(cut[: self.sequence_rank])
         packed = pack(chunk.slices, self.sequences)
-        packed = packed.part(start, start + cut[self.place]).to(self.device)
+        packed = packed.part(start, start + cut[self.sequence_rank]).to(self.device)
         recomputed = chunk.checkpoint_layers[self.stage] if chunk.checkpoint_layers else 0
-        attend, kept = self._attention(step, cut, recomputed)
+        attend, cache = self._attention(step, cut, recomputed)
         inputs = self._posted.pop(step.awaited).wait().requires_grad_() if self.stage else None
         with self.timeline.phase("forward"):
             hidden = (
@@ -432,13 +436,13 @@ class PipelineParallel:
             edge, loss, gradient = get_gradient_edge(outputs), None, None
             if self.last:
                 loss, gradient = self._loss(outputs, packed.labels, weight)
-        self._live[step.live] = _LiveChunk(inputs, edge, gradient, kept)
+        self._live[step.live] = _LiveChunk(inputs, edge, gradient, cache)
         if not self.last:
             self.links.send(outputs, self.rank + self.degree)
         return loss
 
     def _loss(self, outputs: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-        """The weighed loss of a chunk and its gradient by the last layer's outputs."""
+        """The weighted loss of a chunk and its gradient by the last layer's outputs."""
         leaf = outputs.detach().requires_grad_()
         loss = self.decoder.loss(leaf, labels) * weight
         loss.backward()  # type: ignore[no-untyped-call]
@@ -447,36 +451,38 @@ class PipelineParallel:
 
     def _attention(
         self, step: _Step, cut: Sequence[int], recomputed: int
-    ) -> tuple[Attend, KeptSlice | None]:
-        """The attention of a chunk, and the slice that it keeps for later ones.
+    ) -> tuple[Attend, CachedSlice | None]:
+        """The attention of a chunk, and the cache that it fills for later slices.
 
-        A slice before the tail is alone in its chunk.
+        A slice that is not the last of its sequence is alone in its chunk.
         """
         slices = step.chunk.slices
         with_context = next((part.sequence for part in slices if part.start > 0), None)
-        context = list(self._kept[step.number, with_context]) if with_context is not None else []
-        kept = KeptSlice() if slices[0].stop < slices[0].length else None
-        if kept is not None:
-            self._kept[step.number, slices[0].sequence].append(kept)
-        saving_from = self.decoder.held.start + recomputed
-        attend: Attend = ChunkAttention(slices, context, kept, self.kernel, saving_from)
+        context = (
+            list(self._cached_slices[step.number, with_context]) if with_context is not None else []
+        )
+        cache = CachedSlice() if slices[0].stop < slices[0].length else None
+        if cache is not None:
+            self._cached_slices[step.number, slices[0].sequence].append(cache)
+        saving_from = self.decoder.layer_range.start + recomputed
+        attend: Attend = ChunkAttention(slices, context, cache, self.kernel, saving_from)
         if self.group is not None:
             attend = UlyssesAttention(self.group, cut, attend, self.timeline)
-        return attend, kept
+        return attend, cache
 
     def _backward(self, step: _Step) -> None:
         live = self._live.pop(step.live)
         edges: list[GradientEdge] = [live.outputs]
         gradient = live.gradient
         gradients = [self._posted.pop(step.awaited).wait() if gradient is None else gradient]
-        if live.kept is not None:
-            # Slices run right to left, so this is the last kept slice of its sequence,
-            # and all that read it have added to it.
+        if live.cache is not None:
+            # Slices run right to left, so this is the last cached slice of its
+            # sequence, and all its readers have run backward.
             sequence = step.number, step.chunk.slices[0].sequence
-            self._kept[sequence].pop()
-            if not self._kept[sequence]:
-                del self._kept[sequence]
-            further, added = live.kept.released()
+            self._cached_slices[sequence].pop()
+            if not self._cached_slices[sequence]:
+                del self._cached_slices[sequence]
+            further, added = live.cache.released()
             edges += further
             gradients += added
         with self.timeline.phase("backward"):

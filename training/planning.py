@@ -1,14 +1,13 @@
-"""Planning of the next batch while the ranks train this one.
+"""Planning of the next batch while the ranks train the current one.
 
 A planner process beside rank 0 (``railx.planning.replan``) plans the batches of a plan
-once more, from the plan's own inputs. Rank 0 asks for a batch one step ahead and hands
-it to all ranks. Notable:
+again, from the inputs stored in the plan. Rank 0 requests a batch one step ahead and
+broadcasts it. Notable:
 
-* what is trained is what the process made, and it must be what the file says: the same
-  groups with the same sequences;
-* a rank's waiting begins when all are there to wait, so that it is time for which the
-  plan alone is to blame;
-* where the process ends or refuses, every rank raises the same line.
+* the trained batch is the answer of the process, which must equal the batch in the
+  file: the same groups with the same sequences;
+* the waiting time of a rank begins after a barrier, so that it measures planning alone;
+* where the process ends or refuses, every rank raises the same error.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ from training.settings import RunSettings
 
 __all__ = ["Planned", "PlannerFailed", "Planning", "check_planning", "planning_ahead"]
 
-#: How long a planner process may take to end.
+#: Time limit for the end of a planner process.
 _STOP_S = 10.0
-#: Of a batch of a plan: how it was found and what it is expected to take. Another
-#: machine may find other last bits of these; what is trained has none.
-_SAID = ("solver", "lower_bound_ms", "solved_by", "effort")
+#: Keys of a batch that describe the solver and its bounds, not the training. They may
+#: differ between machines in the last bits.
+_SOLVER_KEYS = ("solver", "lower_bound_ms", "solved_by", "effort")
 
 _Batch = SequenceParallelBatch | PipelineBatch
 
 
 class PlannerFailed(RuntimeError):
-    """The planner process is gone; one line says which and at what."""
+    """The planner process has ended; the message names the process and the batch."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A batch, how long planning it took, and how long this rank waited for it."""
+    """A batch, the time of its planning, and the wait of this rank for it."""
 
     batch: _Batch
     planning_ms: float
@@ -59,7 +58,7 @@ class Planned:
 
 
 def check_planning(settings: RunSettings, plan: Plan) -> None:
-    """Refuse to plan while training what nobody can plan once more.
+    """Refuse planning during training for a plan without its inputs.
 
     SettingsError, one line.
     """
@@ -74,9 +73,9 @@ def check_planning(settings: RunSettings, plan: Plan) -> None:
 
 
 class Planning:
-    """A plan whose batches come one by one; on rank 0 with the process that makes them.
+    """A plan whose batches a process on rank 0 plans one by one.
 
-    Rank 0 asks (:meth:`ask`) a batch ahead, all take (:meth:`take`) it together.
+    Rank 0 requests a batch ahead (:meth:`ask`), all ranks take it (:meth:`take`).
     """
 
     def __init__(
@@ -87,52 +86,52 @@ class Planning:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The ids of the processes that plan for this rank."""
+        """The ids of this rank's planner processes."""
         return () if self.process is None else (self.process.pid,)
 
     def ask(self, iteration: int) -> None:
-        """Have the batch of a step planned from now on; rank 0 alone does something."""
-        place = iteration % len(self.plan.batches)
-        if self.process is None or self._asked == place:
+        """Start planning the batch of a step on rank 0; a no-op on other ranks."""
+        index = iteration % len(self.plan.batches)
+        if self.process is None or self._asked == index:
             return
         assert self.process.stdin is not None
-        self._asked = place
-        # A process that has ended is noticed when its answer is wanted.
+        self._asked = index
+        # ``take`` reports a process that has ended.
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(b"%d\n" % place)
+            self.process.stdin.write(b"%d\n" % index)
             self.process.stdin.flush()
 
     def take(self, iteration: int, following: int | None, control: dist.ProcessGroup) -> Planned:
-        """The batch of a step, on every rank; the ``following`` one is asked for.
+        """The batch of a step, on every rank; requests the ``following`` one.
 
-        PlannerFailed or SettingsError on every rank where there is none.
+        PlannerFailed or SettingsError on every rank where planning failed.
         """
         self.ask(iteration)
         dist.barrier(control)
         begin = time.perf_counter()
-        told: list[Any] = [None]
+        message: list[Any] = [None]
         if self.process is not None:
             try:
-                told = [self._answer(self.process)]
+                message = [self._answer(self.process)]
             except (PlannerFailed, SettingsError) as error:
-                told = [error]
+                message = [error]
             else:
                 if following is not None:
                     self.ask(following)
-        dist.broadcast_object_list(told, src=0, group=control)
-        if isinstance(told[0], Exception):
-            raise told[0]
-        answer: Answer = told[0]
+        dist.broadcast_object_list(message, src=0, group=control)
+        if isinstance(message[0], Exception):
+            raise message[0]
+        answer: Answer = message[0]
         assert answer.batch is not None
         return Planned(answer.batch, answer.planning_ms, (time.perf_counter() - begin) * 1e3)
 
     def _answer(self, process: subprocess.Popen[bytes]) -> Answer:
-        """What the process made of the batch that it was asked for."""
-        place, self._asked = self._asked, None
-        assert place is not None
+        """The answer of the process for the requested batch."""
+        index, self._asked = self._asked, None
+        assert index is not None
         assert process.stdout is not None
-        batch = self.plan.batches[place]
-        # Before the other ranks give up, so that one line says why.
+        batch = self.plan.batches[index]
+        # A shorter limit than that of the other ranks, so that the reason is reported.
         ready, _, _ = select.select([process.stdout], [], [], 0.8 * self.timeout_s)
         if not ready:
             raise PlannerFailed(
@@ -159,10 +158,7 @@ class Planning:
 
 @contextlib.contextmanager
 def planning_ahead(settings: RunSettings, plan: Plan, rank: int) -> Iterator[Planning | None]:
-    """A planner process on rank 0 for the length of a ``with`` block.
-
-    None where batches come from the file.
-    """
+    """A planner process on rank 0 for a ``with`` block; None with planning "file"."""
     if settings.training.planning == "file":
         yield None
         return
@@ -207,7 +203,7 @@ def _gone(process: subprocess.Popen[bytes], batch: _Batch) -> str:
 
 
 def _trained(batch: _Batch) -> Any:
-    """What of a batch decides what is trained."""
+    """The parts of a batch that determine the training."""
     return _without(to_dict(batch))
 
 
@@ -216,7 +212,7 @@ def _without(value: Any) -> Any:
         return {
             key: _without(item)
             for key, item in value.items()
-            if key not in _SAID and not key.startswith("predicted")
+            if key not in _SOLVER_KEYS and not key.startswith("predicted")
         }
     if isinstance(value, list | tuple):
         return [_without(item) for item in value]

@@ -1,19 +1,19 @@
-"""The process group that asks for circuits.
+"""The process group that requests circuits.
 
-How it stands in torch (measured on 2.11 and 2.13):
+Integration with torch (measured on 2.11 and 2.13):
 
 * It is a Python subclass of :class:`torch.distributed.ProcessGroup`. A Python backend
-  inside an ordinary group is no way: torch's C++ never calls a ``Backend`` written in
-  Python. It does call a ``ProcessGroup`` written in Python, by its virtual methods, so
-  functional and compiled collectives, DTensor and DDP's reducer, which resolve a group
-  by name and work in C++, come here as ``torch.distributed``'s own functions do.
-* Behind it stands an inner ordinary group, with gloo for the host and gloo or NCCL for
-  CUDA. Every method is carried out by the inner group's method of the same name, so
-  what the inner group can do, this one can.
-* The inner group's backends are registered on this one as well. Whatever looks at the
-  devices, the name, the timeout or the sequence number of a group finds them there.
+  inside an ordinary group would not work: torch's C++ never calls a ``Backend`` written
+  in Python. It does call the virtual methods of a ``ProcessGroup`` written in Python,
+  so functional and compiled collectives, DTensor and DDP's reducer, which resolve a
+  group by name in C++, arrive here as calls of ``torch.distributed`` do.
+* It wraps an ordinary inner group, with gloo for the host and gloo or NCCL for CUDA.
+  Every method calls the inner group's method of the same name, so this group supports
+  the same operations.
+* The inner group's backends are registered on this group too, for code that reads the
+  devices, the name, the timeout or the sequence number of a group.
 
-What is notable about operations stands in :mod:`training.backend`.
+:mod:`training.backend` describes the operations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work as TorchWork
 
 from railx.fabric import Configuration, FabricClient
-from training.lanes import Lanes, Pair, ToHost, Work, in_place
+from training.lanes import Lanes, Pair, ToHost, Work, identity
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
@@ -47,9 +47,9 @@ _EXCHANGES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 if TYPE_CHECKING:
 
     class _ProcessGroup:
-        """What is used of torch's class.
+        """The used part of torch's class.
 
-        Its stub fits neither its Python subclasses nor all versions from 2.11 on.
+        Torch's stub fits neither Python subclasses nor all versions from 2.11 on.
         """
 
         BackendType: Any
@@ -71,8 +71,8 @@ else:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a group stands: the same fields as torch's options for a new group."""
+class _GroupOptions:
+    """Options of a new group, with the fields of torch's options."""
 
     store: Any
     group_rank: int
@@ -84,18 +84,18 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Channel:
-    """What all operations of one channel have in common."""
+    """The constants of all operations of a channel."""
 
     name: str
     group: tuple[int, ...]
-    #: The circuits that they need: none inside a server.
+    #: Their circuits; None inside a server.
     configuration: Configuration | None
 
 
 class _Connection:
     """NCCL between two members, with a communicator for each direction.
 
-    Both directions may be under way at once, which one communicator does not allow.
+    One communicator does not allow both directions at once.
     """
 
     def __init__(self, up: Any, down: Any, *, is_low: bool) -> None:
@@ -114,10 +114,7 @@ class _Connection:
 
 
 class RailxProcessGroup(_ProcessGroup):
-    """A process group whose operations wait for their circuits.
-
-    See the notes of the module.
-    """
+    """A process group whose operations wait for their circuits; see the module."""
 
     def __init__(self, options: Any, session: Session) -> None:
         super().__init__(options.group_rank, options.group_size)
@@ -140,7 +137,7 @@ class RailxProcessGroup(_ProcessGroup):
         self._collectives = self._channel(self._id, "ring", self._ranks)
         self._messages: dict[tuple[int | None, int, int], _Channel] = {}
         self._methods: dict[tuple[str, ...], tuple[Any, Any]] = {}
-        # Where there is no other device, no tensor has to be asked for its own.
+        # Without CUDA, the device of tensors need not be checked.
         self._host_alone = not _cuda.is_available()
         self._inner_on_host = None if self._nccl else self._inner._get_backend(torch.device("cpu"))
         for device in self._inner._device_types:
@@ -179,7 +176,7 @@ class RailxProcessGroup(_ProcessGroup):
         return group
 
     def _create_nccl(self, store: Any, ranks: tuple[int, ...]) -> Any:
-        """NCCL among some members (global ranks); waits for nobody."""
+        """NCCL among some members (global ranks); does not wait for them."""
         options = _distributed.ProcessGroupNCCL.Options()
         options._timeout = self._timeout
         options.global_ranks_in_group = list(ranks)
@@ -188,7 +185,7 @@ class RailxProcessGroup(_ProcessGroup):
         return _distributed.ProcessGroupNCCL(store, member, len(ranks), options)
 
     def _connection(self, peer: int) -> _Connection:
-        """How NCCL carries messages between this member and another one."""
+        """The NCCL connection to another member, created at its first use."""
         with self._guard:
             if peer not in self._connections:
                 low, high = sorted((self._member, peer))
@@ -225,7 +222,7 @@ class RailxProcessGroup(_ProcessGroup):
             name = group_name or f"{self._id}:split:{self._splits}"
         if self._member not in new_ranks:
             return None
-        place = _Place(
+        options = _GroupOptions(
             store=_distributed.PrefixStore(f"{name}/", self._store),
             group_rank=new_ranks.index(self._member),
             group_size=len(new_ranks),
@@ -233,7 +230,7 @@ class RailxProcessGroup(_ProcessGroup):
             global_ranks_in_group=tuple(self._ranks[member] for member in new_ranks),
             timeout=timeout or self._timeout,
         )
-        group = RailxProcessGroup(place, self._session)
+        group = RailxProcessGroup(options, self._session)
         group._set_group_name(name)
         group._set_group_desc(group_desc or f"{self.group_desc}:split")
         return group
@@ -241,7 +238,7 @@ class RailxProcessGroup(_ProcessGroup):
     splitGroup = split_group
 
     def shutdown(self) -> None:
-        """End the lanes and the inner groups; what has not begun ends in an error."""
+        """End lanes and inner groups; operations that have not begun raise an error."""
         self._lanes.stop()
         self._inner.shutdown()
         for connection in self._connections.values():
@@ -261,16 +258,16 @@ class RailxProcessGroup(_ProcessGroup):
     def _messages_along(self, source: int | None, destination: int, tag: int) -> _Channel:
         """The channel of messages (global ranks; source None: any)."""
         path = (source, destination, tag)
-        found = self._messages.get(path)
-        if found is None:
+        channel = self._messages.get(path)
+        if channel is None:
             name = f"{self._id}:{source}>{destination}:{tag}"
             if source is None:
-                # No known circuit, and the caller made sure of needing none.
-                found = _Channel(name, self._ranks, None)
+                # The circuit is unknown; the caller has checked that none is needed.
+                channel = _Channel(name, self._ranks, None)
             else:
-                found = self._channel(name, "pair", tuple(sorted((source, destination))))
-            self._messages[path] = found
-        return found
+                channel = self._channel(name, "pair", tuple(sorted((source, destination))))
+            self._messages[path] = channel
+        return channel
 
     def _issue(self, *arguments: Any, **keywords: Any) -> Work:
         """Begin one operation or put it on its lane; see ``_try_issue``."""
@@ -296,8 +293,8 @@ class RailxProcessGroup(_ProcessGroup):
     ) -> Work | None:
         """Begin one operation or put it on its lane.
 
-        ``source`` is the rank in this group that sends what is received. None where
-        ``sequence`` is given and the next number of the channel is another.
+        ``source`` is the sender's rank in this group. Returns None where ``sequence``
+        is given and is not the channel's next number.
         """
         limit = timeout or getattr(opts, "timeout", None)
         session = self._session
@@ -326,16 +323,15 @@ class RailxProcessGroup(_ProcessGroup):
         return work if put else None
 
     def _is_the_inner_groups(self, channel: _Channel, tensors: list[torch.Tensor]) -> bool:
-        """Whether the inner group may have an operation for itself.
+        """Whether the inner group may run an operation directly; then counts it.
 
-        So it is where nobody records it, no controller is there, and it need not wait
-        behind others. What is counted has been counted then.
+        True without a recorder and a controller, where no operation waits before it.
         """
         session = self._session
         if session.client is not None or session.recorder.records:
             return False
         if not self._host_alone and self._device(tensors).type == "cuda":
-            # It takes streams of its own, or host copies.
+            # CUDA operations take separate streams, or host copies.
             return False
         if not self._lanes.nothing_waits(channel.name):
             return False
@@ -352,18 +348,17 @@ class RailxProcessGroup(_ProcessGroup):
         return _HOST
 
     def _method(self, names: tuple[str, ...]) -> tuple[Any, Any]:
-        """The inner group's method of the first of ``names`` that it has.
+        """The first of ``names`` in the inner group, and in its host backend.
 
-        Then the same of its part for the host, which takes torch's options alone, or
-        None.
+        The host backend takes torch's options only; None where it lacks the method.
         """
-        found = self._methods.get(names)
-        if found is None:
+        methods = self._methods.get(names)
+        if methods is None:
             inner, host = self._inner, self._inner_on_host
             of_group = next(getattr(inner, name) for name in names if hasattr(inner, name))
             of_host = next((getattr(host, name) for name in names if hasattr(host, name)), None)
-            found = self._methods[names] = of_group, of_host
-        return found
+            methods = self._methods[names] = of_group, of_host
+        return methods
 
     def _collective(
         self,
@@ -379,21 +374,21 @@ class RailxProcessGroup(_ProcessGroup):
     ) -> TorchWork:
         """Issue the inner group's method of the first of ``names`` that it has.
 
-        ``further`` and ``keywords`` are what torch's method takes behind its tensors.
-        Tensors in ``arguments`` (and in lists there) may be replaced by host copies.
+        ``further`` and ``keywords`` are the arguments behind the tensors. Tensors in
+        ``arguments`` (and in lists there) may be replaced by host copies.
         """
         of_group, of_host = self._method(names)
         sent, received = _flat(inputs), _flat(outputs)
-        whole = len(further) == 1 and not keywords
-        on_host = of_host is not None and whole and self._host_alone
+        options_alone = len(further) == 1 and not keywords
+        on_host = of_host is not None and options_alone and self._host_alone
         method = of_host if on_host else of_group
         if self._is_the_inner_groups(self._collectives, [*sent, *received]):
             of_inner: TorchWork = method(*arguments, *further, **keywords)
             return of_inner
 
-        def call(place: ToHost) -> Any:
-            placed = arguments if place is in_place else _placed(arguments, place)
-            return method(*placed, *further, **keywords)
+        def call(to_host: ToHost) -> Any:
+            moved = arguments if to_host is identity else _map_tensors(arguments, to_host)
+            return method(*moved, *further, **keywords)
 
         return self._issue(
             kind,
@@ -408,21 +403,23 @@ class RailxProcessGroup(_ProcessGroup):
 
     def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce over all members, in place."""
-        return self._in_place("all_reduce", "allreduce", tensors, further, keywords)
+        return self._inplace_collective("all_reduce", "allreduce", tensors, further, keywords)
 
     def allreduce_coalesced(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce several tensors as one operation."""
-        return self._in_place("all_reduce", "allreduce_coalesced", tensors, further, keywords)
+        return self._inplace_collective(
+            "all_reduce", "allreduce_coalesced", tensors, further, keywords
+        )
 
     def broadcast(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Copy from the root, in place."""
-        return self._in_place("broadcast", "broadcast", tensors, further, keywords)
+        return self._inplace_collective("broadcast", "broadcast", tensors, further, keywords)
 
     def reduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce to the root, in place."""
-        return self._in_place("reduce", "reduce", tensors, further, keywords)
+        return self._inplace_collective("reduce", "reduce", tensors, further, keywords)
 
-    def _in_place(
+    def _inplace_collective(
         self, kind: str, name: str, tensors: Any, further: tuple[Any, ...], keywords: dict[str, Any]
     ) -> TorchWork:
         return self._collective(
@@ -436,7 +433,7 @@ class RailxProcessGroup(_ProcessGroup):
             size=lambda: _bytes(tensors),
         )
 
-    def _gathering(
+    def _into_outputs(
         self,
         kind: str,
         names: tuple[str, ...],
@@ -444,6 +441,7 @@ class RailxProcessGroup(_ProcessGroup):
         inputs: Any,
         further: tuple[Any, ...],
         keywords: dict[str, Any],
+        size: Callable[[], int] | None = None,
     ) -> TorchWork:
         return self._collective(
             kind,
@@ -453,18 +451,18 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=inputs,
             outputs=outputs,
-            size=lambda: max(_bytes(outputs), _bytes(inputs)),
+            size=size or (lambda: max(_bytes(outputs), _bytes(inputs))),
         )
 
     def allgather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather from all members into lists of tensors."""
-        return self._gathering("all_gather", ("allgather",), outputs, inputs, further, keywords)
+        return self._into_outputs("all_gather", ("allgather",), outputs, inputs, further, keywords)
 
     def allgather_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Gather several tensors into lists of tensors, as one operation."""
-        return self._gathering(
+        return self._into_outputs(
             "all_gather", ("allgather_coalesced",), outputs, inputs, further, keywords
         )
 
@@ -473,61 +471,48 @@ class RailxProcessGroup(_ProcessGroup):
     ) -> TorchWork:
         """Gather from all members into one tensor."""
         names = ("all_gather_single", "_allgather_base")
-        return self._gathering("all_gather", names, output, input, further, keywords)
+        return self._into_outputs("all_gather", names, output, input, further, keywords)
 
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Several gathers into one tensor each, as one operation."""
         names = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-        return self._gathering("all_gather", names, outputs, inputs, further, keywords)
+        return self._into_outputs("all_gather", names, outputs, inputs, further, keywords)
 
     def gather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather to the root."""
-        return self._collective(
-            "gather",
-            ("gather",),
-            (outputs, inputs),
-            further,
-            keywords,
-            inputs=inputs,
-            outputs=outputs,
-            size=lambda: _bytes(inputs) * self.size(),
-        )
+        size = functools.partial(self._bytes_of_all, inputs)
+        return self._into_outputs("gather", ("gather",), outputs, inputs, further, keywords, size)
 
     def scatter(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Scatter from the root."""
-        return self._collective(
-            "scatter",
-            ("scatter",),
-            (outputs, inputs),
-            further,
-            keywords,
-            inputs=inputs,
-            outputs=outputs,
-            size=lambda: _bytes(outputs) * self.size(),
-        )
+        size = functools.partial(self._bytes_of_all, outputs)
+        return self._into_outputs("scatter", ("scatter",), outputs, inputs, further, keywords, size)
+
+    def _bytes_of_all(self, tensors: Any) -> int:
+        return _bytes(tensors) * self.size()
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Reduce lists of tensors and scatter the sums."""
         names = ("reduce_scatter",)
-        return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
+        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def reduce_scatter_single(
         self, output: Any, input: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Reduce one tensor and scatter its parts."""
         names = ("reduce_scatter_single", "_reduce_scatter_base")
-        return self._gathering("reduce_scatter", names, output, input, further, keywords)
+        return self._into_outputs("reduce_scatter", names, output, input, further, keywords)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> TorchWork:
         """Several of these as one operation."""
         names = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
-        return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
+        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def all_to_all_single(
         self,
@@ -553,14 +538,14 @@ class RailxProcessGroup(_ProcessGroup):
     def alltoall(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Exchange lists of tensors.
 
-        Gloo has it from torch 2.12 on; before that they travel in one tensor.
+        Gloo has it from torch 2.12 on; before, the lists are sent as one tensor.
         """
         on_host = self._device([*_flat(inputs), *_flat(outputs)]).type == "cpu"
         if not _EXCHANGES_LISTS and (on_host or not self._nccl):
             base = self._inner.alltoall_base
 
-            def exchange(place: ToHost) -> Any:
-                sent, received = _placed(inputs, place), _placed(outputs, place)
+            def exchange(to_host: ToHost) -> Any:
+                sent, received = _map_tensors(inputs, to_host), _map_tensors(outputs, to_host)
                 joined = torch.cat([tensor.reshape(-1) for tensor in sent])
                 sizes = [tensor.numel() for tensor in received]
                 into = joined.new_empty(sum(sizes))
@@ -577,24 +562,18 @@ class RailxProcessGroup(_ProcessGroup):
                 opts=further[0] if further else None,
                 timeout=keywords.get("timeout"),
             )
-        return self._collective(
-            "all_to_all",
-            ("alltoall",),
-            (outputs, inputs),
-            further,
-            keywords,
-            inputs=inputs,
-            outputs=outputs,
-            size=lambda: _bytes(inputs),
+        size = functools.partial(_bytes, inputs)
+        return self._into_outputs(
+            "all_to_all", ("alltoall",), outputs, inputs, further, keywords, size
         )
 
     def barrier(self, *further: Any, **keywords: Any) -> TorchWork:
-        """Wait for all members; carries no data but takes the ring as others do."""
+        """Wait for all members; uses the ring like other collectives."""
         return self._collective(
             "barrier", ("barrier",), (), further, keywords, inputs=[], outputs=[], size=_nothing
         )
 
-    # torch before 2.13 calls these by the names that they had then.
+    # Names in torch before 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
@@ -604,7 +583,7 @@ class RailxProcessGroup(_ProcessGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier that names the ranks that did not come (gloo only)."""
+        """A barrier that names the missing ranks (gloo only)."""
         inner, limit = self._inner, timeout or self._timeout
 
         def call(_: ToHost) -> Any:
@@ -631,7 +610,7 @@ class RailxProcessGroup(_ProcessGroup):
         return self._message("recv", tensors, source, tag, (source, self._member))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> TorchWork:
-        """Receive from whoever sends first.
+        """Receive from the first sender.
 
         RuntimeError where some members need a circuit and others none.
         """
@@ -644,11 +623,11 @@ class RailxProcessGroup(_ProcessGroup):
         channel = self._messages_along(None, here, tag)
         on_device = self._nccl and self._device(outputs).type == "cuda"
         if client is None or layout.is_scale_up(self._ranks) or on_device:
-            # NCCL says itself that it cannot.
+            # NCCL raises an error: it has no receive from any source.
             inner = self._inner
             return self._issue(
                 "recv",
-                lambda place: inner.recv_anysource(_placed(tensors, place), tag),
+                lambda to_host: inner.recv_anysource(_map_tensors(tensors, to_host), tag),
                 channel,
                 inputs=[],
                 outputs=outputs,
@@ -681,9 +660,9 @@ class RailxProcessGroup(_ProcessGroup):
     ) -> tuple[Work, int]:
         """Wait for one of several senders and issue the receive from it.
 
-        ``senders``: their ranks in this group, by channel. The controller hears of
-        every send, because none of these pairs keeps its circuits meanwhile. An
-        ordinary receive may take the number that was found; then the search goes on.
+        ``senders``: their ranks in this group, by channel. The controller sees every
+        send, because these pairs hold no circuits meanwhile. If an ordinary receive
+        takes the sequence number first, the search continues.
         """
         while True:
             channels = {
@@ -722,13 +701,13 @@ class RailxProcessGroup(_ProcessGroup):
         path: tuple[int, int],
         sequence: int | None = None,
     ) -> Work | None:
-        """The same, where it may have to wait.
+        """Issue a send or receive on its lane.
 
-        None where ``sequence`` is given and the next number of the channel is another.
+        None where ``sequence`` is given and is not the channel's next number.
         """
         moved = _flat(tensors)
         if self._nccl and self._device(moved).type == "cuda":
-            # NCCL knows no tags: messages come in the order in which they were sent.
+            # NCCL has no tags: messages arrive in the order of sending.
             tag, connection = 0, self._connection(peer)
             method, pair = getattr(connection, kind), connection.pair
         else:
@@ -737,7 +716,7 @@ class RailxProcessGroup(_ProcessGroup):
         channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
         return self._try_issue(
             kind,
-            lambda place: method(_placed(tensors, place), *arguments),
+            lambda to_host: method(_map_tensors(tensors, to_host), *arguments),
             channel,
             inputs=moved if kind == "send" else [],
             outputs=moved if kind == "recv" else [],
@@ -749,9 +728,9 @@ class RailxProcessGroup(_ProcessGroup):
 
 
 def _teach_monitored_barrier() -> None:
-    """Let ``torch.distributed.monitored_barrier`` take groups of this kind.
+    """Let ``torch.distributed.monitored_barrier`` accept groups of this class.
 
-    It asks a group's name, not what it can do, and refuses every name but "gloo".
+    It checks a group's name, not its methods, and refuses every name but "gloo".
     """
     torchs = _distributed.monitored_barrier
 
@@ -761,12 +740,12 @@ def _teach_monitored_barrier() -> None:
         timeout: timedelta | float | None = None,
         wait_all_ranks: bool = False,
     ) -> Any:
-        meant = _distributed.group.WORLD if group is None else group
-        if not isinstance(meant, RailxProcessGroup):
+        selected = _distributed.group.WORLD if group is None else group
+        if not isinstance(selected, RailxProcessGroup):
             return torchs(group, timeout, wait_all_ranks)
         if isinstance(timeout, (int, float)):
             timeout = timedelta(seconds=timeout)
-        return meant.monitored_barrier(timeout, wait_all_ranks)
+        return selected.monitored_barrier(timeout, wait_all_ranks)
 
     _distributed.monitored_barrier = monitored_barrier
     _distributed.distributed_c10d.monitored_barrier = monitored_barrier
@@ -776,13 +755,13 @@ _teach_monitored_barrier()
 
 
 class _Exchange:
-    """The handle of lists that travel in one tensor."""
+    """The handle of lists that are sent as one tensor."""
 
     def __init__(self, work: Any, into: torch.Tensor, outputs: list[torch.Tensor]) -> None:
         self._work, self._into, self._outputs = work, into, outputs
 
     def is_completed(self) -> bool:
-        """Only whoever waits unpacks what has come."""
+        """False: ``wait`` has to unpack the received tensor."""
         return False
 
     def wait(self) -> bool:
@@ -811,7 +790,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _flat(value: Any) -> list[torch.Tensor]:
-    """The tensors of a nest of lists, as a list of its own."""
+    """The tensors of a nest of lists, as a new list."""
     if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
         return value[:]
     return list(_tensors(value))
@@ -825,8 +804,10 @@ def _bytes(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(value))
 
 
-def _placed(value: Any, place: ToHost) -> Any:
-    """The same nest of lists with every tensor in its place."""
+def _map_tensors(value: Any, to_host: ToHost) -> Any:
+    """The same nest of lists with ``to_host`` applied to every tensor."""
     if isinstance(value, torch.Tensor):
-        return place(value)
-    return [_placed(item, place) for item in value] if isinstance(value, (list, tuple)) else value
+        return to_host(value)
+    if isinstance(value, (list, tuple)):
+        return [_map_tensors(item, to_host) for item in value]
+    return value

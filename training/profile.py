@@ -3,19 +3,19 @@ resolved.json --out points.json``.
 
 Notable:
 
-* one process computes what a rank of a Ulysses group computes: its share of the tokens
-  outside attention, all tokens and its share of the heads inside. What the group would
-  exchange is rearranged as for the exchange, and not sent;
+* one process computes the work of a rank of a Ulysses group: its share of the tokens
+  outside attention, all tokens and its share of the heads inside. Tensors are
+  rearranged as for the exchange, but not sent;
 * a slice attends to the keys and values of its context, whose gradients the backward
-  pass leaves, as between the chunks of a pipeline;
+  pass computes, as between the chunks of a pipeline;
 * times are the device's (CUDA events), CPU time of one thread, or wall time of several;
-  memory is counted in passes of their own, beyond what was there before: the layers,
-  their gradients and the inputs;
-* what the layers keep is per layer; the peak is that of the layers together;
-* exchanges are measured by processes of their own, one for each rank of the group:
-  what a layer exchanges forward and backward, in wall time, of the slowest rank.
+  memory is counted in separate passes, beyond the layers, their gradients and the
+  inputs;
+* saved bytes are per layer; the peak is that of all layers together;
+* exchanges of a layer, forward and backward, are measured by separate processes, one
+  per rank of the group, in wall time of the slowest rank.
 
-Needs torch and numpy. What cannot be measured ends it with one line and exit code 2.
+Needs torch and numpy. Invalid settings end it with one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     """A row for each point of the profile.
 
-    SettingsError where the device or the kernel is not there.
+    SettingsError where the device or the kernel is missing.
     """
     device = _device(settings)
     _check_exchanges(settings, device)
@@ -86,7 +86,7 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     except UserError as error:
         raise SettingsError("profile.attention", str(error)) from None
     torch.set_num_threads(settings.threads)
-    said = {
+    setup = {
         "model": settings.model.name,
         "device": torch.cuda.get_device_name(device)
         if device.type == "cuda"
@@ -96,7 +96,7 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
         "attention": kernel,
         "compiled": settings.compile,
     }
-    found = {
+    measurement = {
         "clock": _clock_name(settings, device),
         "repeats": settings.repeats,
         "fidelity": "measured_gpu" if device.type == "cuda" else "measured_cpu",
@@ -104,13 +104,15 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     points, rows = layer_points(settings), []
     for part in ("layer", "ends"):
         decoder = _decoder(settings, part, device, compute)
-        own = [point for point in points if point.part == part]
-        for point in own:
-            rows.append(said | vars(point) | _measured(settings, decoder, point, kernel) | found)
+        selected = [point for point in points if point.part == part]
+        for point in selected:
+            rows.append(
+                setup | vars(point) | _measured(settings, decoder, point, kernel) | measurement
+            )
             _tell(len(rows), len(points))
         del decoder
     for point, times in _exchanged(settings, points, device):
-        rows.append(said | vars(point) | times | found | {"clock": "wall_time"})
+        rows.append(setup | vars(point) | times | measurement | {"clock": "wall_time"})
         _tell(len(rows), len(points))
     return rows
 
@@ -133,21 +135,21 @@ def _device(settings: ProfileSettings) -> torch.device:
 def _decoder(
     settings: ProfileSettings, part: str, device: torch.device, compute: torch.dtype
 ) -> Decoder:
-    """Layers from the middle of the model, or a model without layers.
+    """Middle layers of the model, or a model without layers.
 
-    Its weights have the precision of the activations.
+    Weights have the precision of the activations.
     """
     count = settings.layers if part == "layer" else 0
-    held = range(1, count + 1) if count else range(0)
+    layer_range = range(1, count + 1) if count else range(0)
     model = replace(settings.model, layers=count + 2 if count else 0)
-    decoder = Decoder(model, seed=1, compute=compute, layers=held, device=device).to(compute)
+    decoder = Decoder(model, seed=1, compute=compute, layers=layer_range, device=device).to(compute)
     if settings.compile and count:
         decoder.compile_layers()
     return decoder
 
 
 class _Passes:
-    """A forward and a backward pass of a point, again and again on the same inputs."""
+    """Repeated forward and backward passes of a point on the same inputs."""
 
     def __init__(
         self, settings: ProfileSettings, decoder: Decoder, point: Point, kernel: Kernel
@@ -155,19 +157,19 @@ class _Passes:
         model, self.decoder, self.point = settings.model, decoder, point
         compute = PRECISIONS[settings.precision]
         device = next(decoder.parameters()).device
-        own = point.tokens // point.degree
-        self.positions = torch.arange(point.context, point.context + own, device=device)
+        rank_tokens = point.tokens // point.degree
+        self.positions = torch.arange(point.context, point.context + rank_tokens, device=device)
         options: dict[str, Any] = {"dtype": compute, "device": device}
         generator = torch.Generator(device).manual_seed(1)
         self.checkpointed = settings.layers if point.checkpointed else 0
         self.inputs: list[Tensor] = []
         if point.part == "ends":
             self.tokens = torch.randint(
-                model.vocabulary, (own,), generator=generator, device=device
+                model.vocabulary, (rank_tokens,), generator=generator, device=device
             )
             return
-        self.hidden = torch.randn(own, model.hidden, generator=generator, **options)
-        self.slopes = torch.randn(own, model.hidden, generator=generator, **options)
+        self.hidden = torch.randn(rank_tokens, model.hidden, generator=generator, **options)
+        self.slopes = torch.randn(rank_tokens, model.hidden, generator=generator, **options)
         heads = model.kv_heads * _copies(model.kv_heads, point.degree) // point.degree
         shape = (point.context, heads, model.head_width)
         self.context = [
@@ -202,15 +204,17 @@ def _group_attention(
     """Attention of one rank of a group: its share of the heads of all tokens."""
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        own, heads, size = queries.shape
+        rank_tokens, heads, size = queries.shape
         if degree > 1:
             copies = _copies(keys.shape[1], degree)
             keys, values = (part.repeat_interleave(copies, dim=1) for part in (keys, values))
-            parts = [part.reshape(own, degree, -1, size) for part in (queries, keys, values)]
+            parts = [
+                part.reshape(rank_tokens, degree, -1, size) for part in (queries, keys, values)
+            ]
             widths = [part.shape[2] for part in parts]
-            # What the exchange gives: the rank's own heads of every rank's tokens.
-            mine = torch.cat(parts, dim=2).transpose(0, 1).flatten(0, 1)
-            queries, keys, values = torch.split(mine, widths, dim=1)
+            # The result of the exchange: this rank's heads of all tokens.
+            gathered = torch.cat(parts, dim=2).transpose(0, 1).flatten(0, 1)
+            queries, keys, values = torch.split(gathered, widths, dim=1)
         if context:
             earlier = context[layer - 1]
             keys = torch.cat((earlier[0], keys))
@@ -218,13 +222,17 @@ def _group_attention(
         mixed = variable_length_attention(queries, keys, values, packing, kernel)
         if degree == 1:
             return mixed
-        return mixed.view(degree, own, -1, size).transpose(0, 1).reshape(own, heads, size)
+        return (
+            mixed.view(degree, rank_tokens, -1, size)
+            .transpose(0, 1)
+            .reshape(rank_tokens, heads, size)
+        )
 
     return attend
 
 
 def _copies(kv_heads: int, degree: int) -> int:
-    """Copies of each key-value head, so that every rank has whole ones."""
+    """Copies of each key-value head, so that every rank has an integer number."""
     return degree // gcd(degree, kv_heads)
 
 
@@ -249,22 +257,22 @@ def _measured(
     with allocations(device) as backward:
         passes.backward(output)
         del output
-        # Gradients of the input go on to the layer below.
+        # The gradient of the input belongs to the layer below.
         if passes.inputs:
             passes.inputs[0].grad = None
-    kept = forward.left_bytes
+    saved_bytes = forward.left_bytes
     return {
         "forward_ms": median(forward_ms for forward_ms, _ in times) / layers,
         "backward_ms": median(backward_ms for _, backward_ms in times) / layers,
-        "kept_bytes": max(kept, 0) // layers,
-        "left_bytes": max(kept + backward.left_bytes, 0) // layers,
-        "peak_bytes": max(forward.peak_bytes, kept + backward.peak_bytes),
+        "kept_bytes": max(saved_bytes, 0) // layers,
+        "left_bytes": max(saved_bytes + backward.left_bytes, 0) // layers,
+        "peak_bytes": max(forward.peak_bytes, saved_bytes + backward.peak_bytes),
         "exchanged_bytes": 0,
     }
 
 
 def _check_exchanges(settings: ProfileSettings, device: torch.device) -> None:
-    """NCCL wants a GPU for each rank."""
+    """Refuse more ranks than GPUs with NCCL."""
     if device.type == "cuda" and settings.exchange_degrees:
         most, there = max(settings.exchange_degrees), torch.cuda.device_count()
         if most > there:
@@ -279,19 +287,20 @@ def _exchanged(
 ) -> Iterator[tuple[Point, dict[str, Any]]]:
     """Times of the exchanges, in the order of their points."""
     for degree in settings.exchange_degrees:
-        own = [p for p in points if p.part == "all_to_all" and p.degree == degree]
+        selected = [p for p in points if p.part == "all_to_all" and p.degree == degree]
         with tempfile.TemporaryDirectory(prefix="railx-") as folder:
-            arguments = (degree, to_dict(settings), [p.tokens for p in own], device.type, folder)
+            lengths = [point.tokens for point in selected]
+            arguments = (degree, to_dict(settings), lengths, device.type, folder)
             processes: Any = mp
             processes.start_processes(_exchange, arguments, nprocs=degree, start_method="spawn")
             times = read_json(Path(folder, "times.json"))
-        yield from zip(own, times, strict=True)
+        yield from zip(selected, times, strict=True)
 
 
 def _exchange(
     rank: int, ranks: int, plain: Mapping[str, Any], lengths: list[int], kind: str, folder: str
 ) -> None:
-    """One rank of a group: medians of what a layer exchanges, of the slowest rank."""
+    """Run one rank of a group; rank 0 writes the exchange times of a layer."""
     settings: ProfileSettings = load(ProfileSettings, plain, "profile")
     torch.set_num_threads(1)
     if kind == "cuda":
@@ -310,13 +319,15 @@ def _exchange(
         dist.destroy_process_group()
 
 
-def _exchange_times(settings: ProfileSettings, own: int, ranks: int, kind: str) -> dict[str, Any]:
-    """Queries, keys and values there and the output back; the same again backward."""
+def _exchange_times(
+    settings: ProfileSettings, rank_tokens: int, ranks: int, kind: str
+) -> dict[str, Any]:
+    """Exchange times of queries, keys and values and of the output, in both passes."""
     model, compute = settings.model, PRECISIONS[settings.precision]
     narrow = model.kv_heads * model.head_width
     widths = (model.hidden + 2 * narrow, model.hidden)
     sent = [
-        torch.zeros(ranks, max(own * width // ranks, 1), dtype=compute, device=kind)
+        torch.zeros(ranks, max(rank_tokens * width // ranks, 1), dtype=compute, device=kind)
         for width in widths
     ]
     received = [torch.empty_like(part) for part in sent]
@@ -337,8 +348,8 @@ def _exchange_times(settings: ProfileSettings, own: int, ranks: int, kind: str) 
     )
     dist.all_reduce(passes, dist.ReduceOp.MAX)
     forward_ms, backward_ms = passes.median(dim=1).values.tolist()
-    # All queries and outputs, keys and values, forward and backward, as planners count.
-    moved = 4 * compute.itemsize * own * (model.hidden + narrow)
+    # Queries, outputs, keys and values, forward and backward, as planners count.
+    moved = 4 * compute.itemsize * rank_tokens * (model.hidden + narrow)
     return {
         "forward_ms": forward_ms,
         "backward_ms": backward_ms,

@@ -1,7 +1,7 @@
 """Local processes as the ranks of a launch.
 
-They stand in the environment that torchrun makes, end when the launcher does, and what
-one of them complained of is told by the launcher.
+They see the environment variables that torchrun sets and end when the launcher ends.
+The launcher reports the error of the rank that failed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 __all__ = ["FAILED", "UNUSABLE", "Failure", "launch_ranks"]
 
-#: Exit code of what broke off.
+#: Exit code of a run that failed.
 FAILED = 1
-#: Exit code of what could not start with these settings.
+#: Exit code of a run that cannot start with these settings.
 UNUSABLE = 2
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a launch ended that failed: one line, where it stood, its exit code."""
+    """A failed launch: a message of one line, the traceback, the exit code."""
 
     message: str
     trace: str
@@ -44,16 +44,17 @@ def launch_ranks(
     arguments: tuple[Any, ...],
     *,
     preload: Sequence[str] = (),
-    told: Mapping[type[Exception], int],
+    expected_errors: Mapping[type[Exception], int],
 ) -> Failure | None:
     """Call ``run(*arguments)`` in a process for each rank; wait for all of them.
 
     ``run`` and ``arguments`` are pickled. ``preload`` names modules to import once for
-    all. ``told`` are the errors whose message says everything, each with its exit code;
-    of any other the trace is told too. None where all ranks ended well.
+    all ranks. ``expected_errors`` maps errors that are reported by their message alone
+    to exit codes; any other error is reported with its traceback. Returns None where
+    all ranks succeeded.
     """
-    # Ranks connect to a store on a port that this process holds already, so that no
-    # port can be lost on the way.
+    # This process binds the port of the store before any rank starts, so that no other
+    # process can take the port.
     store = TCPStore("127.0.0.1", 0, ranks, is_master=True, wait_for_workers=False)
     # A fork server imports torch once (the optimizer of torch loads torch._dynamo); it
     # holds no device, so its forks may use CUDA.
@@ -63,7 +64,7 @@ def launch_ranks(
     processes: list[BaseProcess] = [
         context.Process(
             target=_rank,
-            args=(run, arguments, rank, ranks, store.port, dict(told), complaints),
+            args=(run, arguments, rank, ranks, store.port, dict(expected_errors), complaints),
             daemon=True,
         )
         for rank in range(ranks)
@@ -90,11 +91,11 @@ def _rank(
     rank: int,
     ranks: int,
     port: int,
-    told: Mapping[type[Exception], int],
+    expected_errors: Mapping[type[Exception], int],
     complaints: Any,
 ) -> None:
-    """A launched rank, which hands its complaint to the launcher."""
-    # Ctrl-C is the launcher's, which ends all ranks.
+    """Run one rank; its error goes to the launcher."""
+    # Ctrl-C reaches the launcher, which ends all ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -108,13 +109,14 @@ def _rank(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     if Path("/sys/class/net/lo").exists():
-        # All ranks are on this machine: gloo need not find out by which name the
-        # machine is known.
+        # All ranks are on this machine: gloo need not resolve its host name.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         run(*arguments)
     except Exception as error:
-        code = next((code for kind, code in told.items() if isinstance(error, kind)), None)
+        code = next(
+            (code for kind, code in expected_errors.items() if isinstance(error, kind)), None
+        )
         if code is not None:
             complaints.put((str(error), "", code))
             sys.exit(code)
@@ -132,16 +134,16 @@ def _end_with_launcher() -> None:
 
 
 def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
-    """Wait for all ranks or the first that fails, and return that one.
+    """Wait for all ranks or the first that fails, and return the failed one.
 
-    Where a rank was killed others fail for want of it: the one that was killed is
+    A killed rank makes the others fail: of several failed ranks the killed one is
     returned.
     """
     running = {process.sentinel: process for process in ranks}
     while running:
         ended = _ended(running, None)
         if any(process.exitcode for process in ended):
-            # A moment, should the one that was killed be told of last.
+            # A short wait, because the killed rank may be reported last.
             ended += _ended(running, 0.2)
             return min(
                 (process for process in ended if process.exitcode),
@@ -151,7 +153,7 @@ def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
 
 
 def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseProcess]:
-    """Those that have ended, taken out of those that run."""
+    """Remove the processes that have ended from ``running`` and return them."""
     ready = multiprocessing.connection.wait(list(running), limit_s)
     ended = [running.pop(cast("int", sentinel)) for sentinel in ready]
     for process in ended:
@@ -160,7 +162,7 @@ def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseP
 
 
 def _complaint(ranks: Sequence[BaseProcess], failed: BaseProcess, complaints: Any) -> Failure:
-    """What a rank's end is told by."""
+    """The failure to report for a rank that failed."""
     code, name = failed.exitcode or 0, f"rank {ranks.index(failed)}"
     if code < 0:
         return Failure(f"{name} was killed by {signal.Signals(-code).name}", "", FAILED)

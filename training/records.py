@@ -1,9 +1,8 @@
-"""Records of measurements on one GPU: what a step of the list writes.
+"""Records of measurements on one GPU, written by a step of ``scripts/gpu``.
 
-A record is one JSON object, checked by :func:`read_record`: what was run where, what
-was expected and found (checks), and numbers for tables (measurements). Tables of
-recorded runs are made of them, and of nothing else. Needs no torch, so that a pipeline
-can read them.
+A record is one JSON object, checked by :func:`read_record`: provenance, checks
+(expected and measured values) and measurements. Tables of recorded runs contain records
+only. Needs no torch, so that a pipeline can read them.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ STATUSES: tuple[Status, ...] = ("passed", "wrong", "skipped", "failed", "too lon
 Relation = Literal["equal", "at_most", "at_least"]
 
 
-def holds(found: float, relation: Relation, expected: float) -> bool:
-    """Whether what was found is as expected."""
+def holds(value: float, relation: Relation, expected: float) -> bool:
+    """Whether ``value`` has the ``relation`` to ``expected``."""
     if relation == "equal":
-        return found == expected
-    return found <= expected if relation == "at_most" else found >= expected
+        return value == expected
+    return value <= expected if relation == "at_most" else value >= expected
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Check:
     found: float | None
     """The number; null where this device cannot tell it (memory on a CPU)."""
     relation: Relation
-    """How the number stands to the expected one."""
+    """The relation of the number to the expected one."""
     expected: float
     """The number to compare with."""
     unit: str
@@ -132,7 +131,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step of the list found; the whole of its file."""
+    """The record of one step, the content of its file."""
 
     schema: Literal["railx.gpu_step/1"]
     """Version of this form."""
@@ -172,10 +171,10 @@ class StepRecord:
         elif not self.why:
             raise SettingsError("why", f"is missing; allowed: the reason for {self.status}")
         entries: list[Check | Measurement] = [*self.checks, *self.measurements]
-        for one in entries:
-            if dry and one.fidelity == "measured_gpu":
+        for entry in entries:
+            if dry and entry.fidelity == "measured_gpu":
                 raise SettingsError(
-                    "fidelity", f"got measured_gpu for {one.name}; allowed: nothing of it here"
+                    "fidelity", f"got measured_gpu for {entry.name}; allowed: nothing of it here"
                 )
 
     def missed(self) -> list[Check]:

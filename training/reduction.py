@@ -1,8 +1,8 @@
-"""Adding up gradients over the ranks that hold the same parameters.
+"""All-reduce of gradients over the ranks that hold the same parameters.
 
-Every rank weighs its loss by the valid tokens of the whole batch, so that the gradients
-of the batch are the plain SUM of what the ranks have, whatever plan shared the tokens
-out. Gradients travel in one flat message per group.
+Every rank weights its loss by the valid tokens of the full batch, so that the gradients
+of the batch are the SUM over the ranks for any distribution of the tokens. One flat
+all-reduce per group.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ TIED = "embedding.weight"
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """Which parameters are added over which process group.
+    """The parameters to reduce over each process group.
 
-    None: only this rank has them. ``counted`` are the parameters that this rank answers
-    for when the norm of all gradients is computed: each parameter of the model is
-    counted on exactly one of the ranks.
+    Group None: only this rank has them. ``counted`` are the parameters that this rank
+    adds to the norm of all gradients: each parameter of the model counts on one rank.
     """
 
     sums: tuple[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None], ...]
@@ -59,9 +58,9 @@ class GradientReduction:
                     parameter.grad = piece.view_as(parameter)
 
     def squared_norm(self) -> Tensor:
-        """The sum of the squared gradients that this rank answers for.
+        """The sum of the squared gradients of the ``counted`` parameters.
 
-        A float64 scalar; add it over all ranks for the whole.
+        A float64 scalar; the sum over all ranks is the squared norm of the model.
         """
         squares = [
             _gradient(parameter).to(torch.float64).square().sum() for parameter in self.counted
@@ -75,9 +74,9 @@ class GradientReduction:
 def sequence_parallel_reduction(
     decoder: Decoder, timeline: Timeline, masters: Mapping[str, nn.Parameter] | None = None
 ) -> GradientReduction:
-    """Every rank holds the whole model: all gradients are added over all ranks.
+    """Every rank holds the full model: all gradients are summed over all ranks.
 
-    ``masters`` stand for the decoder's parameters where the optimizer steps others.
+    ``masters`` replace the decoder's parameters where the optimizer steps others.
     """
     parameters = tuple((masters or dict(decoder.named_parameters())).values())
     group = dist.group.WORLD if dist.get_world_size() > 1 else None
@@ -92,11 +91,12 @@ def pipeline_reduction(
     degree: int = 1,
     masters: Mapping[str, nn.Parameter] | None = None,
 ) -> GradientReduction:
-    """Gradients of a stage are added over its replicas and over its sequence ranks.
+    """Gradients of a stage are summed over its replicas and its sequence ranks.
 
-    Those of a tied head over the first and last stages of all replicas. Rank = (replica
-    * stages + stage) * degree + place. Makes process groups: every rank has to call it
-    at the same point. ``masters`` as in :func:`sequence_parallel_reduction`.
+    Gradients of a tied head are summed over the first and last stages of all replicas.
+    Rank = (replica * stages + stage) * degree + sequence rank. Creates process groups:
+    every rank has to call it at the same point. ``masters`` as in
+    :func:`sequence_parallel_reduction`.
     """
     ranks, rank = dist.get_world_size(), dist.get_rank()
     stage = rank // degree % stages
@@ -107,14 +107,14 @@ def pipeline_reduction(
     embedding_group = _group(sorted(members[0] + members[-1])) if shared_embedding else None
     ends = shared_embedding and stage in (0, stages - 1)
     embedding = [named.pop(TIED)] if ends else []
-    own = list(named.values())
+    stage_parameters = list(named.values())
     sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = [
-        (tuple(own), stage_groups[stage])
+        (tuple(stage_parameters), stage_groups[stage])
     ]
     if embedding:
         sums.append((tuple(embedding), embedding_group))
     first = rank == members[stage][0]
-    counted = (*own, *(embedding if stage == 0 else ())) if first else ()
+    counted = (*stage_parameters, *(embedding if stage == 0 else ())) if first else ()
     return GradientReduction(tuple(sums), tuple(counted), timeline)
 
 
@@ -125,11 +125,11 @@ def sharded_reduction(
     shards: Mapping[str, nn.Parameter],
     degree: int = 1,
 ) -> GradientReduction:
-    """What is left to add up where the ranks of a stage keep rows of its parameters.
+    """The reduction that remains with sharded parameters: rows of a tied head.
 
-    The rows of a tied head between the first and the last stage, whose ranks keep the
-    same ones in the same order. Every rank counts its own rows. Makes process groups:
-    every rank has to call it at the same point.
+    They are summed between the first and the last stage, whose ranks have the same rows
+    in the same order. Every rank counts its rows. Creates process groups: every rank
+    has to call it at the same point.
     """
     named = dict(shards)
     sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = []
@@ -155,6 +155,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _group(ranks: Sequence[int]) -> dist.ProcessGroup | None:
-    """A new process group of these ranks; None for a single one, which needs none."""
+    """A new process group of these ranks; None for a single rank."""
     group: dist.ProcessGroup | None = dist.new_group(list(ranks)) if len(ranks) > 1 else None
     return group

@@ -1,6 +1,6 @@
-"""The files of a training run: the table of iterations, the traces and the summary.
+"""The files of a training run, written by rank 0 at its end.
 
-Rank 0 writes them when all is done.
+The table of iterations, the traces and the summary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from railx.fabric import FabricSettings
 from railx.io import Fidelity, write_json, write_table
 from railx.planning.format.plan import Plan
 from training.loop import Block
-from training.rails import Place
+from training.rails import RankContext
 from training.settings import RunSettings, fabric_sweep
 from training.trace import write_chrome_trace
 from training.utilisation import used
@@ -29,16 +29,16 @@ __all__ = ["SCHEMA", "iteration_rows", "pass_rows", "summary", "write_results"]
 SCHEMA = "railx.training/2"
 
 
-_TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
+_TEXT, _INTEGER, _REAL = pa.string(), pa.int64(), pa.float64()
 #: The table of passes.
 _PASSES = pa.schema(
     [
         *((name, _TEXT) for name in ("run", "plan", "device")),
-        *((name, _WHOLE) for name in ("iteration", "rank", "replica", "stage", "place")),
-        *((name, _WHOLE) for name in ("position", "pipeline")),
-        *(("kind", _TEXT), ("chunk", _WHOLE), ("start_ms", _REAL), ("end_ms", _REAL)),
-        *((name, _WHOLE) for name in ("live_chunks", "predicted_live_chunks")),
-        *((name, _WHOLE) for name in ("held_bytes", "peak_bytes", "predicted_held_bytes")),
+        *((name, _INTEGER) for name in ("iteration", "rank", "replica", "stage", "place")),
+        *((name, _INTEGER) for name in ("position", "pipeline")),
+        *(("kind", _TEXT), ("chunk", _INTEGER), ("start_ms", _REAL), ("end_ms", _REAL)),
+        *((name, _INTEGER) for name in ("live_chunks", "predicted_live_chunks")),
+        *((name, _INTEGER) for name in ("held_bytes", "peak_bytes", "predicted_held_bytes")),
         ("fidelity", _TEXT),
     ]
 )
@@ -46,31 +46,28 @@ _PASSES = pa.schema(
 
 @dataclass(frozen=True)
 class _Step:
-    """One iteration of a block, over all ranks.
-
-    The slowest rank's times and the mean rank's counts.
-    """
+    """One iteration of a block: maximum times and mean counts over all ranks."""
 
     iteration_ms: float
     stall_ms: float
     wait_ms: float
     requests: float
-    held: float
+    without_request: float
     reconfigurations: float
     loss: float
     gradient_norm: float
 
 
 @dataclass(frozen=True)
-class _Times:
-    """A block in numbers: medians of times over its iterations, means of counts."""
+class _BlockTimes:
+    """Statistics of a block: medians of times and means of counts over iterations."""
 
     block: Block
     iteration_ms: float
     stall_ms: float
     wait_ms: float
     requests: float
-    held: float
+    without_request: float
     reconfigurations: float
 
 
@@ -78,21 +75,21 @@ def write_results(
     folder: Path,
     settings: RunSettings,
     plan: Plan,
-    place: Place,
+    context: RankContext,
     blocks: Sequence[Block],
     load_average: Sequence[float] | None,
     begun: int = 0,
 ) -> dict[str, Any]:
     """Write the results of a run into ``folder``; returns the summary.
 
-    iterations.parquet, passes.parquet, trace.parquet, trace.json and result.json, the
-    last one last. Traces are of the first repeat; the Chrome trace shows the timed
-    iterations, the table of the trace the warm-up too.
+    iterations.parquet, passes.parquet, trace.parquet, trace.json, and at the end
+    result.json. Traces cover the first repeat; the Chrome trace has the timed
+    iterations, the trace table the warm-up too.
     """
-    summed = summary(settings, plan, place, blocks, load_average, begun)
+    summed = summary(settings, plan, context, blocks, load_average, begun)
     timed = begun + settings.training.warmup_iterations
-    iterations = pa.Table.from_pylist(iteration_rows(settings, plan, place, blocks))
-    # Where all values of a column are missing, nothing says of which type it is.
+    iterations = pa.Table.from_pylist(iteration_rows(settings, plan, context, blocks))
+    # Arrow cannot infer the type of a column without values.
     for name, kind in (
         ("load_share", pa.float64()),
         ("peak_memory_bytes", pa.int64()),
@@ -102,9 +99,9 @@ def write_results(
         column = iterations.column(name).cast(kind)
         iterations = iterations.set_column(iterations.schema.get_field_index(name), name, column)
     write_table(folder / "iterations.parquet", iterations)
-    rows = pass_rows(settings, plan, place, blocks)
+    rows = pass_rows(settings, plan, context, blocks)
     write_table(folder / "passes.parquet", pa.Table.from_pylist(rows, schema=_PASSES))
-    trace = _trace(blocks, place)
+    trace = _trace(blocks, context)
     write_table(
         folder / "trace.parquet",
         trace,
@@ -116,17 +113,17 @@ def write_results(
 
 
 def iteration_rows(
-    settings: RunSettings, plan: Plan, place: Place, blocks: Sequence[Block]
+    settings: RunSettings, plan: Plan, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
     """One row for each block, timed iteration and rank; times in ms.
 
-    A block that was run again has rows of its own under the same repeat.
+    A block that was run again has further rows under the same repeat.
     """
     run = {
         "run": settings.name,
         "plan": settings.plan_name,
         "parallelism": plan.kind,
-        "device": place.device.type,
+        "device": context.device.type,
     }
     return [
         run
@@ -136,7 +133,7 @@ def iteration_rows(
         | {
             "load_share": block.load_share,
             "disturbed": block.disturbed,
-            "fidelity": _fidelity(block.fabric.mode, place),
+            "fidelity": _fidelity(block.fabric.mode, context),
         }
         for block in blocks
         for row in sorted(block.rows, key=lambda row: (row["iteration"], row["rank"]))
@@ -144,9 +141,9 @@ def iteration_rows(
 
 
 def pass_rows(
-    settings: RunSettings, plan: Plan, place: Place, blocks: Sequence[Block]
+    settings: RunSettings, plan: Plan, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
-    """One row for each pass that was watched; none where the plan is no pipeline.
+    """One row for each recorded pass; none where the plan is no pipeline.
 
     Times are in ms since the first pass of any rank began.
     """
@@ -155,12 +152,12 @@ def pass_rows(
         return []
     begin_ns = min(row["start_ns"] for row in block.passes)
     return [
-        {"run": settings.name, "plan": settings.plan_name, "device": place.device.type}
+        {"run": settings.name, "plan": settings.plan_name, "device": context.device.type}
         | row
         | {
             "start_ms": (row["start_ns"] - begin_ns) / 1e6,
             "end_ms": (row["end_ns"] - begin_ns) / 1e6,
-            "fidelity": _fidelity(block.fabric.mode, place),
+            "fidelity": _fidelity(block.fabric.mode, context),
         }
         for row in block.passes
     ]
@@ -169,22 +166,21 @@ def pass_rows(
 def summary(
     settings: RunSettings,
     plan: Plan,
-    place: Place,
+    context: RankContext,
     blocks: Sequence[Block],
     load_average: Sequence[float] | None,
     begun: int = 0,
 ) -> dict[str, Any]:
-    """The run in one object.
+    """The summary of the run as a JSON object.
 
-    What ran where, every block, the medians of each setting over its undisturbed
-    repeats, and whether the losses of all blocks agree. Times are those of the slowest
-    rank; requests, operations on circuits still held, and reconfigurations those of the
-    mean rank; all per iteration. ``begun`` counts the steps of the checkpoint that
-    every block began with.
+    Provenance, all blocks, medians of each fabric setting over its undisturbed repeats,
+    and whether the losses of all blocks agree. Times are maxima over ranks; requests,
+    operations on held circuits and reconfigurations are means over ranks; all per
+    iteration. ``begun`` is the step of the checkpoint that blocks began with.
     """
     first, training = blocks[0], settings.training
     difference = _loss_difference(blocks)
-    times = [_times(block) for block in blocks]
+    block_times = [_times(block) for block in blocks]
     return {
         "schema": SCHEMA,
         "run": settings.name,
@@ -194,12 +190,12 @@ def summary(
         "planner": plan.planner,
         "model": settings.model.name,
         "parameters": first.parameters,
-        "ranks": place.ranks,
-        "device": place.device.type,
-        "device_name": torch.cuda.get_device_name(place.device)
-        if place.device.type == "cuda"
+        "ranks": context.ranks,
+        "device": context.device.type,
+        "device_name": torch.cuda.get_device_name(context.device)
+        if context.device.type == "cuda"
         else "cpu",
-        "backend": place.inner,
+        "backend": context.inner,
         "torch": torch.__version__,
         "precision": training.precision,
         "attention": first.attention,
@@ -211,13 +207,14 @@ def summary(
         "load_average_at_start": load_average,
         "disturbed_share": training.disturbed_share,
         "set_aside": sum(block.disturbed for block in blocks),
-        "peak_live_chunks": _most(block.peak_live_chunks for block in blocks),
+        "peak_live_chunks": _peak(block.peak_live_chunks for block in blocks),
         "planned_peak_live_chunks": first.planned_peak_live_chunks,
-        "held_bytes": _most_held(blocks, "held_bytes", place.ranks),
-        "predicted_held_bytes": _most_held(blocks, "predicted_held_bytes", place.ranks),
-        "blocks": [_block(one, place) for one in times],
+        "held_bytes": _peak_bytes(blocks, "held_bytes", context.ranks),
+        "predicted_held_bytes": _peak_bytes(blocks, "predicted_held_bytes", context.ranks),
+        "blocks": [_block(times, context) for times in block_times],
         "settings": [
-            _setting(fabric, times, place) | _used(settings, plan, fabric, times, place)
+            _setting(fabric, block_times, context)
+            | _used(settings, plan, fabric, block_times, context)
             for fabric in fabric_sweep(settings)
         ],
         "loss_difference": difference,
@@ -226,7 +223,7 @@ def summary(
     }
 
 
-def _block(times: _Times, place: Place) -> dict[str, Any]:
+def _block(times: _BlockTimes, context: RankContext) -> dict[str, Any]:
     block = times.block
     return {
         "mode": block.fabric.mode,
@@ -241,43 +238,45 @@ def _block(times: _Times, place: Place) -> dict[str, Any]:
         "process_groups": block.process_groups,
         "group_creation_ms": block.group_creation_ms,
         **_planning([block]),
-        "fidelity": _fidelity(block.fabric.mode, place),
+        "fidelity": _fidelity(block.fabric.mode, context),
     }
 
 
-def _setting(fabric: FabricSettings, times: Sequence[_Times], place: Place) -> dict[str, Any]:
-    """Medians over the undisturbed repeats; over all where every one was disturbed."""
-    own = [one for one in times if one.block.fabric == fabric]
-    kept = _undisturbed(own)
-    steps = _steps(own[0].block)
-    iteration_ms = median(one.iteration_ms for one in kept)
+def _setting(
+    fabric: FabricSettings, block_times: Sequence[_BlockTimes], context: RankContext
+) -> dict[str, Any]:
+    """Medians over the undisturbed repeats; over all where none is undisturbed."""
+    repeats = [times for times in block_times if times.block.fabric == fabric]
+    undisturbed = _undisturbed(repeats)
+    steps = _steps(repeats[0].block)
+    iteration_ms = median(times.iteration_ms for times in undisturbed)
     return {
         "mode": fabric.mode,
         "reconfiguration_latency_ms": fabric.reconfiguration_latency_ms,
-        "fidelity": _fidelity(fabric.mode, place),
+        "fidelity": _fidelity(fabric.mode, context),
         "iteration_ms": iteration_ms,
-        "tokens_per_s": fmean(row["tokens"] for row in own[0].block.rows) / iteration_ms * 1e3,
-        "stall_ms": median(one.stall_ms for one in kept),
-        "wait_ms": median(one.wait_ms for one in kept),
-        "requests": median(one.requests for one in kept),
-        "held": median(one.held for one in kept),
-        "reconfigurations": median(one.reconfigurations for one in kept),
-        "iteration_over_electrical": median(_over_electrical(kept, times)),
-        "repeats": sum(not one.block.disturbed for one in own),
-        "set_aside": sum(one.block.disturbed for one in own),
-        "process_groups": own[0].block.process_groups,
-        "group_creation_ms": _median(one.block.group_creation_ms for one in kept),
-        **_planning([one.block for one in kept]),
+        "tokens_per_s": fmean(row["tokens"] for row in repeats[0].block.rows) / iteration_ms * 1e3,
+        "stall_ms": median(times.stall_ms for times in undisturbed),
+        "wait_ms": median(times.wait_ms for times in undisturbed),
+        "requests": median(times.requests for times in undisturbed),
+        "held": median(times.without_request for times in undisturbed),
+        "reconfigurations": median(times.reconfigurations for times in undisturbed),
+        "iteration_over_electrical": median(_over_electrical(undisturbed, block_times)),
+        "repeats": sum(not times.block.disturbed for times in repeats),
+        "set_aside": sum(times.block.disturbed for times in repeats),
+        "process_groups": repeats[0].block.process_groups,
+        "group_creation_ms": _median(times.block.group_creation_ms for times in undisturbed),
+        **_planning([times.block for times in undisturbed]),
         "losses": [step.loss for step in steps],
         "gradient_norms": [step.gradient_norm for step in steps],
     }
 
 
 def _planning(blocks: Sequence[Block]) -> dict[str, float | None]:
-    """What planning beside training took and hid; None where the file was read.
+    """Times of planning during training; None with planning "file".
 
-    Means over the steps: of planning, and of the slowest rank's wait for it. What is
-    hidden is the share of all planning for which nobody waited.
+    Means over the steps of the planning time and of the slowest rank's wait for it, and
+    the share of the planning time that overlaps with training.
     """
     steps: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for number, block in enumerate(blocks):
@@ -294,60 +293,62 @@ def _planning(blocks: Sequence[Block]) -> dict[str, float | None]:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    present = [value for value in values if value is not None]
+    return median(present) if present else None
 
 
 def _used(
     settings: RunSettings,
     plan: Plan,
     fabric: FabricSettings,
-    times: Sequence[_Times],
-    place: Place,
+    block_times: Sequence[_BlockTimes],
+    context: RankContext,
 ) -> dict[str, Any]:
-    own = [one for one in times if one.block.fabric == fabric]
+    repeats = [times for times in block_times if times.block.fabric == fabric]
     return used(
         settings.model,
         plan,
-        [row for one in own for row in one.block.rows],
-        median(one.iteration_ms for one in _undisturbed(own)),
-        place.device,
-        # NCCL has a GPU for each rank; with gloo ranks share those of the machine.
-        place.ranks if place.inner == "nccl" else min(place.ranks, torch.cuda.device_count()),
+        [row for times in repeats for row in times.block.rows],
+        median(times.iteration_ms for times in _undisturbed(repeats)),
+        context.device,
+        # NCCL: one GPU per rank; gloo: ranks share the GPUs of the machine.
+        context.ranks if context.inner == "nccl" else min(context.ranks, torch.cuda.device_count()),
         settings.training.precision,
     )
 
 
-def _over_electrical(kept: Sequence[_Times], times: Sequence[_Times]) -> list[float]:
+def _over_electrical(
+    repeats: Sequence[_BlockTimes], block_times: Sequence[_BlockTimes]
+) -> list[float]:
     """Iteration times relative to the electrical ones of the same repeat."""
     ratios = []
-    for one in kept:
+    for times in repeats:
         electrical = _undisturbed(
             [
                 other
-                for other in times
+                for other in block_times
                 if other.block.fabric.mode == "electrical"
-                and other.block.repeat == one.block.repeat
+                and other.block.repeat == times.block.repeat
             ]
         )
-        ratios.append(one.iteration_ms / median(other.iteration_ms for other in electrical))
+        ratios.append(times.iteration_ms / median(other.iteration_ms for other in electrical))
     return ratios
 
 
-def _undisturbed(times: Sequence[_Times]) -> list[_Times]:
-    """Those that were not disturbed; all where every one was."""
-    return [one for one in times if not one.block.disturbed] or list(times)
+def _undisturbed(block_times: Sequence[_BlockTimes]) -> list[_BlockTimes]:
+    """The undisturbed blocks; all where none is undisturbed."""
+    return [times for times in block_times if not times.block.disturbed] or list(block_times)
 
 
-def _times(block: Block) -> _Times:
+def _times(block: Block) -> _BlockTimes:
     steps = _steps(block)
-    return _Times(
+    return _BlockTimes(
         block=block,
         iteration_ms=median(step.iteration_ms for step in steps),
         stall_ms=median(step.stall_ms for step in steps),
         wait_ms=median(step.wait_ms for step in steps),
         requests=fmean(step.requests for step in steps),
-        held=fmean(step.held for step in steps),
+        without_request=fmean(step.without_request for step in steps),
         reconfigurations=fmean(step.reconfigurations for step in steps),
     )
 
@@ -363,7 +364,7 @@ def _steps(block: Block) -> list[_Step]:
             stall_ms=max(row["stall_ms"] for row in rows),
             wait_ms=max(row["wait_ms"] for row in rows),
             requests=fmean(row["requests"] for row in rows),
-            held=fmean(row["held"] for row in rows),
+            without_request=fmean(row["held"] for row in rows),
             reconfigurations=fmean(row["reconfigurations"] for row in rows),
             loss=rows[0]["loss"],
             gradient_norm=rows[0]["gradient_norm"],
@@ -372,14 +373,14 @@ def _steps(block: Block) -> list[_Step]:
     ]
 
 
-def _most(peaks: Iterable[list[int] | None]) -> list[int] | None:
-    """The most of every rank over all blocks; None where nothing was counted."""
+def _peak(peaks: Iterable[list[int] | None]) -> list[int] | None:
+    """The maximum of every rank over all blocks; None without counts."""
     counted = [peak for peak in peaks if peak is not None]
     return [max(rank) for rank in zip(*counted, strict=True)] if counted else None
 
 
-def _most_held(blocks: Sequence[Block], column: str, ranks: int) -> list[int] | None:
-    """The most that each rank held after a pass; None where none was watched.
+def _peak_bytes(blocks: Sequence[Block], column: str, ranks: int) -> list[int] | None:
+    """The maximum of ``column`` of each rank; None without recorded passes.
 
     0 for a rank without a chunk.
     """
@@ -393,10 +394,7 @@ def _most_held(blocks: Sequence[Block], column: str, ranks: int) -> list[int] | 
 
 
 def _loss_difference(blocks: Sequence[Block]) -> float:
-    """The largest difference of any iteration's loss from the first block's.
-
-    Relative to that.
-    """
+    """The largest relative difference of an iteration's loss from the first block's."""
     losses = [[step.loss for step in _steps(block)] for block in blocks]
     return max(
         abs(other - first) / max(abs(first), 1e-30)
@@ -405,10 +403,10 @@ def _loss_difference(blocks: Sequence[Block]) -> float:
     )
 
 
-def _trace(blocks: Sequence[Block], place: Place) -> pa.Table:
-    """The events of the first repeat, with the columns that tell the settings apart.
+def _trace(blocks: Sequence[Block], context: RankContext) -> pa.Table:
+    """The events of the first repeat, with columns for the fabric setting.
 
-    Of a block that was run again, those of the last time.
+    The last run of a repeated block counts.
     """
     traced = {block.fabric: block.trace for block in blocks if block.trace is not None}
     tables = []
@@ -419,15 +417,15 @@ def _trace(blocks: Sequence[Block], place: Place) -> pa.Table:
                 "reconfiguration_latency_ms",
                 pa.array([fabric.reconfiguration_latency_ms] * len(events), pa.float64()),
             ),
-            ("fidelity", pa.array([_fidelity(fabric.mode, place)] * len(events), pa.string())),
+            ("fidelity", pa.array([_fidelity(fabric.mode, context)] * len(events), pa.string())),
         ):
             events = events.append_column(name, values)
         tables.append(events)
     return pa.concat_tables(tables)
 
 
-def _fidelity(mode: str, place: Place) -> Fidelity:
-    """Electrical switching is the machine as it is; light paths are emulated."""
+def _fidelity(mode: str, context: RankContext) -> Fidelity:
+    """Electrical switching is measured; light paths are emulated."""
     if mode != "electrical":
         return "emulated"
-    return "measured_gpu" if place.device.type == "cuda" else "measured_cpu"
+    return "measured_gpu" if context.device.type == "cuda" else "measured_cpu"

@@ -6,11 +6,11 @@ it is one rank of the launch, so that a plan can span machines: ``torchrun
 --nproc-per-node 4 -m training.run --config resolved.json --out DIR``. Needs torch,
 numpy and pyarrow.
 
-What cannot be used (a setting, the plan, the corpus, a checkpoint, a missing GPU, a
-port already taken) ends it with one line and exit code 2 before anything is written.
+An unusable setting, plan, corpus or checkpoint, a missing GPU and a port in use end the
+command with one line and exit code 2 before anything is written.
 
-Finished blocks and the last checkpoint (training.checkpoint_every) are kept in
-DIR/unfinished until the results are written: the same command goes on after a kill.
+Finished blocks and the last checkpoint (training.checkpoint_every) stay in
+DIR/unfinished until the results are written: the same command continues after a kill.
 ``--resume`` begins with the checkpoint of any other run of the same model, seed and
 batches, whatever its plan and its ranks were.
 """
@@ -46,7 +46,7 @@ from training.data import plan_lengths, read_sequences
 from training.load import load_average
 from training.loop import Block, train
 from training.planning import PlannerFailed, check_planning
-from training.rails import Place
+from training.rails import RankContext
 from training.ranks import FAILED, UNUSABLE, launch_ranks
 from training.results import write_results
 from training.settings import (
@@ -56,12 +56,12 @@ from training.settings import (
     fabric_sweep,
     load_run_settings,
 )
-from training.unfinished import PLACES, Unfinished, run_identity
+from training.unfinished import CHECKPOINT_FOLDERS, Unfinished, run_identity
 
 __all__ = ["launch", "main", "run_rank"]
 
-#: Errors that say everything in one line, and how the run then ends.
-_TOLD = {UserError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}
+#: Errors whose message is one line for the user, and the exit code of each.
+_EXIT_CODES = {UserError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,13 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--replace",
         action="store_true",
-        help="drop what a run with other settings left unfinished in the folder",
+        help="drop the unfinished results of a run with other settings in the folder",
     )
     options = parser.parse_args(arguments)
     under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
         settings = _read_settings(options.config)
-        resumed = None if options.resume is None else find_checkpoint(options.resume, PLACES)
+        resumed = (
+            None if options.resume is None else find_checkpoint(options.resume, CHECKPOINT_FOLDERS)
+        )
         ranks = int(os.environ["WORLD_SIZE"]) if under_torchrun else None
         _check(settings, options.out, ranks, resumed, replace=options.replace)
     except (UserError, OSError) as error:
@@ -132,39 +134,43 @@ def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) 
     unfinished = Unfinished(out, run_identity(settings, resumed))
     try:
         failure = launch_ranks(
-            _rank, plan.devices, (to_dict(settings), str(out), begun), preload=preload, told=_TOLD
+            _rank,
+            plan.devices,
+            (to_dict(settings), str(out), begun),
+            preload=preload,
+            expected_errors=_EXIT_CODES,
         )
     except KeyboardInterrupt:
-        kept = unfinished.told()
-        _say(f"interrupted; {kept}" if kept else "interrupted")
+        note = unfinished.description()
+        _say(f"interrupted; {note}" if note else "interrupted")
         return 128 + signal.SIGINT
     if failure is None:
         return 0
     sys.stderr.write(failure.trace)
-    kept = unfinished.told()
+    note = unfinished.description()
     unusable = failure.code == UNUSABLE
-    _say(f"{failure.message}; {kept}" if kept and not unusable else failure.message)
+    _say(f"{failure.message}; {note}" if note and not unusable else failure.message)
     return failure.code
 
 
 def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> None:
-    """One rank, placed by torchrun's environment; rank 0 writes ``out``.
+    """Run one rank in the environment of torchrun; rank 0 writes ``out``.
 
     RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
     """
     plan = read_plan(settings.plan)
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.training.timeout_s))
-    place = _place(_device_type(settings), store, rank, ranks)
+    context = _rank_context(_device_type(settings), store, rank, ranks)
     load_at_start = load_average()
     unfinished = Unfinished(out, run_identity(settings, resumed))
     blocks: list[Block] = []
-    for block in train(settings, place, unfinished, resumed):
+    for block in train(settings, context, unfinished, resumed):
         blocks.append(block)
         _progress(block, len(blocks), settings)
     if rank == 0:
         begun = 0 if resumed is None else resumed.step
-        summary = write_results(out, settings, plan, place, blocks, load_at_start, begun)
+        summary = write_results(out, settings, plan, context, blocks, load_at_start, begun)
         unfinished.end()
         agree = "agree" if summary["losses_agree"] else "DO NOT AGREE"
         print(
@@ -195,10 +201,10 @@ def _check(
     *,
     replace: bool = False,
 ) -> None:
-    """Everything that can be known before a rank starts.
+    """Run all checks that need no rank.
 
-    ``ranks`` is torchrun's number, None where there are as many as the plan wants.
-    ``replace`` lets unfinished results of another run be dropped.
+    ``ranks`` is torchrun's number, None for as many as the plan's devices. ``replace``
+    permits dropping the unfinished results of another run.
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
@@ -221,8 +227,8 @@ def _check(
 
 
 def _device_type(settings: RunSettings) -> Literal["cpu", "cuda"]:
-    wanted = settings.training.device
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    requested = settings.training.device
+    if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():
         raise SettingsError(
@@ -231,58 +237,60 @@ def _device_type(settings: RunSettings) -> Literal["cpu", "cuda"]:
     return "cuda"
 
 
-def _place(device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: int) -> Place:
-    """The device of this rank and its backend.
+def _rank_context(
+    device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: int
+) -> RankContext:
+    """The rank with its device and backend.
 
-    NCCL where every rank of the launch has a GPU of its own, gloo otherwise.
+    NCCL where no two ranks of the launch share a GPU, gloo otherwise.
     """
     if device_type == "cpu":
-        return Place(rank, ranks, store, torch.device("cpu"), "gloo")
+        return RankContext(rank, ranks, store, torch.device("cpu"), "gloo")
     gpus, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", rank))
     device = torch.device("cuda", local % gpus)
     torch.cuda.set_device(device)
     alone = int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) <= gpus
     store.set(f"own_gpu/{rank}", str(int(alone)))
     every = all(store.get(f"own_gpu/{other}") == b"1" for other in range(ranks))
-    return Place(
+    return RankContext(
         rank, ranks, store, device, "nccl" if every and dist.is_nccl_available() else "gloo"
     )
 
 
 def _check_hosts(settings: RunSettings) -> None:
-    """Refuse addresses that lead another host of the launch back to itself.
+    """Refuse loopback addresses in a launch over several hosts.
 
-    Gloo tells the others the address that this host's name has here; on many systems
-    that is one of the loopback.
+    Gloo sends the other hosts the address to which this host's name resolves; on many
+    systems that is a loopback address.
     """
     here, head = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("MASTER_ADDR", "")
     if here in (None, os.environ.get("WORLD_SIZE")) or _loopback(head):
         return
-    host, own = settings.fabric.host, socket.gethostname()
+    host, hostname = settings.fabric.host, socket.gethostname()
     switched = any(setting.mode != "electrical" for setting in fabric_sweep(settings))
     if switched and (host.startswith("unix:") or _loopback(host)):
         raise SettingsError(
             "fabric.host",
             f"got {host}, which other hosts do not reach; allowed: an address of the first host",
         )
-    if "GLOO_SOCKET_IFNAME" not in os.environ and _loopback(own):
+    if "GLOO_SOCKET_IFNAME" not in os.environ and _loopback(hostname):
         raise UserError(
-            f"GLOO_SOCKET_IFNAME: is missing, and {own} is a loopback address here, which other"
-            " hosts do not reach; allowed: the network interface to them, e.g. eth0"
+            f"GLOO_SOCKET_IFNAME: is missing, and {hostname} is a loopback address here, which"
+            " other hosts do not reach; allowed: the network interface to them, e.g. eth0"
         )
 
 
 def _loopback(name: str) -> bool:
-    """Whether a name or an address leads back to this host; not where it is unknown."""
+    """Whether a name resolves to loopback addresses only; False for unknown names."""
     try:
-        found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
+        addresses = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
     except OSError:
         return False
-    return all(ip_address(str(place[0]).split("%")[0]).is_loopback for *_, place in found)
+    return all(ip_address(str(address[0]).split("%")[0]).is_loopback for *_, address in addresses)
 
 
 def _check_address(settings: RunSettings) -> None:
-    """Refuse a port that another process holds before anything is trained."""
+    """Refuse a port that another process has bound."""
     fabric = settings.fabric
     if fabric.port == 0 or all(setting.mode == "electrical" for setting in fabric_sweep(settings)):
         return
@@ -296,7 +304,7 @@ def _check_address(settings: RunSettings) -> None:
 
 
 def _check_folder(out: Path) -> None:
-    """Refuse a folder that cannot be written to before anything is trained."""
+    """Refuse a folder that cannot be written to."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise UserError(
@@ -316,7 +324,7 @@ def _check_steps(settings: RunSettings, resumed: Checkpoint) -> None:
 
 
 def _check_unfinished(unfinished: Unfinished, resumed: Checkpoint | None, replace: bool) -> None:
-    """Refuse to drop what another run left unfinished, unless that is wanted."""
+    """Refuse to drop the unfinished results of another run without ``replace``."""
     difference = unfinished.difference()
     if difference is None:
         return

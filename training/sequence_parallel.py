@@ -4,13 +4,13 @@ Notable:
 
 * the packed tokens of a group's micro-batch are cut into parts in order, one per rank,
   as even as can be and without padding;
-* around attention one all-to-all turns parts of all heads into all tokens of some
-  heads, and one turns them back (DeepSpeed Ulysses; FlexSP section 2). Queries, keys
-  and values travel in one message: two all-to-alls per layer and direction;
+* around attention, one all-to-all exchanges a part of the tokens of all heads for all
+  tokens of some heads, and one reverses it (DeepSpeed Ulysses; FlexSP section 2).
+  Queries, keys and values share one message: two all-to-alls per layer and direction;
 * with fewer key-value heads than ranks each of these heads is sent to several ranks,
   and its gradients are added on the way back;
-* process groups are made once, by every rank in the same order, and looked up
-  afterwards (FlexSP section 5); how many there are and how long that took is counted.
+* process groups are created once, by every rank in the same order, and looked up
+  afterwards (FlexSP section 5); their number and creation time are reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 from railx.planning.format.parts import Group
 from railx.planning.format.plan import Plan, SequenceParallelBatch
 from training.attention import Kernel, Packing, variable_length_attention
-from training.data import Sequences, pack, valid_tokens, whole_slices
+from training.data import Sequences, pack, uncut_slices, valid_tokens
 from training.model import Attend, Decoder
 from training.timeline import Timeline
 
@@ -35,9 +35,9 @@ __all__ = ["ProcessGroups", "SequenceParallel", "UlyssesAttention", "group_ranks
 
 
 def token_cut(tokens: int, degree: int) -> list[int]:
-    """How many of the packed tokens each rank of a group takes.
+    """The number of packed tokens of each rank of a group.
 
-    The first ranks take one more where it does not divide.
+    The first ranks take one more where the degree does not divide the tokens.
     """
     share, rest = divmod(tokens, degree)
     return [share + (rank < rest) for rank in range(degree)]
@@ -46,7 +46,7 @@ def token_cut(tokens: int, degree: int) -> list[int]:
 def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
     """The rank tuples of all groups of a plan with more than one rank.
 
-    In an order that every rank finds alike.
+    In the same order on every rank.
     """
     return sorted({ranks for batch in plan.sequence_parallel_batches() for ranks in _ranks(batch)})
 
@@ -61,11 +61,11 @@ def _ranks(batch: SequenceParallelBatch) -> set[tuple[int, ...]]:
 
 
 class ProcessGroups:
-    """The process groups of rank tuples, made once.
+    """The process groups of rank tuples, created once.
 
-    Every rank must ask for the same tuples in the same order, also for those that it is
-    not in. ``creation_ms`` is how long making them took on this rank, which waits for
-    the others at the end of each.
+    Every rank must create the same groups in the same order, including those that it is
+    not a member of. ``creation_ms`` is the time on this rank, including the wait for
+    the other ranks at the end of each.
     """
 
     def __init__(self, ranks: Iterable[tuple[int, ...]] = ()) -> None:
@@ -74,7 +74,7 @@ class ProcessGroups:
         self.make(ranks)
 
     def make(self, ranks: Iterable[tuple[int, ...]]) -> None:
-        """Make those that are not there yet."""
+        """Create the groups that do not exist yet."""
         begin = time.perf_counter()
         for members in ranks:
             if members not in self._groups:
@@ -82,7 +82,7 @@ class ProcessGroups:
         self.creation_ms += (time.perf_counter() - begin) * 1e3
 
     def prepare(self, batch: SequenceParallelBatch) -> None:
-        """Make those that a batch needs beyond the ones that are there."""
+        """Create the groups that a batch needs, unless they exist."""
         self.make(sorted(_ranks(batch)))
 
     def __len__(self) -> int:
@@ -93,10 +93,10 @@ class ProcessGroups:
 
 
 class UlyssesAttention:
-    """Attention over the tokens of a whole group (an ``Attend``).
+    """Attention over the tokens of all ranks of a group (an ``Attend``).
 
-    From and to the parts of its ranks. ``cut`` are the tokens of each rank; ``inner``
-    is the attention over all of them, for the heads that come to this rank.
+    Takes and returns the tokens of this rank. ``cut`` has the number of tokens of each
+    rank; ``inner`` is the attention over all tokens, for the heads of this rank.
     """
 
     def __init__(
@@ -106,8 +106,7 @@ class UlyssesAttention:
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         degree, heads = len(self.cut), queries.shape[1]
-        # So many copies of each key-value head that every rank gets a whole number of
-        # them.
+        # Copies of each key-value head, so that every rank gets an integer number.
         copies = degree // gcd(degree, keys.shape[1])
         keys, values = (heads_.repeat_interleave(copies, dim=1) for heads_ in (keys, values))
         shares = [
@@ -115,19 +114,19 @@ class UlyssesAttention:
             for tensor in (queries, keys, values)
         ]
         gathered = self._to_heads(torch.cat(shares, dim=2))
-        own = [share.shape[2] for share in shares]
-        queries, keys, values = torch.split(gathered, own, dim=1)
+        head_counts = [share.shape[2] for share in shares]
+        queries, keys, values = torch.split(gathered, head_counts, dim=1)
         return self._to_tokens(self.inner(layer, queries, keys, values), heads)
 
     def _to_heads(self, shares: Tensor) -> Tensor:
-        """[own tokens, degree, h, head size] to [all tokens, h, head size]."""
+        """[local tokens, degree, h, head size] to [all tokens, h, head size]."""
         local, degree, heads, size = shares.shape
         sent = shares.transpose(0, 1).reshape(degree * local, heads * size)
         received = _exchange(sent, [local] * degree, self.cut, self.group, self.timeline)
         return received.view(-1, heads, size)
 
     def _to_tokens(self, mixed: Tensor, heads: int) -> Tensor:
-        """[all tokens, h, head size] to [own tokens, heads, head size]."""
+        """[all tokens, h, head size] to [local tokens, heads, head size]."""
         degree, size = len(self.cut), mixed.shape[2]
         local = self.cut[dist.get_rank(self.group)]
         received = _exchange(
@@ -143,7 +142,7 @@ class UlyssesAttention:
 class SequenceParallel:
     """Runs the batches of a sequence-parallel plan on the replica of this rank.
 
-    ``idle`` is called in place of a micro-batch in which this rank is in no group.
+    ``idle`` is called for a micro-batch in which this rank is in no group.
     """
 
     def __init__(
@@ -170,25 +169,27 @@ class SequenceParallel:
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for micro_batch in batch.micro_batches:
-            own = next((group for group in micro_batch.groups if self.rank in group.ranks), None)
-            if own is not None:
-                loss += self._run_group(own, weight)
+            member_group = next(
+                (group for group in micro_batch.groups if self.rank in group.ranks), None
+            )
+            if member_group is not None:
+                loss += self._run_group(member_group, weight)
             elif self.idle is not None:
                 self.idle()
         return loss
 
     def _run_group(self, group: Group, weight: float) -> Tensor:
         cut = token_cut(group.tokens, group.degree)
-        place = group.ranks.index(self.rank)
-        start = sum(cut[:place])
-        packed = pack(whole_slices(group.sequences, group.lengths), self.sequences)
-        own = packed.part(start, start + cut[place]).to(self.device)
-        packing = Packing.whole(group.lengths)
+        index = group.ranks.index(self.rank)
+        start = sum(cut[:index])
+        packed = pack(uncut_slices(group.sequences, group.lengths), self.sequences)
+        part = packed.part(start, start + cut[index]).to(self.device)
+        packing = Packing.without_context(group.lengths)
         with self.timeline.phase("forward"):
             attend = self._attention(group, cut, packing)
-            hidden = self.decoder.embed(own.tokens, own.positions)
-            hidden = self.decoder.transform(hidden, own.positions, attend)
-            loss = self.decoder.loss(hidden, own.labels) * weight
+            hidden = self.decoder.embed(part.tokens, part.positions)
+            hidden = self.decoder.transform(hidden, part.positions, attend)
+            loss = self.decoder.loss(hidden, part.labels) * weight
         with self.timeline.phase("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach().to(torch.float64)

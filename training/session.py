@@ -1,7 +1,4 @@
-"""One rank's standing with the fabric under one setting.
-
-Its connection, its counts, and what it needed when.
-"""
+"""The session of one rank with the fabric: its connection, statistics and schedule."""
 
 from __future__ import annotations
 
@@ -34,20 +31,20 @@ from training.trace import RECONFIGURATION, Issued, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics", "Watched"]
 
-#: As many operations under way whose end nobody has seen are looked after at once.
+#: After this many operations whose end nobody waits for, their ends are watched.
 _UNSEEN = 64
-#: How long a collective waits at most behind a message whose receiver does not come,
-#: and the least that is worth waiting.
+#: The longest and the shortest wait of a collective behind a message whose receiver has
+#: not arrived.
 _PATIENCE_S = 2.0
 _IMPATIENT_S = 0.02
 
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What the process groups created from now on stand on.
+    """Options of the process groups created from now on.
 
     ``controller`` is "host:port", None in electrical mode. ``token`` is the secret that
-    the controller wants to hear, by default the one of the environment.
+    the controller requires, by default RAILX_TOKEN.
     """
 
     inner: Literal["gloo", "nccl"]
@@ -68,22 +65,20 @@ class BackendOptions:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What this rank's operations met since the last reset.
+    """Counts of this rank's operations since the last reset, as the controller defines:
 
-    As the controller accounts it:
-
-    * ``requests``: operations that asked for their circuits.
-    * ``held``: operations that ran on circuits that the group still held, without
-      asking. Those that began so, but whose lease was recalled before all peers had
-      begun, count as requests instead.
-    * ``reconfigurations``: those for which circuits were switched, ahead or while they
-      waited.
-    * ``stall_ns``: waiting for light paths.
-    * ``wait_ns``: waiting for other members and for ports in use.
-    * ``mispredictions``: operations, in the order of issue, that were not what had been
-      announced.
-    * ``phase_changes``: operations that needed other circuits than the operation issued
-      before them, whether anything was switched or not (in electrical mode too).
+    * ``requests``: operations that requested their circuits.
+    * ``held``: operations that ran on circuits that the group still held, without a
+      request. Operations whose lease was recalled before all peers had begun count as
+      requests.
+    * ``reconfigurations``: operations for which circuits were switched, ahead or during
+      their wait.
+    * ``stall_ns``: wait for light paths.
+    * ``wait_ns``: wait for other members and for ports in use.
+    * ``mispredictions``: operations, in the order of issue, that differ from the
+      announced one.
+    * ``phase_changes``: operations that need other circuits than the operation issued
+      before them, switched or not (in electrical mode too).
     """
 
     requests: int = 0
@@ -99,9 +94,9 @@ class Statistics:
 class Operation:
     """One collective or message of this rank.
 
-    ``channel`` and ``sequence`` name it, alike on all its members; ``group`` holds
-    their global ranks; ``ready`` is the CUDA event that has passed when the device has
-    come to it.
+    ``channel`` and ``sequence`` identify it, equally on all members; ``group`` has the
+    global ranks of the members; ``ready`` is the CUDA event that precedes it on the
+    current stream.
     """
 
     kind: str
@@ -117,22 +112,22 @@ class Operation:
     iteration: int = 0
     ready: Any = None
     record: Issued | None = None
-    #: Its place among all operations of the rank, in the order of issue.
-    place: int = 0
-    #: The question for its circuits, once it was asked.
+    #: Its number among all operations of the rank, in the order of issue.
+    issue_index: int = 0
+    #: The request for its circuits, once it is sent.
     asked: Asked | None = None
 
     @property
     def phase(self) -> str:
-        """The name of the circuits that it needs."""
+        """The name of its circuits."""
         return SCALE_UP if self.configuration is None else self.configuration.name
 
 
 class Watched(Protocol):
-    """What can have the end of an operation seen, though nobody waits for it."""
+    """A handle that can watch the end of an operation that nobody waits for."""
 
     def have_watched(self) -> None:
-        """From now on someone looks after it; does not wait."""
+        """Watch the end from now on, in another thread; does not wait."""
 
 
 class Session:
@@ -160,24 +155,24 @@ class Session:
         self._issued: dict[int, list[Configuration]] = {}
         self._last_issued: Configuration | None = None
         self._cycle = CycleFinder()
-        # In the order of issue; the values mean nothing.
+        # An ordered set, in the order of issue.
         self._not_begun: dict[Operation, None] = {}
-        # Those under way that have not asked, by channel and sequence.
-        self._on_held: dict[tuple[str, int], tuple[Operation, Watched | None]] = {}
-        # Those that have asked and are not granted yet, in the order of issue.
+        # Operations under way without a request, by channel and sequence.
+        self._on_leased_circuits: dict[tuple[str, int], tuple[Operation, Watched | None]] = {}
+        # Operations with an open request, in the order of issue.
         self._asked: dict[Operation, None] = {}
         self._answered = threading.Condition(self._lock)
-        # How long a collective waits behind a message, where it was in vain before.
+        # Wait of a collective behind a message, where an earlier wait was in vain.
         self._patience: dict[tuple[Configuration, Configuration], float] = {}
         self._announced: Configuration | None = None
-        # Those that hold their circuits.
+        # Number of operations that hold their circuits.
         self._under_way = 0
-        self._places = itertools.count()
-        # The place of the last collective that has ended.
+        self._issue_indices = itertools.count()
+        # The issue index of the last collective that has ended.
         self._passed = -1
 
     def close(self) -> None:
-        """End the connection; RuntimeError while process groups still stand on it."""
+        """End the connection; RuntimeError while process groups use it."""
         if self.open_groups:
             raise RuntimeError(
                 "railx: process groups of the last setting are still open; call"
@@ -186,10 +181,7 @@ class Session:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """End the connection whatever still stands on it.
-
-        Waiting operations end in an error.
-        """
+        """End the connection; waiting operations raise an error."""
         if self.client is not None:
             self.client.close()
 
@@ -200,9 +192,9 @@ class Session:
         self.recorder.begin_iteration(i)
 
     def recorded_schedule(self) -> CircuitSchedule:
-        """What the operations issued so far needed, per iteration.
+        """The circuits of the operations issued so far, per iteration.
 
-        Nothing where the recorder keeps nothing.
+        Empty where the recorder discards events.
         """
         with self._lock:
             return CircuitSchedule(
@@ -211,7 +203,7 @@ class Session:
 
     @property
     def cycle(self) -> CycleFinder:
-        """What is known of this rank's cycle (mode provisioned without a schedule)."""
+        """The detected cycle of this rank (mode provisioned without a schedule)."""
         return self._cycle
 
     @property
@@ -226,12 +218,12 @@ class Session:
             self._counts.clear()
 
     def issue(self, operation: Operation) -> None:
-        """Note an operation in the order of issue."""
+        """Register an operation; called in the order of issue."""
         with self._lock:
-            operation.iteration, operation.place = self._iteration, next(self._places)
+            operation.iteration, operation.issue_index = self._iteration, next(self._issue_indices)
             if operation.configuration is not None:
                 if self.recorder.records or self.schedule is not None:
-                    # A program that nobody records may run for days.
+                    # Unbounded otherwise: a program may run for days.
                     self._issued.setdefault(self._iteration, []).append(operation.configuration)
                 self._not_begun[operation] = None
                 if self._announced not in (None, operation.configuration):
@@ -254,9 +246,9 @@ class Session:
             )
 
     def count(self, configuration: Configuration) -> None:
-        """Note an operation that the inner group carries out alone, with no circuits.
+        """Count an operation that the inner group runs without circuits.
 
-        Nobody records it, and no controller is there to ask.
+        Only without a recorder and without a controller.
         """
         with self._lock:
             if self._last_issued is not configuration:
@@ -264,7 +256,7 @@ class Session:
                 self._last_issued = configuration
 
     def drop(self, operation: Operation) -> None:
-        """An operation that will not be carried out after all."""
+        """Withdraw an operation that will not run."""
         with self._answered:
             self._not_begun.pop(operation, None)
             waits = operation in self._asked
@@ -279,13 +271,13 @@ class Session:
 
         True where it needs no circuits, where the fabric is electrical, and where this
         rank still holds the circuits: the operation has then begun, and ``end`` must
-        follow when its part has ended (on the device too), from any thread. False:
-        nothing has happened, and ``circuits`` may have to wait, so call it where
-        waiting does no harm.
+        follow when this rank's part has ended (on the device too), from any thread.
+        False: nothing has changed; call ``circuits``, which may wait, in a thread that
+        may block.
 
         The operations of a channel begin in their order: call this only where every
         operation before it on the channel has begun (they need not have ended).
-        ``work`` is asked to see the end in time, should that become necessary.
+        ``work`` watches the end if a recall makes that necessary.
         """
         configuration = operation.configuration
         if configuration is None:
@@ -297,10 +289,10 @@ class Session:
                     return False
                 if not self.client.begin(operation.channel, operation.sequence, configuration):
                     return False
-                self._on_held[operation.channel, operation.sequence] = operation, work
+                self._on_leased_circuits[operation.channel, operation.sequence] = operation, work
                 self._counts["held"] += 1
-                if len(self._on_held) % _UNSEEN == 0:
-                    # Nobody may ever wait for them.
+                if len(self._on_leased_circuits) % _UNSEEN == 0:
+                    # The program may never wait for them.
                     many = self._unseen()
             self._begin(operation)
         for item in many:
@@ -308,11 +300,10 @@ class Session:
         return True
 
     def end_matters(self, operation: Operation) -> bool:
-        """Whether the end of one that ``try_hold`` began has to be seen in time.
+        """Whether the end of an operation that ``try_hold`` began must be watched.
 
-        It does for the trace, and where it is time to announce then what comes next.
-        Where not, no thread is left in it when the program ends, and none is woken for
-        it: should its lease be recalled, the end is seen from then on.
+        It must for the trace, and where the end announces the next circuits. Otherwise
+        no thread waits for it; after a recall of its lease the end is watched.
         """
         if self.recorder.records:
             return True
@@ -329,22 +320,24 @@ class Session:
         return True
 
     def watch_unseen(self) -> None:
-        """Have the end of all operations seen that are under way."""
+        """Watch the ends of all operations under way."""
         with self._lock:
             unseen = self._unseen()
         for item in unseen:
             item.have_watched()
 
     def _unseen(self) -> list[Watched]:
-        return [work for _, work in self._on_held.values() if work is not None]
+        return [work for _, work in self._on_leased_circuits.values() if work is not None]
 
     def _given_back(self, open_: Collection[tuple[str, int]]) -> None:
-        """A lease was recalled while these ran under it: their end has to be told.
+        """A lease was recalled under these operations: report their ends.
 
         Called on the client's thread.
         """
         with self._lock:
-            works = [self._on_held[key][1] for key in open_ if key in self._on_held]
+            works = [
+                self._on_leased_circuits[key][1] for key in open_ if key in self._on_leased_circuits
+            ]
         for work in works:
             if work is not None:
                 work.have_watched()
@@ -361,7 +354,7 @@ class Session:
     def circuits(self, operation: Operation) -> Iterator[None]:
         """Hold the circuits of an operation, if it needs any.
 
-        Raises FabricError where they cannot be had.
+        Raises FabricError where the fabric refuses them.
         """
         if operation.asked is None:
             self._wait_behind_messages(operation)
@@ -395,11 +388,11 @@ class Session:
                     self._answered.notify_all()
 
     def ask_ahead(self, operation: Operation) -> None:
-        """Ask for circuits where ``try_hold`` said no, in the thread that issues.
+        """Request circuits after ``try_hold`` failed, in the thread that issues.
 
-        So questions reach the controller in the order of the program, however late the
-        thread is that waits for the answer. Call it where every operation before it on
-        the channel has begun. Nothing where it waits behind a message (see
+        So requests reach the controller in program order, independent of the thread
+        that waits for the grant. Call it where every operation before it on the channel
+        has begun. Does nothing where the operation waits behind a message (see
         ``circuits``) or where the controller is gone.
         """
         if operation.configuration is None or self.client is None:
@@ -408,7 +401,7 @@ class Session:
             behind = self._ahead_of(operation)
         if behind is None:
             with contextlib.suppress(FabricError):
-                # Whoever waits for the circuits is told.
+                # The thread that waits for the circuits gets the error.
                 self._ask(operation)
 
     def _ask(self, operation: Operation) -> None:
@@ -427,12 +420,12 @@ class Session:
             raise
 
     def _ahead_of(self, operation: Operation) -> Operation | None:
-        """The message that a collective has to wait behind; under the lock.
+        """The message that a collective has to wait behind; the caller holds the lock.
 
-        One that this rank sent before, whose receiver has not come yet, and which needs
-        the same ports. Would the collective go first, the message would break in on the
-        next ones: switches that the program's order does not need, and as many more as
-        the ranks of the ring have messages. Messages themselves wait behind nothing.
+        A message that this rank sent before, whose receiver has not arrived, and which
+        needs the same ports. If the collective went first, the message would interrupt
+        the following collectives and cause switches that program order does not need.
+        Messages do not wait.
         """
         configuration = operation.configuration
         if configuration is None or configuration.kind != "ring":
@@ -440,7 +433,7 @@ class Session:
         for other in (*self._asked, *self._not_begun):
             if (
                 other.kind == "send"
-                and other.place < operation.place
+                and other.issue_index < operation.issue_index
                 and other.configuration is not None
                 and not (other.asked is not None and other.asked.answered)
                 and self.layout.conflict(other.configuration, configuration)
@@ -452,8 +445,8 @@ class Session:
     def _wait_behind_messages(self, operation: Operation) -> None:
         """Let earlier messages go first.
 
-        A receiver may well come only after the collective. So a collective waits for a
-        while only, and after a wait in vain the next one for half as long.
+        The receiver may arrive only after the collective. So the wait is limited, and
+        halved after each wait in vain.
         """
         if operation.configuration is None:
             return
@@ -472,7 +465,7 @@ class Session:
         return operation not in self._asked and operation not in self._not_begun
 
     def _begin(self, operation: Operation) -> None:
-        """Note that an operation runs; the caller holds the lock."""
+        """Count a running operation; the caller holds the lock."""
         self._not_begun.pop(operation, None)
         self._under_way += 1
 
@@ -482,7 +475,7 @@ class Session:
         Called on the client's thread.
         """
         with self._lock:
-            operation, _ = self._on_held.pop((channel, sequence), (None, None))
+            operation, _ = self._on_leased_circuits.pop((channel, sequence), (None, None))
             if operation is None:
                 return
             self._counts["held"] -= 1
@@ -515,36 +508,35 @@ class Session:
             )
 
     def _end(self, operation: Operation) -> None:
-        # The announcement is decided and sent under the lock, so that it cannot
-        # overtake the question that follows it.
+        # The announcement is decided and sent under the lock, so that it precedes the
+        # next request.
         with self._lock:
             self._under_way -= 1
-            self._on_held.pop((operation.channel, operation.sequence), None)
+            self._on_leased_circuits.pop((operation.channel, operation.sequence), None)
             if operation.kind not in ("send", "recv"):
-                self._passed = max(self._passed, operation.place)
+                self._passed = max(self._passed, operation.issue_index)
             if self.client is None:
                 return
             with contextlib.suppress(FabricError):
-                # A controller that is gone is reported to whoever asks next; the
-                # operation itself has ended.
+                # The next request reports a lost controller; this operation has ended.
                 following = self._following(operation)
-                # What was issued already is no prediction.
+                # The circuits of an issued operation are no prediction.
                 self._announced = None if self._not_begun else following
                 self.client.release(operation.channel, operation.sequence, prepare=following)
 
     def _following(self, ended: Operation) -> Configuration | None:
-        """What to announce when an operation ended: the next circuits, if others."""
+        """The circuits to announce after an operation: the next, if different."""
         if self.options.mode != "provisioned" or self._under_way > 0:
             return None
-        if any(asked.place > self._passed for asked in self._asked):
-            # What was asked for comes first. A receive that was posted long ago, so
-            # that collectives have overtaken it, is not waited for.
+        if any(asked.issue_index > self._passed for asked in self._asked):
+            # Open requests come first, except receives that later collectives have
+            # overtaken.
             return None
         following = self._upcoming()
         return following if following != ended.configuration else None
 
     def _upcoming(self) -> Configuration | None:
-        """What the next operation to begin needs; None where that is not known."""
+        """The circuits of the next operation to begin; None where unknown."""
         if self._not_begun:
             return next(iter(self._not_begun)).configuration
         if self.schedule is None:

@@ -16,7 +16,7 @@ from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.planning.format.plan import Plan, check_ranks
 from railx.planning.format.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
-    MOST_TIMEOUT_S,
+    MAX_TIMEOUT_S,
     AtLeast,
     Between,
     Fraction,
@@ -104,22 +104,22 @@ class TrainingSettings:
     """How a plan is trained and timed; one file of conf/training.
 
     The run is repeated over electrical switching and over the two optical modes at each
-    of their reconfiguration latencies: a block of iterations for each. A repeat goes
-    round all of them, in an order of its own. A block takes the plan's batches in turn.
+    of their reconfiguration latencies: a block of iterations for each. A repeat runs
+    all blocks, in a random order. A block cycles through the plan's batches.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where ranks compute; ``auto`` takes CUDA where it is there."""
+    """Where ranks compute; ``auto`` takes CUDA where available."""
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
     """Precision of activations and products."""
     attention: Literal["auto", "sdpa", "varlen", "blocks"] = "auto"
-    """Attention kernel; ``auto`` takes the fastest that can run. None of them holds a
-    score for each pair of tokens.
+    """Attention kernel; ``auto`` takes the fastest that can run. None of them stores
+    a score for each pair of tokens.
     """
     sharding: Literal["none", "zero3"] = "none"
-    """What each rank keeps of parameters, gradients and the optimizer: ``none`` all of
-    its stage, ``zero3`` its share among the ranks that hold the same. It must be what
-    the plan was priced with (``zero_stage`` of its cost model).
+    """Sharding of parameters, gradients and optimizer state: ``none`` replicates them
+    on all ranks of a stage, ``zero3`` shards them. It must equal the sharding that the
+    plan was priced with (``zero_stage`` of its cost model).
     """
     compile: bool = False
     """Whether layers are compiled by ``torch.compile``."""
@@ -128,17 +128,17 @@ class TrainingSettings:
     optimizer: OptimizerSettings = OptimizerSettings()
     """The optimizer."""
     warmup_iterations: Annotated[int, AtLeast(1)] = 1
-    """Steps at the start of a block whose times are not kept."""
+    """Steps at the start of a block that are not timed."""
     iterations: Annotated[int, AtLeast(1)] = 3
     """Steps of a block that are timed."""
     repeats: Annotated[int, AtLeast(1)] = 1
-    """Rounds of all fabric settings; a verdict on times wants at least 3."""
+    """Rounds of all fabric settings; a verdict on times needs at least 3."""
     disturbed_share: Annotated[float, Between(0.0, 1.0)] = 0.1
-    """A block during which others took more than this share of all cores' time is
-    marked as disturbed and run again. By default one process that keeps a fifth of a
-    core of two busy."""
+    """A block during which other processes took more than this share of all cores'
+    time is marked as disturbed and run again. Default: a fifth of one of
+    two cores."""
     most_extra_repeats: Annotated[int, AtLeast(0)] = 0
-    """How often a launch may run a block again because it was disturbed."""
+    """How many disturbed blocks a launch may run again."""
     threads_per_rank: Annotated[int, AtLeast(1)] = 1
     """CPU threads of each rank."""
     on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = (0.0, 50.0, 250.0)
@@ -149,18 +149,19 @@ class TrainingSettings:
     """How far the losses of the blocks may differ, relative to the loss."""
     checkpoint_every: Annotated[int, AtLeast(0)] = 0
     """Steps from one checkpoint of parameters and optimizer to the next; 0 writes none.
-    A run that was killed goes on from the last one.
+    A killed run continues from the last one.
     """
-    timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)] = 120.0
+    timeout_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = 120.0
     """A rank that waits longer than this for another one gives up."""
     planning: Literal["file", "while_training"] = "file"
-    """Where batches come from: ``file``, the finished plan; ``while_training`` plans
-    each of them once more, with the plan's own planner and inputs and in a process of
-    its own, while the ranks train the one before. It must come out as in the file.
+    """Source of batches: ``file``, the finished plan; ``while_training`` plans each of
+    them again, with the planner and the inputs of the plan in a separate process, while
+    the ranks train the one before. The result must equal the batch in the file.
     """
     allow_sharding_mismatch: bool = False
-    """Whether ``sharding`` may differ from what the plan was priced with. The log says
-    so; memory and times that the plan predicts are those of the other sharding.
+    """Whether ``sharding`` may differ from that of the plan's prices. The log reports
+    the difference; the plan's predictions of memory and times are for the other
+    sharding.
     """
 
     def costs(self) -> Costs:
@@ -192,7 +193,7 @@ class RunSettings:
     seed: Annotated[int, Between(0, 2**31 - 1)]
     """Seed of the weights."""
     plan_name: Annotated[str, NotEmpty()]
-    """What tables call the plan."""
+    """Name of the plan in tables."""
     plan: Annotated[str, NotEmpty()]
     """Path of the plan."""
     corpus: Annotated[str, NotEmpty()]
@@ -343,7 +344,7 @@ def pipeline_shape(plan: Plan) -> tuple[int, int]:
     in every batch.
     """
     pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
-    found = []
+    shape = []
     for what, counts in (
         ("stages", {pipeline.stages for pipeline in pipelines}),
         ("ranks a stage", {pipeline.degree for pipeline in pipelines}),
@@ -353,8 +354,8 @@ def pipeline_shape(plan: Plan) -> tuple[int, int]:
                 "plan",
                 f"pipelines with {sorted(counts)} {what}; allowed: the same number in every batch",
             )
-        found.append(counts.pop())
-    stages, degree = found
+        shape.append(counts.pop())
+    stages, degree = shape
     return stages, degree
 
 
@@ -389,15 +390,15 @@ def _check_heads(model: ModelSettings, degree: int) -> None:
 
 def _check_recomputed(plan: Plan, model: ModelSettings, stages: int) -> None:
     """A stage recomputes no more layers than it has."""
-    held = [len(layers) for layers in stage_layers(model.layers, stages)]
+    stage_sizes = [len(layers) for layers in stage_layers(model.layers, stages)]
     for batch in plan.pipeline_batches():
         for index, pipeline in enumerate(batch.pipelines):
             for number, chunk in enumerate(pipeline.chunks):
                 for stage, layers in enumerate(chunk.checkpoint_layers):
-                    if layers > held[stage]:
+                    if layers > stage_sizes[stage]:
                         raise SettingsError(
                             "plan",
                             f"batch {batch.iteration}, pipeline {index}, chunk {number}:"
                             f" checkpoint_layers {layers} on stage {stage}; allowed: at most"
-                            f" {held[stage]}, the layers of the stage",
+                            f" {stage_sizes[stage]}, the layers of the stage",
                         )

@@ -1,28 +1,29 @@
-"""ZeRO-3: every rank keeps its rows of the parameters, and gathers them to compute.
+"""ZeRO-3: every rank stores rows of the parameters and gathers them to compute.
 
 Notable:
 
-* a parameter is cut along dim 0 as DTensor's ``Shard(0)`` cuts it, the last ranks
-  having fewer rows or none. The rows that a rank keeps are the master: single precision
-  below bfloat16 activations. Optimizer and checkpoints see these rows alone;
-* parameters travel unit by unit (embedding, each layer, head): one message gathers a
-  unit, cast to the precision of the activations, and one adds up its gradients in the
-  precision of the master and leaves each rank its rows;
-* the gather of the next unit is issued before a unit computes, forward and backward,
-  and the sum of a unit's gradients before the unit below it computes backward. What is
-  still under way is waited for where it is needed: the gather in front of its unit, the
-  sum when the next sum is due, and all sums before the optimizer;
-* a parameter stays one tensor, whose storage is filled and emptied. Autograd saves that
-  tensor, so that a cast weight is alive once, while its unit computes;
-* every rank issues the same messages in the same order. With sequence parallelism that
-  is one walk forward and one backward for each micro-batch; a rank without tokens takes
-  the same walk without computing (``idle``). A layer that is computed again in the
-  backward pass finds its parameters there;
-* replicas of a pipeline run different numbers of chunks in different orders, so walks
-  cannot be in step there. A stage is gathered once per batch, its gradients are summed
-  once, while its last chunk runs backward, and it is emptied at the batch's end. The
-  price is a stage's parameters and gradients alive during the batch; the master and the
-  optimizer's moments stay cut (``railx.workload.memory`` counts both ways).
+* a parameter is sharded along dim 0 as by DTensor's ``Shard(0)``: the last ranks have
+  fewer rows or none. The rows are the master weights, in single precision below
+  bfloat16 activations. The optimizer and checkpoints use these rows only;
+* communication is per unit (embedding, each layer, head): one all-gather of a unit's
+  parameters in the precision of the activations, and one reduce-scatter of its
+  gradients in the precision of the master weights;
+* the all-gather of the next unit is issued before a unit computes, forward and
+  backward, and the reduce-scatter of a unit's gradients before the backward pass of the
+  unit below. A unit waits for its all-gather, a reduce-scatter for the one before, the
+  optimizer for all of them;
+* a parameter is one tensor whose storage is allocated and freed. Autograd saves that
+  tensor, so that one cast copy of a weight exists, while its unit computes;
+* every rank issues the same collectives in the same order. With sequence parallelism
+  that is one forward and one backward pass per micro-batch; a rank without tokens
+  issues the same collectives without computing (``idle``). A layer that is recomputed
+  in the backward pass finds its parameters gathered;
+* replicas of a pipeline run different numbers of chunks in different orders, so their
+  passes cannot issue matching collectives. A stage is gathered once per batch, its
+  gradients are reduced once, during the backward pass of its last chunk, and it is
+  freed at the end of the batch. A stage's parameters and gradients are alive during the
+  batch; master weights and moments stay sharded (``railx.workload.memory`` models both
+  ways).
 """
 
 from __future__ import annotations
@@ -40,34 +41,34 @@ from training.timeline import Timeline
 
 __all__ = ["Hold", "Sharding", "Use"]
 
-#: How long gathered parameters stay: while their unit computes, or for the batch.
+#: Lifetime of gathered parameters: while their unit computes, or the batch.
 Hold = Literal["unit", "batch"]
 
 
 @dataclass(frozen=True)
 class Use:
-    """A module's call in a walk through the model.
+    """A module's call in a forward pass of the model.
 
-    ``parameters`` are the names of those that it reads; ``kept`` says that its backward
-    pass reads them again (a table of embeddings is not).
+    ``parameters`` names the parameters that it reads; ``read_backward`` says whether
+    its backward pass reads them again (that of an embedding does not).
     """
 
     module: nn.Module
     parameters: tuple[str, ...]
-    kept: bool = True
+    read_backward: bool = True
 
 
 @dataclass(eq=False)
 class _Part:
     """One parameter of a unit.
 
-    ``whole`` is what the model computes with, ``base`` its storage with the padding of
-    uneven rows, ``shard`` this rank's rows of the master; they lie at ``offset`` in the
-    flat tensors of the unit.
+    ``unsharded`` is the parameter that the model computes with, ``base`` its storage
+    with the padding of uneven rows, ``shard`` this rank's rows of the master weights.
+    They begin at ``offset`` in the flat tensors of the unit.
     """
 
     name: str
-    whole: nn.Parameter
+    unsharded: nn.Parameter
     base: Tensor
     shard: nn.Parameter
     offset: int
@@ -76,7 +77,7 @@ class _Part:
 
 
 class _Unit:
-    """Parameters that travel together."""
+    """Parameters that are gathered and reduced together."""
 
     def __init__(
         self,
@@ -103,14 +104,16 @@ class _Unit:
             row = old[:1].numel()
             start = min(rank * rows, old.shape[0])
             stop = min(start + rows, old.shape[0])
-            own = self.flat[offset : offset + (stop - start) * row].view(
+            shard_rows = self.flat[offset : offset + (stop - start) * row].view(
                 stop - start, *old.shape[1:]
             )
-            own.copy_(rows_of(name, old, start, stop))
+            shard_rows.copy_(rows_of(name, old, start, stop))
             base = torch.empty(rows * row * ranks, dtype=compute, device=device)
-            whole = nn.Parameter(base[: old.numel()].view(old.shape))
+            unsharded = nn.Parameter(base[: old.numel()].view(old.shape))
             base.untyped_storage().resize_(0)
-            self.parts.append(_Part(name, whole, base, nn.Parameter(own), offset, rows * row))
+            self.parts.append(
+                _Part(name, unsharded, base, nn.Parameter(shard_rows), offset, rows * row)
+            )
             offset += rows * row
         self.present = False
         self.summed = False
@@ -122,11 +125,11 @@ class _Unit:
     # ---- parameters
 
     def issue_gather(self) -> None:
-        """Start to gather, unless the parameters are there or on their way."""
+        """Start the all-gather, unless it is done or under way."""
         if self.present or self._gather is not None or self.ranks == 1:
             return
         if len(self.parts) == 1:
-            # A single parameter is its message: it lands where it is used.
+            # A single parameter is gathered in place.
             self._fill()
             message = self.parts[0].base.data
         else:
@@ -135,7 +138,7 @@ class _Unit:
         self._gather = work, message
 
     def land(self) -> None:
-        """Wait until the parameters are there."""
+        """Wait for the gathered parameters."""
         if self.present:
             return
         self.issue_gather()
@@ -158,23 +161,23 @@ class _Unit:
                 )
 
     def release(self) -> None:
-        """Empty the storage of the gathered parameters."""
+        """Free the storage of the gathered parameters."""
         if self.present:
             self.present = False
             for part in self.parts:
                 part.base.untyped_storage().resize_(0)
 
     def _fill(self) -> None:
-        # Through .data everywhere: autograd need not know that storage comes and goes.
+        # Resized through .data, hidden from autograd.
         for part in self.parts:
             part.base.untyped_storage().resize_(part.base.numel() * part.base.element_size())
 
     # ---- gradients
 
     def collect(self, part: _Part) -> None:
-        """Take a parameter's gradient into the message that will sum it."""
-        gradient = part.whole.grad
-        part.whole.grad = None
+        """Move a parameter's gradient into the send buffer of the reduce-scatter."""
+        gradient = part.unsharded.grad
+        part.unsharded.grad = None
         if gradient is None:
             return
         if self.summed:
@@ -194,7 +197,7 @@ class _Unit:
         part.filled = True
 
     def issue_sum(self) -> None:
-        """Start to add up the collected gradients over the ranks."""
+        """Start the reduce-scatter of the collected gradients."""
         collected = self._message()
         for part in self.parts:
             if not part.filled:
@@ -207,36 +210,36 @@ class _Unit:
         if self.ranks == 1:
             self._add(collected)
             return
-        own = torch.empty(self.width, dtype=self.master, device=self.device)
-        work = _reduce_scatter(own, collected, group=self.group, async_op=True)
-        self._sum = work, own, collected
+        shard_gradient = torch.empty(self.width, dtype=self.master, device=self.device)
+        work = _reduce_scatter(shard_gradient, collected, group=self.group, async_op=True)
+        self._sum = work, shard_gradient, collected
 
     def finish_sum(self) -> None:
-        """Wait for the sum and add this rank's rows to its gradient."""
+        """Wait for the reduce-scatter and add its result to the shard's gradient."""
         if self._sum is None:
             return
-        work, own, _ = self._sum
+        work, shard_gradient, _ = self._sum
         self._sum = None
         with self.timeline.communication():
             work.wait()
-        self._add(own)
+        self._add(shard_gradient)
 
     def _message(self) -> Tensor:
         if self._collected is None:
-            # Rows that only pad are never copied to, but travel.
+            # Padding rows are sent too, but never written.
             make = torch.empty if self.even else torch.zeros
             self._collected = make(self.ranks * self.width, dtype=self.master, device=self.device)
         return self._collected
 
-    def _add(self, own: Tensor) -> None:
+    def _add(self, shard_gradient: Tensor) -> None:
         if self._gradient is not None:
-            self._gradient += own
+            self._gradient += shard_gradient
             return
-        self._gradient = own
+        self._gradient = shard_gradient
         for part in self.parts:
-            part.shard.grad = own[part.offset : part.offset + part.shard.numel()].view_as(
-                part.shard
-            )
+            part.shard.grad = shard_gradient[
+                part.offset : part.offset + part.shard.numel()
+            ].view_as(part.shard)
 
     def forget(self) -> None:
         """Drop the gradients of the last batch."""
@@ -246,13 +249,13 @@ class _Unit:
 
 
 class Sharding:
-    """The parameters of a model, cut over the ranks of ``group``.
+    """The parameters of a model, sharded over the ranks of ``group``.
 
-    ``uses`` are the modules in the order in which a forward pass calls them. A
-    parameter belongs to the unit of its first use. ``group`` None leaves the master
-    whole on this rank: the model then computes with one cast copy of it. ``rows_of``
-    draws rows ``start`` to ``stop`` of a parameter (name, tensor, start, stop). Every
-    rank of the group makes one at the same point.
+    ``uses`` lists the modules in the order in which a forward pass calls them. A
+    parameter belongs to the unit of its first use. With ``group`` None this rank has
+    all rows of the master weights, and the model computes with a cast copy. ``rows_of``
+    returns rows ``start`` to ``stop`` of a parameter (name, tensor, start, stop). Every
+    rank of the group constructs it at the same point.
     """
 
     def __init__(
@@ -277,8 +280,8 @@ class Sharding:
         self._units: list[_Unit] = []
         of: dict[str, _Unit] = {}
         self._uses: list[tuple[list[_Unit], bool]] = []
-        # The units whose first use is use k: their gradients are whole once it has run
-        # backward.
+        # By use, the units that it uses first: their gradients are complete after its
+        # backward pass.
         self._begins: list[list[_Unit]] = []
         for use in uses:
             new = [name for name in use.parameters if name not in of]
@@ -296,18 +299,18 @@ class Sharding:
                     timeline=timeline,
                 )
                 for name, part in zip(new, unit.parts, strict=True):
-                    _exchange(model, name, part.whole)
+                    _exchange(model, name, part.unsharded)
                     of[name] = unit
-                    _after_gradient(part.whole, self._collector(unit, part))
+                    _after_gradient(part.unsharded, self._collector(unit, part))
                     del parameters[name]
                 begins.append(unit)
                 self._units.append(unit)
             self._begins.append(begins)
             needed = list(dict.fromkeys(of[name] for name in use.parameters))
-            self._uses.append((needed, use.kept))
+            self._uses.append((needed, use.read_backward))
         if parameters:
             raise ValueError(f"{next(iter(parameters))}: a parameter that no unit uses")
-        if hold == "unit" and uses[0].kept:
+        if hold == "unit" and uses[0].read_backward:
             raise ValueError("units are held one by one only where the first use is a look-up")
         self._hook(uses)
         self._top = len(uses) - 1
@@ -318,13 +321,13 @@ class Sharding:
 
     @property
     def shards(self) -> dict[str, nn.Parameter]:
-        """This rank's rows of every parameter, by the names in the whole model."""
+        """This rank's rows of every parameter, by parameter name."""
         return {part.name: part.shard for unit in self._units for part in unit.parts}
 
     def distributed(self, name: str, local: Tensor) -> Tensor:
-        """``local``, cut as parameter ``name`` is, as a DTensor over the group.
+        """``local``, sharded like parameter ``name``, as a DTensor over the group.
 
-        Itself where the master is whole.
+        ``local`` itself without a group.
         """
         if self.group is None:
             return local
@@ -352,9 +355,9 @@ class Sharding:
             unit.forget()
 
     def begin(self, passes: int) -> None:
-        """Begin a batch of so many passes forward and backward on this rank.
+        """Begin a batch of ``passes`` forward and backward passes on this rank.
 
-        Where units are held while they compute, ranks have as many passes as others.
+        With ``hold`` "unit" all ranks have the same number of passes.
         """
         self.forget()
         for unit in self._units:
@@ -363,19 +366,19 @@ class Sharding:
         self._issue(0)
 
     def idle(self) -> None:
-        """Take part in a pass without computing: the same messages in order."""
-        for place in range(self._top + 1):
-            self._before_forward(place)
-            self._after_forward(place)
-        for place in range(self._top, -1, -1):
-            self._before_backward(place)
+        """Issue the collectives of a pass without computing."""
+        for index in range(self._top + 1):
+            self._before_forward(index)
+            self._after_forward(index)
+        for index in range(self._top, -1, -1):
+            self._before_backward(index)
 
     def finish(self) -> None:
-        """End the batch: the shards have their gradients, and nothing is gathered."""
+        """End the batch: reduce all gradients, free all gathered parameters."""
         if self.hold == "batch":
-            # A replica without a chunk takes part all the same.
-            for place in range(self._top + 1):
-                self._land(place)
+            # A replica without a chunk takes part in the collectives.
+            for index in range(self._top + 1):
+                self._land(index)
         self._end_pass()
         self._finish_sums()
         for unit in self._units:
@@ -383,78 +386,78 @@ class Sharding:
 
     # ---- a pass
 
-    def _before_forward(self, place: int) -> None:
+    def _before_forward(self, index: int) -> None:
         if self.hold == "unit":
-            if self._backward and place > 0:
-                return  # a layer computed again
-            if place == 0:
+            if self._backward and index > 0:
+                return  # a recomputed layer
+            if index == 0:
                 self._end_pass()
                 self._open = True
-        self._land(place)
-        self._issue(place + 1)
-        if place > 1:
-            # What the last backward pass left has had a layer's time.
+        self._land(index)
+        self._issue(index + 1)
+        if index > 1:
+            # The sums of the last backward pass have overlapped with a layer.
             self._finish_sums()
 
-    def _after_forward(self, place: int) -> None:
-        if self.hold == "batch" or self._backward or place == self._top:
+    def _after_forward(self, index: int) -> None:
+        if self.hold == "batch" or self._backward or index == self._top:
             return
-        self._release(place, but=place + 1)
+        self._release(index, but=index + 1)
 
-    def _before_backward(self, place: int) -> None:
+    def _before_backward(self, index: int) -> None:
         if self.hold == "batch":
-            # Counted below the top: the head of a pipeline runs backward long before.
-            self._begun += place == max(self._top - 1, 0)
-            if self._begun == self._passes and place < self._top:
-                self._sum(place + 1)
+            # Counted below the head, which runs backward right after its loss.
+            self._begun += index == max(self._top - 1, 0)
+            if self._begun == self._passes and index < self._top:
+                self._sum(index + 1)
             return
-        if place == self._top:
+        if index == self._top:
             self._begun += 1
             self._backward = True
-        if place < self._top:
-            self._release(place + 1, but=place)
-        needed = self._uses[place][1]
+        if index < self._top:
+            self._release(index + 1, but=index)
+        needed = self._uses[index][1]
         if needed:
-            self._land(place)
-        if place > 0:
-            if self._uses[place - 1][1]:
-                self._issue(place - 1)
+            self._land(index)
+        if index > 0:
+            if self._uses[index - 1][1]:
+                self._issue(index - 1)
         elif self._begun < self._passes and not needed:
             self._issue(0)
-        if place < self._top:
-            self._sum(place + 1)
+        if index < self._top:
+            self._sum(index + 1)
 
     def _end_pass(self) -> None:
-        """Sum what the last backward pass left, or what no pass has begun."""
+        """Reduce the gradients that no backward pass has reduced."""
         if self.hold == "unit" and not self._open:
             return
-        for place in range(self._top, -1, -1):
-            self._sum(place)
+        for index in range(self._top, -1, -1):
+            self._sum(index)
         if self.hold == "unit":
             for unit in self._units:
                 unit.summed = False
         self._open = self._backward = False
 
-    def _issue(self, place: int) -> None:
-        if 0 <= place <= self._top:
-            for unit in self._uses[place][0]:
+    def _issue(self, index: int) -> None:
+        if 0 <= index <= self._top:
+            for unit in self._uses[index][0]:
                 unit.issue_gather()
 
-    def _land(self, place: int) -> None:
-        for unit in self._uses[place][0]:
+    def _land(self, index: int) -> None:
+        for unit in self._uses[index][0]:
             unit.land()
 
-    def _release(self, place: int, *, but: int) -> None:
+    def _release(self, index: int, *, but: int) -> None:
         needed = self._uses[but][0]
-        for unit in self._uses[place][0]:
+        for unit in self._uses[index][0]:
             if unit not in needed:
                 unit.release()
 
-    def _sum(self, place: int) -> None:
-        for unit in self._begins[place]:
+    def _sum(self, index: int) -> None:
+        for unit in self._begins[index]:
             if unit.summed:
                 continue
-            # One sum under way at a time: its message is as large as its unit.
+            # One sum at a time: its buffer is as large as the unit.
             self._finish_sums()
             unit.issue_sum()
             self._summing.append(unit)
@@ -470,16 +473,16 @@ class Sharding:
         return lambda _: unit.collect(part)
 
     def _hook(self, uses: Sequence[Use]) -> None:
-        places: dict[nn.Module, list[int]] = {}
-        for place, use in enumerate(uses):
-            places.setdefault(use.module, []).append(place)
-        for module, own in places.items():
-            turns = deque(own)
+        indices: dict[nn.Module, list[int]] = {}
+        for index, use in enumerate(uses):
+            indices.setdefault(use.module, []).append(index)
+        for module, calls in indices.items():
+            turns = deque(calls)
             module.register_forward_pre_hook(self._opener(turns))
             module.register_forward_hook(self._closer(turns))
 
     def _opener(self, turns: deque[int]) -> Callable[[nn.Module, Any], None]:
-        """What precedes a call of a module, whose uses take turns."""
+        """The hook before a call of a module; ``turns`` are the indices of its uses."""
 
         def open_(module: nn.Module, arguments: Any) -> None:
             self._before_forward(turns[0])
@@ -489,16 +492,16 @@ class Sharding:
 
     def _closer(self, turns: deque[int]) -> Callable[[nn.Module, Any, Any], None]:
         def close(module: nn.Module, arguments: Any, output: Any) -> None:
-            place = turns[-1]
-            self._after_forward(place)
+            index = turns[-1]
+            self._after_forward(index)
             if isinstance(output, Tensor) and output.requires_grad:
-                _before_gradient(output, lambda _: self._before_backward(place))
+                _before_gradient(output, lambda _: self._before_backward(index))
 
         return close
 
 
 def _rows(rows: int, ranks: int) -> int:
-    """The rows of each rank but the last ones, as DTensor cuts them."""
+    """Rows per rank in DTensor's ``Shard(0)``; the last ranks may have fewer."""
     return -(-rows // ranks)
 
 
@@ -507,7 +510,7 @@ def _rows_of_parameter(name: str, parameter: Tensor, start: int, stop: int) -> T
 
 
 def _exchange(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Put ``parameter`` where the one of this name is."""
+    """Replace the parameter of this name."""
     path, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(path), attribute, parameter)
 
@@ -516,15 +519,15 @@ def _exchange(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
 _distributed: Any = dist
 
 
-def _all_gather(output: Tensor, own: Tensor, **options: Any) -> Any:
-    # Versions before 2.13 know only the longer name, which is going out of use.
+def _all_gather(output: Tensor, shard: Tensor, **options: Any) -> Any:
+    # Versions before 2.13 have the longer name only, which is deprecated.
     call = getattr(_distributed, "all_gather_single", None) or _distributed.all_gather_into_tensor
-    return call(output, own, **options)
+    return call(output, shard, **options)
 
 
-def _reduce_scatter(own: Tensor, whole: Tensor, **options: Any) -> Any:
+def _reduce_scatter(shard: Tensor, gradients: Tensor, **options: Any) -> Any:
     call = getattr(_distributed, "reduce_scatter_single", None)
-    return (call or _distributed.reduce_scatter_tensor)(own, whole, **options)
+    return (call or _distributed.reduce_scatter_tensor)(shard, gradients, **options)
 
 
 def _after_gradient(parameter: Any, hook: Callable[[Tensor], None]) -> None:

@@ -1,8 +1,8 @@
-"""When a rank computes: spans between its communications, for the trace.
+"""Compute spans of a rank between its communications, for the trace.
 
-Communication happens in the middle of a forward or backward pass, so a pass is several
-compute spans. The backend records the communication itself; here the compute span is
-closed before and opened again after it.
+Communication interrupts forward and backward passes, so a pass has several compute
+spans. The backend records the communication itself; the timeline ends the compute span
+before it and begins another after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["SpanRecorder", "Timeline"]
 
 
 class SpanRecorder(Protocol):
-    """What a timeline writes to (``training.trace.Recorder``)."""
+    """The recorder of a timeline (``training.trace.Recorder``)."""
 
     def span(
         self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0
@@ -23,10 +23,7 @@ class SpanRecorder(Protocol):
 
 
 class Timeline:
-    """Compute spans of one rank, each with the phase it belongs to.
-
-    Without a recorder nothing is kept.
-    """
+    """Compute spans of one rank, each with its phase; discarded without a recorder."""
 
     def __init__(self, recorder: SpanRecorder | None = None) -> None:
         self._recorder = recorder

@@ -1,17 +1,15 @@
-"""What happened when: one event per computation, collective and wait for light.
+"""Traces: one event per computation, collective and wait for light paths.
 
-The clock is one that all processes of a host share: ``start_ns`` and ``end_ns`` are
-CLOCK_MONOTONIC. ``busy_ns`` is the time that the recording thread itself spent on a
-processor, or on CUDA the time on the device. Ranks that share a core can so be told
-apart from ranks that wait.
+``start_ns`` and ``end_ns`` are CLOCK_MONOTONIC, which all processes of a host share.
+``busy_ns`` is the processor time of the recording thread, or on CUDA the time on the
+device. It distinguishes ranks that share a core from ranks that wait.
 
-An operation of the network has three more moments, those of the program that needs it:
-``issued_ns`` it hands the operation over, ``waited_ns`` it cannot go on without it,
-``resumed_ns`` it goes on. Both last ones are null where nobody waited. An operation
-that the issuing thread carries out itself is waited for from the start. Each moment has
-a reading of the program's busy clock (``..._busy_ns``): the processor time of its
-threads so far. On CUDA the program is what stands on the current stream, and its
-moments are those of the device.
+A network operation has three more times, of the program that issues it: ``issued_ns``
+at the call, ``waited_ns`` at the beginning and ``resumed_ns`` at the end of the
+program's wait. The last two are null without a wait. An operation that the issuing
+thread runs itself is waited for from the start. Each time has a reading of the
+program's busy clock (``..._busy_ns``): the processor time of its threads so far. On
+CUDA the times are those of the current stream on the device.
 
 An event of kind ``iteration`` spans each iteration of a rank; its ``issued`` and
 ``resumed`` moments are the begin and the end.
@@ -47,12 +45,12 @@ __all__ = [
 
 #: The kind of an event that waits for light paths.
 RECONFIGURATION = "reconfiguration"
-#: The kind of an event that spans a whole iteration of a rank.
+#: The kind of an event that spans an iteration of a rank.
 ITERATION = "iteration"
 
 #: The table of a trace; ``group`` holds the global ranks, joined by commas ("" where
-#: the event is one rank's own). ``channel`` and ``sequence`` name an operation of the
-#: network alike on all its members ("" and -1 where it is none).
+#: the event has one rank). ``channel`` and ``sequence`` identify a network operation on
+#: all its members ("" and -1 for other events).
 SCHEMA = pa.schema(
     [
         ("iteration", pa.int32()),
@@ -79,17 +77,16 @@ SCHEMA = pa.schema(
 _cuda: Any = torch.cuda
 
 _Times = tuple[int, int, int]
-#: A moment of the program: on the host its two clocks, on CUDA an event on the current
+#: A time of the program: on the host its two clocks, on CUDA an event on the current
 #: stream.
 _Mark = Any
 
 
 @dataclass(eq=False)
 class Issued:
-    """An operation of the network that the program has handed over.
+    """A network operation that the program has issued.
 
-    It is an event of the trace once it :meth:`ran`. Every method may be called from any
-    thread.
+    It is part of the trace once it :meth:`ran`. All methods are thread-safe.
     """
 
     recorder: Recorder
@@ -105,26 +102,26 @@ class Issued:
     waited: _Mark = None
     resumed: _Mark = None
     times: _Times | None = None
-    in_place: bool = False
+    inline: bool = False
 
     def ran(self, start_ns: int, end_ns: int, busy_ns: int) -> None:
-        """The operation was carried out at these times, by the calling thread."""
+        """Set the times of the operation, which the calling thread has run."""
         self.times = (start_ns, end_ns, busy_ns)
         if threading.get_ident() == self.thread and self.waited is None:
-            self.in_place = True
+            self.inline = True
             self.waited, self.resumed = self.issued, self.recorder.mark()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """The program waits for the operation; of several waits the first counts."""
+        """The program's wait for the operation; of several waits the first counts."""
         first = self.waited is None
         if first:
             self.waited = self.recorder.mark()
         try:
             yield
         finally:
-            if first or self.in_place:
-                self.resumed, self.in_place = self.recorder.mark(), False
+            if first or self.inline:
+                self.resumed, self.inline = self.recorder.mark(), False
 
 
 @dataclass(frozen=True)
@@ -138,13 +135,13 @@ class _Event:
 
 
 class Recorder:
-    """Collects the events of one rank; every method may be called from any thread."""
+    """Collects the events of one rank; all methods are thread-safe."""
 
     def __init__(self, rank: int, *, device: str = "cpu", keep: bool = True) -> None:
         """Start to record.
 
         ``device`` "cuda" takes the times of spans from events on the current stream
-        instead of from this thread. ``keep`` False keeps nothing.
+        instead of the host's clock. ``keep`` False discards all events.
         """
         self.rank = rank
         self._cuda = torch.device(device).type == "cuda"
@@ -165,9 +162,9 @@ class Recorder:
         self._began_ns = self._host_ns(self._begin)
 
     def end_iteration(self) -> int:
-        """The iteration that began last is over; returns how long it took in ns.
+        """End the current iteration and return its duration in ns.
 
-        What is recorded from now on still bears its number, but comes after it.
+        Events until the next iteration have its number.
         """
         end = self.mark()
         if self._begin is not None:
@@ -202,10 +199,7 @@ class Recorder:
         *,
         iteration: int | None = None,
     ) -> None:
-        """Record an event whose times are known.
-
-        ``iteration`` where it is not the present one.
-        """
+        """Record an event with its times, by default in the current iteration."""
         number = self._iteration if iteration is None else iteration
         times = (start_ns, end_ns, busy_ns)
         self._append(_Event(number, kind, _joined(group), bytes, phase, times))
@@ -221,9 +215,9 @@ class Recorder:
         sequence: int,
         iteration: int | None = None,
     ) -> Issued:
-        """The program hands over an operation of the network.
+        """Record that the program issues a network operation.
 
-        What is returned notes when it is carried out and waited for.
+        The result records when it runs and when the program waits for it.
         """
         number = self._iteration if iteration is None else iteration
         issued = Issued(
@@ -234,16 +228,16 @@ class Recorder:
 
     @property
     def records(self) -> bool:
-        """Whether events are kept at all."""
+        """Whether events are recorded."""
         return self._keep
 
     @property
     def iteration(self) -> int:
-        """The present iteration."""
+        """The current iteration."""
         return self._iteration
 
     def mark(self) -> _Mark:
-        """The present moment of the program that calls."""
+        """The current time of the calling program."""
         if not self._keep:
             return None
         if self._cuda:
@@ -255,12 +249,12 @@ class Recorder:
             return time.monotonic_ns(), self._busy_ns
 
     def _host_ns(self, mark: _Mark) -> int:
-        """When the host came to a mark, just now."""
+        """The host's time of a mark that has just been taken."""
         here: int = time.monotonic_ns() if self._cuda or mark is None else mark[0]
         return here
 
     def table(self) -> pa.Table:
-        """All events so far, by start time; operations that never ran are left out.
+        """All events so far, by start time, without operations that did not run.
 
         Waits for the device where spans are timed on it.
         """
@@ -294,7 +288,7 @@ class Recorder:
         return (*head, *span, event.phase, event.channel, event.sequence, *walls, *busy)
 
     def _moment(self, mark: _Mark) -> tuple[Any, Any]:
-        """A mark on both clocks; on CUDA the device's time is both."""
+        """A mark on wall and busy clock; on CUDA the device's time for both."""
         if mark is None:
             return None, None
         if not self._cuda:
@@ -336,10 +330,7 @@ class Recorder:
 
     @staticmethod
     def _drop_anchor() -> tuple[int, Any]:
-        """Note a moment known on both clocks.
-
-        An idle device makes the event's time the host's time.
-        """
+        """A point in time on both clocks: an event on an idle device."""
         _cuda.synchronize()
         anchor = _cuda.Event(enable_timing=True)
         anchor.record()
@@ -348,10 +339,10 @@ class Recorder:
 
 
 def join_traces(earlier: pa.Table, later: pa.Table) -> pa.Table:
-    """The traces of two launches that shared a block as one.
+    """Join the traces of two launches of a block.
 
-    The operations of the second are counted on behind those of the first, and its times
-    come after them, should the machine have started anew in between.
+    Sequence numbers and times of the second follow those of the first, also after a
+    restart of the machine.
     """
     counted = (pc.max(earlier["sequence"]).as_py() or 0) + 1
     gap_ns = (pc.max(earlier["end_ns"]).as_py() or 0) - (pc.min(later["start_ns"]).as_py() or 0)
@@ -382,42 +373,22 @@ def write_chrome_trace(path: str | Path, table: pa.Table) -> None:
     origin_ns = min((row["start_ns"] for row in rows), default=0)
     events: list[dict[str, Any]] = []
     for rank in sorted({row["rank"] for row in rows}):
-        events.append(
-            {
-                "ph": "M",
-                "name": "process_name",
-                "pid": rank,
-                "tid": 0,
-                "args": {"name": f"rank {rank}"},
-            }
-        )
+        events.append(_metadata("process_name", rank, 0, name=f"rank {rank}"))
         for order, track in enumerate(("compute", "network", "reconfiguration")):
             mine = [row for row in rows if row["rank"] == rank and _track(row["kind"]) == track]
             for lane, lane_rows in enumerate(_lanes(mine)):
                 thread = order * 100 + lane
                 name = track if lane == 0 else f"{track} {lane + 1}"
-                events.append(
-                    {
-                        "ph": "M",
-                        "name": "thread_name",
-                        "pid": rank,
-                        "tid": thread,
-                        "args": {"name": name},
-                    }
-                )
-                events.append(
-                    {
-                        "ph": "M",
-                        "name": "thread_sort_index",
-                        "pid": rank,
-                        "tid": thread,
-                        "args": {"sort_index": thread},
-                    }
-                )
+                events.append(_metadata("thread_name", rank, thread, name=name))
+                events.append(_metadata("thread_sort_index", rank, thread, sort_index=thread))
                 events += [_chrome_event(row, thread, origin_ns) for row in lane_rows]
     write_text(
         path, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
     )
+
+
+def _metadata(event: str, rank: int, thread: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": event, "pid": rank, "tid": thread, "args": arguments}
 
 
 def _track(kind: str) -> str:
@@ -427,10 +398,7 @@ def _track(kind: str) -> str:
 
 
 def _lanes(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Spread events so that in each lane two are either apart or one holds the other.
-
-    That is what a viewer can draw.
-    """
+    """Distribute events over lanes in which they are disjoint or nested."""
     lanes: list[tuple[list[Mapping[str, Any]], list[int]]] = []
     for row in sorted(rows, key=lambda item: (item["start_ns"], -item["end_ns"])):
         lane = next(
@@ -445,10 +413,7 @@ def _lanes(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 
 def _fits(open_ends: list[int], start_ns: int, end_ns: int) -> bool:
-    """Whether an event lies behind or inside what is open.
-
-    Ends that have passed are dropped.
-    """
+    """Whether an event is after or inside open events; drops the ended ones."""
     while open_ends and open_ends[-1] <= start_ns:
         open_ends.pop()
     return not open_ends or end_ns <= open_ends[-1]

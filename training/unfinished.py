@@ -1,9 +1,9 @@
-"""What a run has before it ends: its finished blocks and its last checkpoint.
+"""The state of an unfinished run: its finished blocks and its last checkpoint.
 
-They lie in the folder ``unfinished`` beside the results to come, each written whole or
-not at all, so that a run that is killed loses no block and the same command goes on.
-``run.json`` says whose they are. When the results are written the folder goes, and the
-last checkpoint stays as ``checkpoint``.
+The folder ``unfinished`` in the output folder stores them atomically, so that a killed
+run loses no block and the same command continues it. ``run.json`` identifies the run.
+After the results are written the folder is removed, and the last checkpoint stays as
+``checkpoint``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from railx.settings import to_dict
 from training.checkpoint import Checkpoint, newest_checkpoint
 from training.settings import RunSettings
 
-__all__ = ["PLACES", "Unfinished", "read_part", "run_identity", "write_part"]
+__all__ = ["CHECKPOINT_FOLDERS", "Unfinished", "read_part", "run_identity", "write_part"]
 
 _FOLDER, _CHECKPOINT = "unfinished", "checkpoint"
-#: The folders of a run's folder that may hold a checkpoint, the latest first.
-PLACES = (_FOLDER, _CHECKPOINT)
+#: Subfolders of a run with checkpoints, the latest first.
+CHECKPOINT_FOLDERS = (_FOLDER, _CHECKPOINT)
 
 
 class Unfinished:
@@ -36,7 +36,7 @@ class Unfinished:
         self.out, self.folder, self.identity = out, out / _FOLDER, dict(identity)
 
     def difference(self) -> str | None:
-        """What tells the run that left something here from this one, if anything."""
+        """The first difference between the stored run and this one, if any."""
         path = self.folder / "run.json"
         if not path.is_file():
             return None
@@ -47,7 +47,7 @@ class Unfinished:
         return None
 
     def begin(self) -> None:
-        """Make the folder, or drop what another run left in it."""
+        """Create the folder; remove the state of another run."""
         path = self.folder / "run.json"
         if path.is_file() and self.difference() is None:
             return
@@ -56,12 +56,12 @@ class Unfinished:
         write_json(path, self.identity)
 
     def keep(self, number: int, facts: Mapping[str, Any], trace: pa.Table | None) -> None:
-        """Keep a finished block."""
+        """Store a finished block."""
         self.begin()
         write_part(self._block(number), facts, trace)
 
     def blocks(self) -> Iterator[tuple[dict[str, Any], pa.Table | None]]:
-        """The finished blocks of this run from the first on."""
+        """The finished blocks of this run, in order."""
         if self.difference() is not None:
             return
         number = 0
@@ -70,26 +70,26 @@ class Unfinished:
             number += 1
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last whole checkpoint of this run, if any."""
+        """The last complete checkpoint of this run, if any."""
         return newest_checkpoint(self.folder) if self.difference() is None else None
 
-    def told(self) -> str:
-        """What is kept, in words; "" where nothing is."""
+    def description(self) -> str:
+        """The stored state as a sentence; "" where there is none."""
         blocks, last = sum(1 for _ in self.blocks()), self.checkpoint()
         if not blocks and last is None:
             return ""
-        found = [f"{blocks} finished block{'s' * (blocks != 1)}"]
+        parts = [f"{blocks} finished block{'s' * (blocks != 1)}"]
         if last is not None:
-            found.append(f"a checkpoint of block {last.block + 1} after {last.step} steps")
-        return f"{self.folder} keeps {' and '.join(found)}; the same command goes on from there"
+            parts.append(f"a checkpoint of block {last.block + 1} after {last.step} steps")
+        return f"{self.folder} keeps {' and '.join(parts)}; the same command goes on from there"
 
     def end(self) -> None:
-        """The results are written: leave the last checkpoint alone."""
-        last, place = newest_checkpoint(self.folder), self.out / _CHECKPOINT
+        """Remove the state, except the last checkpoint; the results are written."""
+        last, target = newest_checkpoint(self.folder), self.out / _CHECKPOINT
         if last is not None:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True)
-            last.folder.replace(place / last.folder.name)
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            last.folder.replace(target / last.folder.name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _block(self, number: int) -> Path:
@@ -97,10 +97,9 @@ class Unfinished:
 
 
 def run_identity(settings: RunSettings, resumed: Checkpoint | None) -> dict[str, Any]:
-    """What two launches must share to be one run, by dotted key.
+    """The identity of a run, by dotted key: launches with the same one continue it.
 
-    The settings, the contents of plan and corpus, the checkpoint that it began with,
-    the code, and torch.
+    Settings, digests of plan, corpus, first checkpoint and code, and torch's version.
     """
     plain = to_dict(settings)
     for key in ("plan", "corpus"):
@@ -117,14 +116,14 @@ def run_identity(settings: RunSettings, resumed: Checkpoint | None) -> dict[str,
 
 
 def write_part(folder: Path, facts: Mapping[str, Any], trace: pa.Table | None) -> None:
-    """Write (part of) a block into a folder, what makes it count last."""
+    """Write (part of) a block into a folder; block.json, written last, completes it."""
     if trace is not None:
         write_table(folder / "trace.parquet", trace)
     write_json(folder / "block.json", dict(facts))
 
 
 def read_part(folder: Path) -> tuple[dict[str, Any], pa.Table | None]:
-    """What :func:`write_part` wrote."""
+    """Read the files of :func:`write_part`."""
     trace = folder / "trace.parquet"
     return read_json(folder / "block.json"), read_table(trace) if trace.is_file() else None
 
@@ -138,7 +137,7 @@ def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _code() -> str:
-    """A digest of the modules that train, and of what they may import."""
+    """A digest of ``training`` and of the packages that it may import."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for path in sorted((*root.glob("training/*.py"), *root.glob("railx/**/*.py"))):

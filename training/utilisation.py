@@ -1,9 +1,8 @@
-"""How much of a device a training run uses: operations of a step, their share of the
-device's peak, and the memory at its fullest.
+"""Utilisation of a device: model FLOPs of a step, MFU, and peak memory.
 
-Model operations are those of the forward pass and twice as many backward, of whole
-sequences under a causal mask; what checkpointed layers compute again is not counted.
-The share is known only on devices and in precisions with a published peak.
+Model FLOPs are those of the forward pass and twice as many backward, of full sequences
+under a causal mask; recomputed layers are not counted. MFU needs a device and precision
+with a published peak.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _FORWARD_AND_BACKWARD = 3
 
 
 def batch_flops(model: ModelSettings, batch: SequenceParallelBatch | PipelineBatch) -> int:
-    """Model operations of a training step on the whole batch, over all ranks."""
+    """Model FLOPs of a training step on the full batch, over all ranks."""
     return _FORWARD_AND_BACKWARD * sum(
         forward_flops(model, length) for _, length in sequence_lengths(batch)
     )
@@ -55,16 +54,16 @@ def peak_tflop_s(device_name: str, precision: str) -> float | None:
     """The published peak of a device; None where it is not in the table."""
     if precision != "bfloat16":
         return None
-    known = [name for name in PEAK_TFLOP_S if device_name.startswith(name)]
-    return PEAK_TFLOP_S[max(known, key=len)] if known else None
+    names = [name for name in PEAK_TFLOP_S if device_name.startswith(name)]
+    return PEAK_TFLOP_S[max(names, key=len)] if names else None
 
 
 def flop_utilisation(
     flops: float, time_ms: float, peak: float | None, devices: int
 ) -> float | None:
-    """Operations per second as a share of the peak of all devices together.
+    """FLOPs per second as a share of the peak of all devices.
 
-    Ranks that share a device have its peak once.
+    A device that several ranks share counts once.
     """
     if peak is None:
         return None
@@ -72,13 +71,13 @@ def flop_utilisation(
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start anew what :func:`peak_memory_bytes` tells."""
+    """Reset the maximum of :func:`peak_memory_bytes`."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """The most that tensors of this process held at once; None on the CPU."""
+    """The maximum of allocated tensor bytes of this process; None on the CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
@@ -91,10 +90,10 @@ def used(
     devices: int,
     precision: str,
 ) -> dict[str, Any]:
-    """What a fabric setting used: columns of the table of settings.
+    """FLOPs, MFU and memory of a fabric setting: columns of the table of settings.
 
-    ``rows`` are those of its iterations. Model operations are the mean of an iteration,
-    memory is that of the fullest rank.
+    ``rows`` are its iterations. FLOPs are the mean of an iteration, memory the maximum
+    over ranks.
     """
     iterations = {row["iteration"] for row in rows}
     flops = fmean(

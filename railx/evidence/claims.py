@@ -1,4 +1,4 @@
-"""Claims as data: what a paper says, its number, and the query that finds ours.
+"""Claims as data: the sentence of a paper, its number, and the query for our number.
 
 A claim file is YAML: ``paper``, the key of one of resources/papers.yaml, and a list
 ``claims``, whose entries select published rows: a claim a row
@@ -7,10 +7,10 @@ A claim file is YAML: ``paper``, the key of one of resources/papers.yaml, and a 
 attempted.
 
 The query returns one row with the columns ``ours`` and ``fidelity``; for a trend it
-returns a row per point with ``x`` besides. What was repeated has a row per repeat or
-seed, named by the column ``sample``. Where a column ``disturbed`` is true the row is
-set aside: others used the machine meanwhile. What a claim ``requires`` of the runs
-behind it (so many steps) stands in columns of those names.
+returns a row per point with the column ``x``. Repeated values have a row per repeat or
+seed, named by the column ``sample``. Rows whose column ``disturbed`` is true are
+ignored: other processes used the machine. Conditions that a claim ``requires`` of its
+runs (a number of steps) are columns of those names.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ Kind = Literal["published", "derived", "check"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _LAST_OVER_FIRST = "last over first"
-#: What a query may always give.
+#: Columns that every query may return.
 _COLUMNS = frozenset({"x", "ours", "fidelity", "sample", "disturbed"})
 
 
 @dataclass(frozen=True)
 class PublishedReference:
-    """Where the number to compare with stands."""
+    """The published number to compare with."""
 
     file: Annotated[str, NotEmpty()]
     """A CSV file of resources/published."""
@@ -74,7 +74,7 @@ class NotAttempted:
     """Why a claim is not tested here."""
 
     reason: Annotated[str, NotEmpty()]
-    """What stands in the way."""
+    """The obstacle."""
     needs: Annotated[str, NotEmpty()]
     """What it would take."""
 
@@ -84,20 +84,20 @@ class ClaimSettings:
     """A claim as its file gives it."""
 
     id: Annotated[str, NotEmpty()]
-    """A name of its own among all claims."""
+    """The unique name of the claim."""
     kind: Kind
     """published: the paper states it. derived: it follows from the paper's design and
     is stated by this project. check: it compares our own tables with one another."""
     sentence: Annotated[str, NotEmpty()]
     """What is claimed, for a reader."""
     place: Annotated[str, NotEmpty()]
-    """Where in the paper it stands."""
+    """Section, figure or table of the paper."""
     published: PublishedReference
     """The number to compare with."""
     comparison: Comparison
-    """How ours is held against the published number."""
+    """How our number is compared with the published one."""
     query: Annotated[str, NotEmpty()] | None = None
-    """One SELECT over the run's tables that finds our value and its fidelity; null
+    """One SELECT over the run's tables that returns our value and its fidelity; null
     where nothing was attempted."""
     not_attempted: NotAttempted | None = None
     """Why there is no query; null where there is one."""
@@ -105,7 +105,7 @@ class ClaimSettings:
     """Beside a query that reads recorded measurements: what to say as long as there are
     none. Null: what the tables lack."""
     headline: bool = False
-    """Whether it stands among the first that a reader of the page sees."""
+    """Whether the report shows it among the first claims."""
     tolerance: Annotated[float, NonNegative()] | None = None
     """Relative for ratio, at_most and at_least, absolute for exact, and for trend the
     share of the range that a step against the direction may have; null without query.

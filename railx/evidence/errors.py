@@ -1,6 +1,6 @@
 """The two ways in which a claim cannot be judged.
 
-Its file or query is wrong, or what it needs is not among the results.
+Its file or query is wrong, or its tables are not among the results.
 """
 
 from __future__ import annotations

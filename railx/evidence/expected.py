@@ -1,4 +1,4 @@
-"""Verdicts that a run should have, kept in a file, and what differs from them."""
+"""Expected verdicts of a run, stored in a file, and the differences from them."""
 
 from __future__ import annotations
 

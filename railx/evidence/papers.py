@@ -13,6 +13,9 @@ from railx.settings import NotEmpty, SettingsError, load
 
 __all__ = ["Paper", "read_papers", "read_yaml"]
 
+#: The loader in C, seven times as fast, where PyYAML was built with it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -45,7 +48,7 @@ def read_yaml(path: Path) -> Any:
     Raises :class:`ClaimError`, one line naming file and line.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""

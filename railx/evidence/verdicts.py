@@ -93,7 +93,7 @@ def number_text(value: float, unit: str = "") -> str:
 def compare(claim: Claim, ours: Estimate, repeats: str = "repeats") -> Finding:
     """The finding for a value, before fidelity is looked at.
 
-    ``repeats`` is the word for what the value is the median of.
+    ``repeats`` names the samples whose median the value is.
     """
     few = _too_few(ours, repeats, number_text(ours.value, claim.unit))
     if few:
@@ -204,7 +204,7 @@ def _interval_points(claim: Claim, ours: Estimate) -> list[float]:
 
 
 def _at(claim: Claim, ours: float) -> Finding:
-    """The verdict of the rule at a value, and what it is, without saying whose."""
+    """The verdict of the rule at a value, and its description."""
     settings, published = claim.settings, claim.published.value
     word = "published" if settings.kind == "published" else "expected"
     tolerance = settings.tolerance or 0.0

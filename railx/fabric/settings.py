@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from railx.fabric.switches.settings import DAY_MS, EmulatedSwitchSettings, SwitchSettings
-from railx.settings import MOST_TIMEOUT_S, AtLeast, Between, NotEmpty, Positive, SettingsError
+from railx.settings import MAX_TIMEOUT_S, AtLeast, Between, NotEmpty, Positive, SettingsError
 
 __all__ = ["FabricSettings", "JournalSettings", "Mode", "Priority", "RailSettings"]
 
@@ -40,11 +40,11 @@ class RailSettings:
     """Address that the controller listens on, or ``unix:/path`` of a socket file."""
     port: Annotated[int, Between(0, 65535)]
     """Port that the controller listens on. 0: any free one."""
-    timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)]
+    timeout_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)]
     """Seconds that a rank waits for circuits or for the controller before the run ends
     in an error. A rank without a heartbeat for so long counts as dead.
     """
-    heartbeat_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)] = field(
+    heartbeat_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = field(
         default=5.0, kw_only=True
     )
     """Seconds between two heartbeats of a rank."""

@@ -1,8 +1,7 @@
-"""Where results come from: commit, code, config, inputs, versions and hardware.
+"""Provenance of results: commit, code, config, inputs, versions and hardware.
 
-Only the standard library is used, so that a bare GPU node can say the same about
-itself; the crate of a whole run needs ``rocrate`` and is made by
-:mod:`railx.provenance.crate`.
+Only the standard library is used, so that a bare GPU node can record the same; the
+RO-Crate of a run needs ``rocrate`` and is built by :mod:`railx.provenance.crate`.
 """
 
 from railx.provenance.jobs import JOB_SCHEMA, digest_of, job_record

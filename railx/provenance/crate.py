@@ -1,8 +1,8 @@
-"""A finished run as a Workflow Run RO-Crate: what was made, by which job, from what.
+"""A finished run as a Workflow Run RO-Crate: outputs, jobs and inputs.
 
-The crate is the results folder of an experiment. Its metadata name every file that a
-job wrote with its digest, and for each job an action: the stage with the digest of its
-code and its packages, what it read, what it wrote, when, and the job's own record.
+The crate is the results folder of an experiment. Its metadata list every output file
+with its digest, and for each job an action: the stage with the digest of its code and
+its packages, inputs, outputs, times, and the record of the job.
 Profiles: Process Run Crate and Workflow Run Crate 0.5, Workflow RO-Crate 1.0.
 """
 
@@ -46,7 +46,7 @@ def run_crate(
     ``folder`` is the results folder as the records write it (``results/quick``);
     ``workflow``, ``config``, ``report`` and the keys of ``records`` are paths below it.
     ``records`` holds the records of the jobs (:func:`railx.provenance.job_record`),
-    ``stages`` says in words what each stage does. Raises ValueError without a record.
+    ``stages`` has a description of each stage. Raises ValueError without a record.
     """
     from rocrate.rocrate import ROCrate
 
@@ -70,14 +70,14 @@ def run_crate(
     commits = sorted({record["commit"] for record in records.values() if record["commit"]})
     if commits:
         main["version"] = ", ".join(commits)
-    made = _Files(crate, folder)
+    files = _Files(crate, folder)
     for path, record in sorted(records.items()):
-        _add_job(crate, made, folder, path, record, stages)
+        _add_job(crate, files, folder, path, record, stages)
     crate.add_action(
         main,
         identifier="#run",
-        object=[made.file(f"{folder}/{config}")],
-        result=[made.file(f"{folder}/{report}")],
+        object=[files.file(f"{folder}/{config}")],
+        result=[files.file(f"{folder}/{report}")],
         properties={
             "name": f"Run of experiment {experiment}",
             "startTime": min(record["started_utc"] for record in records.values()),
@@ -90,26 +90,26 @@ def run_crate(
 
 
 class _Files:
-    """The files that jobs read and wrote, each one entity."""
+    """The input and output files of jobs, an entity per file."""
 
     def __init__(self, crate: Any, folder: str) -> None:
         self._crate = crate
         self._folder = f"{folder}/"
-        self._known: dict[str, Any] = {}
+        self._entities: dict[str, Any] = {}
 
     def file(self, path: str, digest: str = "") -> Any:
-        """A file of the crate, or the mention of one outside of it."""
+        """A file of the crate, or a reference to a file outside of it."""
         inside = path.startswith(self._folder)
         identifier = path.removeprefix(self._folder) if inside else f"#file-{path}"
-        if identifier not in self._known:
-            self._known[identifier] = (
+        if identifier not in self._entities:
+            self._entities[identifier] = (
                 self._crate.add_file(dest_path=identifier)
                 if inside
                 else self._crate.add(
                     _entity(self._crate, identifier, {"@type": "CreativeWork", "name": path})
                 )
             )
-        entity = self._known[identifier]
+        entity = self._entities[identifier]
         if digest:
             entity["sha256"] = digest
         kind = _FORMATS.get(PurePosixPath(path).suffix)
@@ -124,7 +124,7 @@ class _Files:
 
 def _add_job(
     crate: Any,
-    made: _Files,
+    files: _Files,
     folder: str,
     path: str,
     record: Mapping[str, Any],
@@ -152,8 +152,8 @@ def _add_job(
     action = crate.add_action(
         stage,
         identifier=f"#job-{name}",
-        object=made.files(record["inputs"]),
-        result=made.files(record["outputs"]),
+        object=files.files(record["inputs"]),
+        result=files.files(record["outputs"]),
         properties={
             "name": f"Job {name}",
             "startTime": record["started_utc"],
@@ -161,12 +161,12 @@ def _add_job(
             "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
         },
     )
-    action["subjectOf"] = made.file(f"{folder}/{path}")
+    action["subjectOf"] = files.file(f"{folder}/{path}")
     action["resourceUsage"] = _usage(crate, name, record)
 
 
 def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:
-    """Machine, lock, config and load of a job, as values with a name."""
+    """Machine, lock, config and load of a job as property values."""
     values = {
         "config": record["config"],
         "lock": record["lock"],
@@ -191,8 +191,8 @@ def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:
 
 
 def _once(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:
-    known = crate.dereference(identifier)
-    return known if known is not None else crate.add(_entity(crate, identifier, properties))
+    entity = crate.dereference(identifier)
+    return entity if entity is not None else crate.add(_entity(crate, identifier, properties))
 
 
 def _entity(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Whether a result is still what its job made."""
+"""Integrity of results: digests of files against the records of their jobs."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from railx.provenance.jobs import digest_of
 
 __all__ = ["DAMAGED", "check_intact"]
 
-#: What a damaged result is called when it was set aside.
+#: Suffix of a damaged result that was renamed.
 DAMAGED = ".damaged"
 
 
 def check_intact(files: Iterable[str | Path], results: Path) -> None:
-    """Compare files below ``results`` with the records of the jobs that made them.
+    """Compare files below ``results`` with the records of their jobs.
 
-    One that differs is set aside as FILE.damaged, so that the next run makes it anew.
-    ValueError names the first. A file without a record is taken as it is.
+    A file that differs is renamed to FILE.damaged, so that the next run rebuilds it.
+    ValueError names the first. Files without a record are accepted.
     """
     for file in files:
         path = Path(file)
         recorded = _recorded(path, results)
         if recorded is None or not path.is_file():
             continue
-        found = digest_of(path)
-        if found != recorded:
+        digest = digest_of(path)
+        if digest != recorded:
             aside = path.with_name(path.name + DAMAGED)
             path.replace(aside)
             raise UserError(
-                f"{path}: is damaged: {aside.stat().st_size} bytes with sha256 {found[:12]}, its"
+                f"{path}: is damaged: {aside.stat().st_size} bytes with sha256 {digest[:12]}, its"
                 f" job made {recorded[:12]}; it is set aside as {aside.name}, and the next run"
                 " makes it anew"
             )
 
 
 def _recorded(path: Path, results: Path) -> str | None:
-    """The digest that the job of a file wrote down; None where there is no record."""
+    """The digest in the record of a file's job; None without a record."""
     try:
         stage, *inner = path.relative_to(results).parts
     except ValueError:

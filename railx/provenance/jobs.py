@@ -1,7 +1,7 @@
-"""What one job of the pipeline was made of and on: a record beside its results.
+"""The provenance record of a job: code, config, inputs, outputs, time and machine.
 
-A table depends on code, config and inputs alone, so that two machines' tables can be
-compared byte by byte; when and where it was made stands in the record.
+A table depends on code, config and inputs only, so that two machines' tables can be
+compared byte by byte; time and machine are in the record.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def job_record(
     Keys: ``schema``, ``stage``, ``item``, ``started_utc``, ``ended_utc``, ``commit``
     and ``dirty`` (None without git), ``code`` (digest), ``config`` (SHA-256 of the
     settings), ``inputs`` and ``outputs`` (SHA-256 by path; a file outside the working
-    folder by its name, one that came with the code by its place there), ``packages``
+    folder by its name, a shipped file by its path in the checkout), ``packages``
     (versions of those that the stage imports), ``lock`` (SHA-256 of requirements.lock,
     None without one), ``load`` (one-minute load average ``before`` and ``after``), and
     the machine's keys of
     :func:`~railx.provenance.collect_provenance`. Raises OSError for a file that cannot
     be read.
     """
-    # The versions are those of the stage's own packages, which the caller knows.
+    # The caller passes the versions of the stage's packages.
     about = collect_provenance(repository, packages=())
     lock = Path(repository) / "requirements.lock"
     plain = json.dumps(settings, sort_keys=True, separators=(",", ":"), default=str)
@@ -75,19 +75,19 @@ def job_record(
 
 def digest_of(path: str | Path) -> str:
     """SHA-256 (hexadecimal) of a file, or of the files of a folder with their names."""
-    place, digest = Path(path), hashlib.sha256()
-    if place.is_dir():
-        for inner in sorted(path for path in place.rglob("*") if path.is_file()):
-            digest.update(f"{inner.relative_to(place)}\0{digest_of(inner)}\0".encode())
+    source, digest = Path(path), hashlib.sha256()
+    if source.is_dir():
+        for inner in sorted(path for path in source.rglob("*") if path.is_file()):
+            digest.update(f"{inner.relative_to(source)}\0{digest_of(inner)}\0".encode())
         return digest.hexdigest()
-    with place.open("rb") as file:
+    with source.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
 
 
 def load_average() -> float | None:
-    """The machine's load average of the last minute; None where it keeps none."""
+    """The load average of the last minute; None where the system has none."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):
@@ -102,6 +102,6 @@ def now_utc() -> str:
 def _digests(paths: Iterable[str | Path]) -> dict[str, str]:
     digests = {}
     for path in paths:
-        place = Path(path)
-        digests[shipped_name(place)] = digest_of(place)
+        source = Path(path)
+        digests[shipped_name(source)] = digest_of(source)
     return dict(sorted(digests.items()))

@@ -1,7 +1,7 @@
 """The commit, the versions and the hardware behind a run.
 
-No names of people, machines or folders are kept. Only the standard library is used, so
-that a bare GPU node can say the same about itself.
+No names of people, machines or folders are recorded. Only the standard library is
+used, so that a bare GPU node can record the same.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _version(package: str) -> str | None:
 
 
 def _output(command: list[str]) -> str | None:
-    """What a command prints, stripped; None where it is missing, fails or hangs."""
+    """The stripped output of a command; None where it is missing, fails or hangs."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False

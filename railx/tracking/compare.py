@@ -76,7 +76,7 @@ def compare_invocations(
 ) -> dict[str, Any]:
     """What changed from one invocation to another, as plain JSON data.
 
-    ``latest`` and ``previous`` stand for the last two invocations. Keys: ``schema``,
+    ``latest`` and ``previous`` are the last two invocations. Keys: ``schema``,
     ``a`` and ``b`` (invocation, experiment, logged_utc, commit), ``config`` (key, a,
     b), ``code`` (module, a, b, stages), ``packages`` (package, a, b), ``stages``
     (stage, name, state, because, a_seconds, b_seconds), ``numbers`` (stage, name,
@@ -287,7 +287,7 @@ def _stages(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, An
 def _because(
     a: Mapping[str, Any], b: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[str]:
-    """Why a result was made anew; nothing where it is the same."""
+    """Why a result was rebuilt; empty where it is the same."""
     if (old["digest"], old["contents"]) == (new["digest"], new["contents"]):
         return []
     reasons = []

@@ -1,4 +1,4 @@
-"""A comparison of two invocations as words, and as a page of its own."""
+"""A comparison of two invocations as text and as an HTML page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The ledger of W&B runs in a results folder: a line for what was logged or uploaded.
+"""The ledger of W&B runs in a results folder: a line per logged or uploaded run.
 
-An offline run cannot be asked what it holds. Lines are only ever added, under a lock,
-so that several jobs lose none of each other's.
+Offline runs cannot be queried. Lines are appended under a lock, so that concurrent jobs
+lose none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PATIENCE_S = 60.0
 
 
 class Ledger:
-    """What stands in ``folder``/wandb/ledger.jsonl.
+    """The file ``folder``/wandb/ledger.jsonl.
 
     A line is a JSON object: ``run`` with ``experiment``, ``key``, ``folder``,
     ``stage``, ``name`` and ``invocation`` for a logged run, ``uploaded`` with a folder
-    or a view for what the server has. A half line of a killed job is passed over.
+    or a view for uploads. A partial line of a killed job is ignored.
     """
 
     def __init__(self, folder: Path) -> None:

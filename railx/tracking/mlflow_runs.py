@@ -38,7 +38,7 @@ from railx.tracking.store import (
     store_address,
 )
 
-__all__ = ["found_in_mlflow", "log_to_mlflow"]
+__all__ = ["first_mlflow_runs", "log_to_mlflow"]
 
 #: MLflow's own limits on keys and values, and on a digest of a data set.
 _KEY_CHARACTERS = 250
@@ -52,7 +52,7 @@ _STEPS = 1000
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def found_in_mlflow(
+def first_mlflow_runs(
     results: Sequence[StageResult],
     settings: TrackingSettings,
     folder: Path,
@@ -147,7 +147,7 @@ class _Rows:
         self._datasets: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def add_invocation(self, results: Sequence[StageResult], new: int) -> None:
-        """The run above the others: the whole config, and what the verdicts were."""
+        """The parent run: the config of the experiment, and the verdicts."""
         invocation = self._invocation
         verdicts = [row for result in results for row in result.verdicts]
         counts: dict[str, float] = {"results": len(results), "new_results": new}

@@ -1,4 +1,4 @@
-"""What the trackers are told: a stage result with its config, numbers and digest."""
+"""Stage results for the trackers, with config, metrics and digest."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Curve:
 class StageResult:
     """The result of one stage.
 
-    ``digest`` stands for the code, config and inputs that made it (see
-    :func:`result_digest`). ``metrics`` may be nested; what is not a number in it is
-    left out. ``artifacts`` are the files it wrote that trackers keep: pictures, tables
-    and pages by their ending. ``curves`` are its history, ``intervals`` the least and
-    greatest of repeats by the dotted name of a metric or point, ``points`` numbers that
-    only a comparison reads (a curve at one load). ``verdicts`` are rows with ``claim``
-    and ``verdict``. ``job`` is what making it took. ``inputs`` and ``outputs`` are
-    SHA-256 by path, ``code`` digests by module, ``packages`` versions by name.
+    ``digest`` identifies its code, config and inputs (see :func:`result_digest`).
+    ``metrics`` may be nested; values that are no numbers are dropped. ``artifacts`` are
+    its files for the trackers: pictures, tables and pages by suffix. ``curves`` are its
+    history, ``intervals`` minimum and maximum of repeats by the dotted name of a metric
+    or point, ``points`` numbers that only a comparison reads (a curve at one load).
+    ``verdicts`` are rows with ``claim`` and ``verdict``. ``job`` has the resources of
+    the job. ``inputs`` and ``outputs`` are SHA-256 by path, ``code`` digests by module,
+    ``packages`` versions by name.
     """
 
     stage: str
@@ -69,14 +69,14 @@ class StageResult:
     code: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     contents: str = ""
-    """A digest of what the trackers log; empty where ``digest`` says all there is.
+    """A digest of the logged contents; empty where ``digest`` determines them.
 
-    A measurement that was made again has the same digest and other contents.
+    A repeated measurement has the same digest and other contents.
     """
 
     @property
     def title(self) -> str:
-        """How a tracker lists it."""
+        """Its name in a tracker."""
         return f"{self.stage}/{self.name}"
 
     @property
@@ -90,7 +90,7 @@ class StageResult:
 class Invocation:
     """One run of the pipeline, which groups the runs of its results.
 
-    ``config`` is the whole experiment, ``tags`` what else is known of it.
+    ``config`` is the config of the experiment, ``tags`` further labels.
     """
 
     experiment: str
@@ -107,19 +107,19 @@ class Invocation:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """Where a stage result is tracked.
+    """The runs of a stage result in the trackers; None where a tracker is off.
 
-    ``*_found`` says that an earlier invocation had logged it: the run then is a copy of
-    the first one and names it. None: tracker is off.
+    ``*_logged_before``: an earlier invocation has logged it, and this run is a copy
+    that names the first one.
     """
 
     stage: str
     name: str
     digest: str
     mlflow_run: str | None
-    mlflow_found: bool
+    mlflow_logged_before: bool
     wandb_run: str | None
-    wandb_found: bool
+    wandb_logged_before: bool
 
 
 def result_digest(config: Any, inputs: Iterable[str | Path] = (), code: str = "") -> str:

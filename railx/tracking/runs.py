@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from railx.tracking.mlflow_runs import found_in_mlflow, log_to_mlflow
+from railx.tracking.mlflow_runs import first_mlflow_runs, log_to_mlflow
 from railx.tracking.record import invocation_record
 from railx.tracking.results import Invocation, StageResult, TrackedRun
 from railx.tracking.settings import TrackingSettings
-from railx.tracking.wandb_runs import found_in_wandb, log_to_wandb
+from railx.tracking.wandb_runs import first_wandb_runs, log_to_wandb
 
 __all__ = ["log_runs"]
 
@@ -71,9 +71,9 @@ def log_runs(
         {"experiment": experiment} | ({"commit": commit} if commit else {}),
     )
     existing = (
-        found_in_mlflow(stage_results, settings, root, experiment, invocation)
+        first_mlflow_runs(stage_results, settings, root, experiment, invocation)
         if settings.mlflow
-        else found_in_wandb(stage_results, root, experiment, invocation)
+        else first_wandb_runs(stage_results, root, experiment, invocation)
     )
     record = invocation_record(group, stage_results, existing)
     none: tuple[str | None, bool] = (None, False)

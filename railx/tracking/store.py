@@ -1,7 +1,7 @@
 """The MLflow store of a results folder: a SQLite file in it, or a PostgreSQL database.
 
-It is opened without noise, telemetry or network. Artifacts always stand in the results
-folder; a folder that was moved is found again when its store is opened.
+It is opened without log output, telemetry or network. Artifacts are in the results
+folder; opening the store updates their paths after the folder was moved.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
 def open_experiment(client: Any, name: str, folder: Path) -> str:
     """The id of the experiment, made or restored as needed.
 
-    Its artifacts are kept in the results folder.
+    Its artifacts are in the results folder.
     """
     from mlflow.exceptions import MlflowException
 
@@ -183,10 +183,10 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def _follow(client: Any, address: str, folder: Path) -> None:
-    """Set right where artifacts stand, where the results folder was moved.
+    """Update the paths of artifacts after the results folder was moved.
 
-    MLflow keeps absolute addresses. A store in the folder itself always means the
-    artifacts beside it; one elsewhere is left alone as long as the old place exists.
+    MLflow stores absolute addresses. A store in the folder always refers to the
+    artifacts beside it; any other store is unchanged while the old folder exists.
     """
     lite = address.startswith("sqlite:")
     moved = []
@@ -195,7 +195,7 @@ def _follow(client: Any, address: str, folder: Path) -> None:
         old = artifact_folder(experiment.artifact_location)
         if old is None or old == here or not here.is_dir() or (old.is_dir() and not lite):
             continue
-        # What was made without us, such as MLflow's own Default, stays as it is.
+        # Experiments of others, such as MLflow's Default, are unchanged.
         if old.parts[-2:] == (_ARTIFACTS, experiment.name):
             moved.append((experiment.artifact_location, here.as_uri(), experiment.experiment_id))
     if not moved:

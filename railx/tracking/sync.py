@@ -59,9 +59,9 @@ def pending_views(folder: str | Path) -> list[tuple[str, str, dict[str, Any]]]:
 def sync(
     folder: str | Path, *, upload: Upload | None = None, save: Save | None = None
 ) -> dict[str, int]:
-    """Upload what is pending; return how many runs and views that were.
+    """Upload pending runs and views; return their numbers.
 
-    ``upload`` and ``save`` stand for wandb where they are given. Raises RuntimeError
+    ``upload`` and ``save`` replace wandb's functions. Raises RuntimeError
     without a login, and where runs are pending still when wandb has ended.
     """
     runs, views = pending_runs(folder), pending_views(folder)

@@ -94,7 +94,7 @@ def build_report(
     names: Mapping[str, Any],
     invocations: Sequence[str],
 ) -> Any:
-    """Invocations over one another: a grid of panels for every result with curves."""
+    """Overlaid invocations: a grid of panels for every result with curves."""
     expr, panels, _ = _library()
 
     def runs(*also: Any) -> list[Any]:

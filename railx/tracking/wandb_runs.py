@@ -24,15 +24,15 @@ from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import INVOCATION_STAGE
 from railx.tracking.views import logged_names, write_views
 
-__all__ = ["found_in_wandb", "log_to_wandb", "wandb_session"]
+__all__ = ["first_wandb_runs", "log_to_wandb", "wandb_session"]
 
 #: W&B's own limit on a tag.
 _TAG_CHARACTERS = 64
-#: What stands in results folders and belongs to the service, not to a run.
-_PLACES = ("CACHE", "CONFIG", "DATA")
+#: Environment variables of folders of the service, not of a run.
+_SERVICE_FOLDERS = ("CACHE", "CONFIG", "DATA")
 
 
-def found_in_wandb(
+def first_wandb_runs(
     results: Sequence[StageResult], folder: Path, experiment: str, but: str = ""
 ) -> dict[str, str]:
     """The first run of each result in the ledger by the result's key.
@@ -54,14 +54,14 @@ def log_to_wandb(
     invocation: Invocation,
     record: Mapping[str, Any],
 ) -> dict[str, tuple[str, bool]]:
-    """Log an invocation as a group, what the ledger has of it aside.
+    """Log an invocation as a group, except the runs in the ledger.
 
     Returns the run id by result key, and whether an earlier invocation had logged it.
-    Runs stand in ``folder``/wandb. Raises RuntimeError where online mode has no login.
+    Runs are in ``folder``/wandb. Raises RuntimeError where online mode has no login.
     """
     ledger = Ledger(folder)
     done = {str(line["run"]) for line in ledger.runs()}
-    first = found_in_wandb(results, folder, invocation.experiment, invocation.name)
+    first = first_wandb_runs(results, folder, invocation.experiment, invocation.name)
     runs = {result.key: _run_id(invocation, result.key) for result in results}
     missing = [result for result in results if runs[result.key] not in done]
     above = _run_id(invocation, "")
@@ -115,7 +115,7 @@ def log_to_wandb(
         settings,
         invocation.experiment,
         logged_names(results, media),
-        # The last two of the experiment lie over one another.
+        # Compares the last two invocations of the experiment.
         [str(line["invocation"]) for line in groups if line["experiment"] == invocation.experiment][
             -2:
         ],
@@ -138,7 +138,7 @@ def wandb_session(offline: bool, folder: Path) -> Iterator[Any]:
         # Nothing of an offline run belongs outside the results folder.
         places = {
             f"WANDB_{kind}_DIR": str((folder / "wandb" / kind.lower()).resolve())
-            for kind in _PLACES
+            for kind in _SERVICE_FOLDERS
         }
         quiet |= {"WANDB_MODE": "offline", **places}
     before = {key: os.environ.get(key) for key in quiet}

@@ -1,19 +1,21 @@
 """Peak memory of one rank in training.
 
-* Counts follow the trainer's tensors one by one, for comparison with an allocator
-  (tests/training/test_memory.py: within 5 %).
-* A rank has some layers, and perhaps the embedding and the head (a pipeline stage).
-  Their states between steps are cut over the ``ranks`` that share them.
-* Gathered parameters stay while their unit computes (``unit``), along with the next
-  unit's, or for the whole batch (``batch``): then all parameters of the stage in the
-  precision of the activations, and all its gradients in that of the master, are alive
-  at once. Pipelines pay this, as their replicas cannot gather in step.
-* A pass is a micro-batch or chunk with live activations. The last given pass is the one
-  that computes.
-* The peak is the largest of a few moments: while the loss is computed, when its
-  gradients meet, or while a layer runs backward.
+Notable:
 
-Needs the standard library alone, as ``railx.workload.model`` does.
+* counts follow the saved tensors of the trainer, so that they can be compared with the
+  bytes that an allocator reports (tests/training/test_memory.py: within 5 %);
+* a rank has some layers, and possibly the embedding and the head (a pipeline stage).
+  Their state between steps is sharded over the ``ranks`` that share them;
+* gathered parameters live while their unit computes (``unit``), with the next unit's
+  gather under way, or for the batch (``batch``): then all parameters of the stage in
+  the precision of the activations, and all its gradients in that of the master weights,
+  are alive at once. Pipelines need this, because their replicas do not gather in step;
+* a pass is a micro-batch or chunk whose activations are alive. The last pass of a list
+  is the one that computes;
+* the peak is at one of three moments: during the loss, when its gradients are summed,
+  or while a layer runs backward. All are counted, and the largest is the peak.
+
+Needs the standard library only, as ``railx.workload.model`` does.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class ModelShard:
 
     @property
     def apart(self) -> bool:
-        """Whether masters and computed parameters are different tensors."""
+        """Whether the model computes with other tensors than the master weights."""
         return self.cast or self.ranks > 1
 
 

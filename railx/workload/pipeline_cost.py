@@ -7,25 +7,26 @@ slices of s tokens after a context of C takes on a stage
     compute    = (1/(p d)) Σ (a1 ((C + s)² - C²) + a2 s) + b1 / p      (eq. 1)
     all-to-all = (1/p) (Σ s · c(d) + latency)                          (eqs. 2 and 3)
 
-apart for the forward and the backward pass (eq. 4), so that slices of a sequence add up
-to the whole but for the constants. A rank keeps of a chunk of S tokens (eqs. 5, 9, 10)
+separately for the forward and the backward pass (eq. 4), so that slices of a sequence
+add up to the sequence except for the constants. A rank saves of a chunk of S tokens
+(eqs. 5, 9, 10)
 
     (S/d) ((l_p - c) layer + c e (D + 2 D_kv [split]) + 2 e D_kv l_p [split] + logits)
 
-where l_p are the stage's layers, c of them recomputed, ``layer`` what a layer keeps of
-a token, and logits count on the last stage alone. [split]: keys and values of a cut
-sequence stay for its later slices, and the gradients of all of them are alive at once.
+where l_p are the stage's layers, c of them recomputed, ``layer`` the saved bytes of a
+layer per token, and logits count on the last stage only. [split]: keys and values of a
+split sequence are cached for its later slices, with all their gradients alive at once.
 
 Notable:
 
 * stages count from 0. Where stages have not equally many layers, times are those of the
   widest one;
-* what states leave of a device's memory (``capacity_bytes``) follows the devices that
-  the pipelines really use, all replicas: the rest of the cluster holds nothing for
-  them. The first stage holds the embedding, the last one the head;
+* the memory that model states leave free on a device (``capacity_bytes``) follows the
+  devices that the pipelines use, all replicas: other devices of the cluster store
+  nothing for them. The first stage has the embedding, the last one the head;
 * traffic of ZeRO-3 is that of a stage among its own devices, once a batch or for every
   chunk, as the cost model sets. Once a batch, its copies take memory all the while;
-* where a cluster gives the tokens that a device holds, that many tokens of the whole
+* where a cluster gives the token capacity of a device, that many tokens of the full
   model times the pipeline's devices are the capacity of every stage.
 """
 
@@ -121,14 +122,14 @@ class PipelineCost:
     * ``layer_counts``: layers of each stage.
     * ``capacities``: bytes that each stage's ranks have for activations;
       ``given_tokens``: the cluster's tokens per device, where they follow from it.
-    * ``layer_bytes``: what a layer keeps of a token on all ranks of its stage,
-      ``logits_bytes`` what the last stage keeps of it beyond its layers.
+    * ``layer_bytes``: saved bytes of a layer per token on all ranks of its stage,
+      ``logits_bytes``: saved bytes of the last stage per token beyond its layers.
     * ``input_bytes``: the input of a layer, e D; ``key_value_bytes``: its keys and
       values, 2 e D_kv.
-    * ``recompute_over_forward``: what recomputing a layer takes over its forward pass.
-    * ``send``: what a stage sends to the next for a chunk, ``batch_ms``: exposed
-      traffic of ZeRO-3, once a batch. Where it comes with every chunk, ``gather_ms`` is
-      what it takes of the forward constant.
+    * ``recompute_over_forward``: time of recomputing a layer over its forward pass.
+    * ``send``: time of sending a chunk to the next stage, ``batch_ms``: exposed traffic
+      of ZeRO-3, once a batch. With traffic per chunk, ``gather_ms`` is its part of the
+      forward constant.
     """
 
     shape: PipelineShape
@@ -159,7 +160,7 @@ class PipelineCost:
 
     @property
     def chunk_constant_ms(self) -> float:
-        """Forward and backward time of a chunk independent of its tokens."""
+        """Constant forward and backward time of a chunk."""
         return self.forward.constant_ms + self.backward.constant_ms + self.all_to_all.constant_ms
 
     def slice_times_ms(

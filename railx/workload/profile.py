@@ -5,18 +5,18 @@ tokens after a context of C takes, per layer,
 
     time = (1/d) (a1 ((C + s)² - C²) + a2 s) + b1
 
-so that slices of a sequence add up to the whole but for b1. The forward and the
-backward pass have separate coefficients; a recomputed layer's backward pass takes a
-further share of its forward pass. Memory is per token of the rank: the activations of a
-forward pass, of all layers or of recomputed ones, and the remains of a backward pass
-for each token of the context (the gradients of its keys and values). A fifth of the
-points, drawn by a seed, is excluded from the fit and gives its error. FlexSP states an
-error of its cost model of less than 6 % (appendix C), InfiniPipe typically less than 5
-% in time and memory; the fit records both numbers beside ours.
+so that slices of a sequence add up to the sequence except for b1. The forward and the
+backward pass have separate coefficients; the backward pass of a recomputed layer takes
+an additional share of its forward pass. Memory is per token of the rank: the saved
+bytes of a forward pass, of all layers or of recomputed ones, and the bytes that a
+backward pass leaves per token of the context (the gradients of its keys and values). A
+fifth of the points, drawn by a seed, is held out of the fit and gives its error. FlexSP
+reports an error of its cost model below 6 % (appendix C), InfiniPipe typically below
+5 % in time and memory; the fit records both numbers beside ours.
 
-With enough processes, the all-to-all exchanges of a group are measured too, a layer
-forward and backward: time = latency + bytes / bandwidth for each degree. Like FlexSP's
-public code, the cost model uses the bandwidth alone.
+The exchanges of a group are measured too, if configured, all-to-all of a layer forward
+and backward: time = latency + bytes / bandwidth for each degree. Like FlexSP's public
+code, the cost model uses the bandwidth only.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ProfileSettings:
     """
 
     model: ModelSettings
-    """The model; all its layers are alike."""
+    """The model; all its layers have the same shape."""
     device: Literal["auto", "cpu", "cuda"]
     """Where to measure; ``auto`` takes CUDA where it is there."""
     precision: Literal["float32", "float64", "bfloat16"]
@@ -104,7 +104,7 @@ class ProfileSettings:
     """Whether layers keep their input only and are computed again in the backward
     pass."""
     warmups: Annotated[int, AtLeast(1)]
-    """Passes of each point whose times are not kept."""
+    """Warm-up passes of each point, not timed."""
     repeats: Annotated[int, AtLeast(1)]
     """Passes of each point that are timed; tables hold their medians."""
     exchange_degrees: tuple[Annotated[int, AtLeast(2), PowerOfTwo()], ...]
@@ -236,7 +236,7 @@ class ProfileFit:
     linear_ms_per_token: Annotated[float, NonNegative()]
     """a2: time of a layer per token."""
     constant_ms: Annotated[float, NonNegative()]
-    """b1: time of a layer whatever it computes."""
+    """b1: constant time of a layer."""
     forward_quadratic_ms_per_token2: Annotated[float, NonNegative()]
     """The forward part of a1; the rest is the backward part."""
     forward_linear_ms_per_token: Annotated[float, NonNegative()]
@@ -249,7 +249,7 @@ class ProfileFit:
     ends_linear_ms_per_token: Annotated[float, NonNegative()]
     """Time of embedding, head and loss per token."""
     ends_constant_ms: Annotated[float, NonNegative()]
-    """Time of embedding, head and loss whatever they compute."""
+    """Constant time of embedding, head and loss."""
     forward_share: Annotated[float, Between(0.0, 1.0)]
     """Forward part of a layer's time."""
     activation_bytes_per_token: Annotated[float, Positive()]

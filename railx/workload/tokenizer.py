@@ -1,13 +1,13 @@
 """Tokens of documents: their bytes, or byte pairs merged by frequency.
 
-A tokenizer is its list of merges: ids 0 to 255 are the bytes, every merge with a new
-piece of text adds an id, and the last id precedes every document. Without merges tokens
-are bytes. Notable:
+A tokenizer is its list of merges: ids 0 to 255 are the bytes, every merge that makes a
+new piece of text adds an id, and the last id precedes every document. Without
+merges tokens are bytes. Notable:
 
-* documents are bytes and need not be text: every piece is a string of bytes, so
-  decoding always restores the input;
-* the package ``tokenizers`` trains and encodes. Decoding and reading a corpus file need
-  nothing but the merges;
+* documents are bytes and need not be text: every piece is a string of bytes, so that
+  decoding restores every encoded text;
+* the package ``tokenizers`` trains and encodes. What is decoded, and what is read from
+  a corpus file, needs nothing but the merges;
 * a merge never joins two words, and bytes above 127 count as letters, so that words of
   any script may become one token.
 """
@@ -65,8 +65,8 @@ class Tokenizer:
 
     @property
     def beginning_of_sequence(self) -> int:
-        """The id before every document, so that its first token is predicted too; no
-        text.
+        """The id that precedes every document, so that its first token is
+        predicted too. It is no text.
         """
         return len(self.pieces)
 

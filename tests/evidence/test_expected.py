@@ -52,7 +52,7 @@ def test_a_claim_that_was_not_judged_is_told() -> None:
         ("a: maybe", "quick.yaml: a: got 'maybe'; allowed: reproduced, partly"),
         ("gone: partly", "quick.yaml: gone: no such claim"),
         ("{}", "quick.yaml: got {}; allowed: not empty"),
-        ("a: [", "quick.yaml, line 1: not valid YAML"),
+        ("a: [", "quick.yaml, line 2: not valid YAML"),
     ],
 )
 def test_mistakes_in_the_list_are_one_line(tmp_path: Path, content: str, message: str) -> None:

@@ -664,7 +664,7 @@ def test_broken_files_are_named(desk: Desk) -> None:
     with pytest.raises(ClaimError, match="no claim file"):
         desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [", encoding="utf-8")
-    with pytest.raises(ClaimError, match=r"paper\.yaml, line 1: not valid YAML"):
+    with pytest.raises(ClaimError, match=r"paper\.yaml, line 2: not valid YAML"):
         desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [3]\npaper: paper", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1"):

@@ -20,6 +20,7 @@ from railx.evidence import (
 )
 from railx.io import write_json, write_table
 from tests.builders import PUBLISHED, ROOT, published, write_result
+from tests.loops import for_every
 
 RESOURCES = ROOT / "resources"
 CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED, RESOURCES / "papers.yaml")
@@ -367,13 +368,13 @@ PLANNERS = {
 }
 
 
-@pytest.mark.parametrize("claim", BARS, ids=lambda claim: claim.id)
+@for_every("claim", BARS, name=lambda claim: claim.id)
 def test_every_bar_compares_the_plans_of_its_own_setting(tmp_path: Path, claim: Claim) -> None:
-    query = claim.settings.query or ""
+    query, results = claim.settings.query or "", tmp_path / claim.id
     slow, fast = re.findall(r"plan\.(\w+)\.groups", query)
-    write_groups(tmp_path, slow, SLOW)
-    write_groups(tmp_path, fast, FAST)
-    assert verdicts(tmp_path, claim.id)[claim.id]["ours"] == pytest.approx(1.72)
+    write_groups(results, slow, SLOW)
+    write_groups(results, fast, FAST)
+    assert verdicts(results, claim.id)[claim.id]["ours"] == pytest.approx(1.72)
     if claim.published.file in SPEEDUPS:
         row = published(claim.published.file)[claim.settings.published.id]
         setting = f"{row['model']}_{row['context']}_{row['corpus']}"
@@ -492,7 +493,7 @@ def write_pipeline_settings(results: Path) -> None:
         system, _, setting = plan.partition("_a800_")
         seconds = ITERATIONS[system] * (1.25 if setting.endswith(SLOWER) else 1.0)
         seconds = 20.0 if system == "pipeline" else seconds
-        rate = 2.2 if setting.endswith("_128") else 2.5
+        rate = 2.2 if "_128_" in setting else 2.5
         summary = {"predicted_batch_ms": 1e3 * seconds, "predicted_tokens_per_second": rate}
         piped = system == "pipeline"
         summary |= {"predicted_sharding_ms": 500.0 if piped else 4e3, "batches": 1, "devices": 32}

@@ -31,26 +31,27 @@ from railx.vocabulary.topology import (
     Topology,
 )
 from tests.builders import choice, topology_settings
+from tests.loops import for_every
 from workflow.config import choices
 
 CONFIGS = choices("topology")
 SMALL = [name for name in CONFIGS if not name.endswith(("_full", "_largest"))]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@for_every("name", CONFIGS)
 def test_configs_list_every_field(name: str) -> None:
     plain = choice("topology", name)
     assert to_dict(topology_settings(name)) == plain
 
 
-@pytest.mark.parametrize("name", SMALL)
+@for_every("name", SMALL)
 def test_switched_families_are_those_with_circuits(name: str) -> None:
     assert family_of(topology_settings(name)).switched == (
         build_topology(topology_settings(name)).circuits is not None
     )
 
 
-@pytest.mark.parametrize("name", SMALL)
+@for_every("name", SMALL)
 def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
     topology = build_topology(topology_settings(name))
     links = topology.links
@@ -91,7 +92,7 @@ def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
     )  # the edge of a mesh has ports to spare
 
 
-@pytest.mark.parametrize("name", SMALL)
+@for_every("name", SMALL)
 def test_files_give_back_the_same_topology(name: str, tmp_path: Path) -> None:
     topology = build_topology(topology_settings(name))
     write_topology(tmp_path / "topology.parquet", topology, "mine")

@@ -84,6 +84,7 @@ def test_a_change_that_no_longer_applies_is_an_error(mutants: ModuleType, tree: 
         mutants._mutated(tree, "m", [change("a + b", "a - b")])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("change", "known", "exit_code", "word"),
     [
@@ -111,6 +112,7 @@ def test_a_mutant_is_killed_or_survives(
     assert (tree / "add.py").read_text(encoding="utf-8") == before
 
 
+@pytest.mark.system
 def test_tests_that_fail_by_themselves_prove_nothing(mutants: ModuleType, tree: Path) -> None:
     room = mutants.Room(("add.py",), (TEST,))
     assert mutants._baseline(tree, room, []) > 0

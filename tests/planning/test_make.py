@@ -24,6 +24,7 @@ from railx.workload.corpus import CorpusSettings, build_corpus
 from railx.workload.cost import CostModelSettings
 from railx.workload.model import ModelSettings
 from tests.builders import CONF, checked, write_stage_table
+from tests.loops import for_every
 from workflow.choices import about
 from workflow.config import choices, read_choice
 
@@ -99,11 +100,9 @@ def test_stages_of_several_ranks_are_planned() -> None:
     assert {row["degree"] for row in plan_rows(plan, "plan", "corpus")} == {4}
 
 
-@pytest.mark.parametrize(
-    ("group", "name"),
-    [(group, name) for group in GROUPS for name in choices(group)],
-)
-def test_choices_are_complete_and_valid(group: str, name: str) -> None:
+@for_every("choice", [(group, name) for group in GROUPS for name in choices(group)])
+def test_choices_are_complete_and_valid(choice: tuple[str, str]) -> None:
+    group, name = choice
     # No file of conf/ says where your own files are.
     path = {"path": "texts"} if name in ("file", "folder") else {}
     plain = path | read_choice(group, name)

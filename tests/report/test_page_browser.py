@@ -16,7 +16,10 @@ from railx.report.images import image_source
 from tests.report.conftest import CLAIMS, Made
 
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(DRIVER is None, reason="needs chromedriver on the path")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(DRIVER is None, reason="needs chromedriver on the path"),
+]
 
 _FLAGS = (
     "--headless=new",

@@ -10,6 +10,8 @@ import pytest
 from railx.report import print_pdf
 from railx.report.pdf import find_chromium
 
+pytestmark = pytest.mark.system
+
 _PAGE = re.compile(rb"/Type\s*/Page\b")
 _TITLE = re.compile(rb"/Title \(((?:[^()\\]|\\.)*)\)")
 

@@ -213,6 +213,7 @@ def test_the_lines_and_the_page_say_what_changed(
     assert "&lt;script&gt;" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.system
 def test_the_command_prints_and_writes(tracked: Tracked, tmp_path: Path) -> None:
     command = ["-m", "workflow.cli", "compare", "--results", tracked.folder]
     done = python(*command, "--changed", "--json")

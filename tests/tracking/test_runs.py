@@ -28,14 +28,16 @@ def children(tracked: Tracked, invocation: str) -> list[Any]:
 
 
 def test_every_invocation_is_whole_and_says_what_it_found(tracked: Tracked) -> None:
-    found = {name: [run.mlflow_found for run in runs] for name, runs in tracked.runs.items()}
+    found = {
+        name: [run.mlflow_logged_before for run in runs] for name, runs in tracked.runs.items()
+    }
     assert found == {
         "run-1": [False] * 5,
         "run-2": [True] * 5,
         "run-3": [False, True, False, False, True],
     }
     for name, runs in tracked.runs.items():
-        assert [run.wandb_found for run in runs] == found[name]
+        assert [run.wandb_logged_before for run in runs] == found[name]
         assert {run.info.run_id for run in children(tracked, name)} == {
             run.mlflow_run for run in runs
         }
@@ -166,7 +168,7 @@ def test_what_was_measured_again_is_a_new_result(tmp_path: Path) -> None:
         [run] = log_runs(
             [result], settings, folder=tmp_path, experiment="quick", invocation=invocation
         )
-        found.append((run.mlflow_found, run.wandb_run))
+        found.append((run.mlflow_logged_before, run.wandb_run))
     assert found == [(False, None), (False, None), (True, None)]
 
 

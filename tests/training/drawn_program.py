@@ -133,7 +133,7 @@ class Rank:
             "norm": abs(float(sums[1]) / squared - 1),
             "gradient": worst,
             "ran": log.seen == expected(drawn.plan, runner.replica, runner.stage),
-            "left": len(runner._live) + len(runner._kept) + len(runner._posted),
+            "left": len(runner._live) + len(runner._cached_slices) + len(runner._posted),
         }
 
     def reference(self, batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
@@ -141,7 +141,7 @@ class Rank:
         self.whole.zero_grad()
         total = torch.zeros((), dtype=torch.float64)
         for part in whole_sequences(batch):
-            packed, packing = pack([part], self.sequences), Packing.whole([part.length])
+            packed, packing = pack([part], self.sequences), Packing.without_context([part.length])
 
             def attend(
                 layer: int,

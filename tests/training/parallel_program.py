@@ -29,9 +29,9 @@ from railx.planning.format.schedule import peak_live_chunks
 from railx.workload.model import ModelSettings
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.attention import Packing, variable_length_attention
-from training.data import pack, plan_lengths, valid_tokens, whole_slices
+from training.data import pack, plan_lengths, uncut_slices, valid_tokens
 from training.model import Decoder, stage_layers, token_loss_sum
-from training.pipeline import KeptSlice, PipelineParallel, StageLinks
+from training.pipeline import CachedSlice, PipelineParallel, StageLinks
 from training.reduction import pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
 from training.settings import pipeline_shape
@@ -236,7 +236,7 @@ def reference(case: Case, sequences: dict[int, np.ndarray]) -> Trained:
         batch = case.plan.batches[step % len(case.plan.batches)]
         total = torch.zeros((), dtype=torch.float64)
         for part in whole_sequences(batch):
-            packed, packing = pack([part], sequences), Packing.whole([part.length])
+            packed, packing = pack([part], sequences), Packing.without_context([part.length])
 
             def attend(
                 layer: int,
@@ -265,7 +265,7 @@ def whole_sequences(batch: Any) -> list[Slice]:
             part
             for m in batch.micro_batches
             for g in m.groups
-            for part in whole_slices(g.sequences, g.lengths)
+            for part in uncut_slices(g.sequences, g.lengths)
         ]
     slices = [
         part
@@ -290,9 +290,9 @@ class Watched:
     foreign_bytes: int = 0
 
     def watch(self) -> None:
-        keep, send = KeptSlice.keep, StageLinks.send
+        keep, send = CachedSlice.add, StageLinks.send
 
-        def kept(slice_: KeptSlice, layer: int, keys: Tensor, values: Tensor) -> None:
+        def kept(slice_: CachedSlice, layer: int, keys: Tensor, values: Tensor) -> None:
             before = len(slice_.leaves)
             keep(slice_, layer, keys, values)
             for leaf in slice_.leaves[layer] if len(slice_.leaves) > before else ():
@@ -303,7 +303,7 @@ class Watched:
             send(links, tensor, to)
             self.sent.append(StorageWeakRef(tensor.untyped_storage()))
 
-        KeptSlice.keep, StageLinks.send = kept, sent  # type: ignore[method-assign]
+        CachedSlice.add, StageLinks.send = kept, sent  # type: ignore[method-assign]
 
     def told(self) -> dict[str, int]:
         """Counts since the last call."""

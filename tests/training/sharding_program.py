@@ -182,7 +182,7 @@ def reference(case: Case, sequences: dict[int, np.ndarray]) -> Trained:
         batch = case.plan.batches[step % len(case.plan.batches)]
         total = torch.zeros((), dtype=torch.float64)
         for part in whole_sequences(batch):
-            packed, packing = pack([part], sequences), Packing.whole([part.length])
+            packed, packing = pack([part], sequences), Packing.without_context([part.length])
 
             def attend(
                 layer: int,

@@ -6,51 +6,51 @@ import threading
 
 import torch
 
-from training.allocations import HeldStorages
+from training.allocations import LiveStorages
 
 
 def test_storages_are_counted_once_and_until_they_are_gone() -> None:
     before = torch.ones(100)
-    with HeldStorages() as held:
+    with LiveStorages() as storages:
         made = before + 1
-        assert held.held_bytes() == 400
+        assert storages.live_bytes() == 400
         views = [made[10:], made.view(10, 10).t(), before[1:], made.add_(1)]
-        assert held.held_bytes() == 400
+        assert storages.live_bytes() == 400
         del made
-        assert held.held_bytes() == 400
+        assert storages.live_bytes() == 400
         views.clear()
-        assert held.held_bytes() == 0
+        assert storages.live_bytes() == 0
 
 
 def test_what_another_thread_frees_is_gone() -> None:
-    with HeldStorages() as held:
+    with LiveStorages() as storages:
         box = [torch.empty(50)]
         thread = threading.Thread(target=box.clear)
-        assert held.held_bytes() == 200
+        assert storages.live_bytes() == 200
         thread.start()
         thread.join()
-        assert held.held_bytes() == 0
+        assert storages.live_bytes() == 0
 
 
 def test_the_peak_is_that_since_it_was_last_asked() -> None:
-    with HeldStorages() as held:
+    with LiveStorages() as storages:
         kept = torch.empty(10)
         torch.empty(100)
-        assert (held.held_bytes(), held.peak_bytes()) == (40, 440)
-        assert held.peak_bytes() == 40
+        assert (storages.live_bytes(), storages.peak_bytes()) == (40, 440)
+        assert storages.peak_bytes() == 40
         del kept
         torch.empty(5)
-        assert held.peak_bytes() == 40
-        assert held.peak_bytes() == 0
+        assert storages.peak_bytes() == 40
+        assert storages.peak_bytes() == 0
 
 
 def test_backward_passes_and_resized_storages_count() -> None:
     weight = torch.ones(4, requires_grad=True)
     gathered = torch.empty(25)
-    with HeldStorages([gathered]) as held:
+    with LiveStorages([gathered]) as storages:
         gathered.untyped_storage().resize_(0)
         (weight * 2).sum().backward()
         assert weight.grad is not None
-        assert held.held_bytes() == 16 - 100
+        assert storages.live_bytes() == 16 - 100
         gathered.untyped_storage().resize_(400)
-        assert held.held_bytes() == 16 + 300
+        assert storages.live_bytes() == 16 + 300

@@ -153,7 +153,7 @@ def test_grouped_heads_are_repeated_where_the_kernel_wants_one_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention, "_sdpa_runs", lambda *_, grouped: not grouped)
-    packing = Packing.whole((7, 3))
+    packing = Packing.without_context((7, 3))
     compare(packing, drawn(packing, 4, 2), "sdpa")
 
 

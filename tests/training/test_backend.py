@@ -21,6 +21,8 @@ from railx.fabric import FabricSettings, launch_controller
 from tests.commands import environment
 from training.backend import BackendOptions, begin_iteration
 
+pytestmark = pytest.mark.system
+
 PROGRAM = Path(__file__).with_name("backend_program.py")
 LATENCY_NS = 50_000_000
 

@@ -29,6 +29,8 @@ from tests.training.test_run import LENGTHS, pipeline, prepared, written
 from training import run as command
 from training.checkpoint import newest_checkpoint
 
+pytestmark = pytest.mark.system
+
 DYING = Path(__file__).with_name("dying_program.py")
 
 

@@ -13,7 +13,7 @@ from tests.training import coverage
 from tests.training.coverage_cases import CASES
 
 # Minutes where other work shares the processors.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import torch
 from railx.planning.format.parts import Pipeline, Slice
 from tests.builders import write_corpus, write_stage_table
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
-from training.data import pack, plan_lengths, read_sequences, valid_tokens, whole_slices
+from training.data import pack, plan_lengths, read_sequences, uncut_slices, valid_tokens
 from training.model import IGNORED_LABEL
 
 TEXTS: list[bytes | int] = [b"abcdef", b"xy", 9]
@@ -102,7 +102,7 @@ def test_labels_run_across_slices_and_end_with_the_truncated_sequence() -> None:
 
 def test_slices_of_a_sequence_hold_its_tokens_and_labels_once() -> None:
     sequences = {0: np.arange(12, dtype=np.int64)}
-    whole = pack(whole_slices([0], [11]), sequences)
+    whole = pack(uncut_slices([0], [11]), sequences)
     sliced = pack([Slice(0, 0, 5, 11), Slice(0, 5, 6, 11), Slice(0, 6, 11, 11)], sequences)
     assert sliced.tokens.equal(whole.tokens)
     assert sliced.labels.equal(whole.labels)

@@ -15,6 +15,8 @@ from tests.commands import python
 from tests.training import documents_program
 from training.data import plan_lengths
 
+pytestmark = pytest.mark.system
+
 PROGRAM = Path(documents_program.__file__)
 
 Moves = dict[str, dict[str, dict[str, float]]]

@@ -26,6 +26,8 @@ from tests.plans import chunk, pipeline_plan
 from tests.training import drawn_program
 from tests.training.drawn_program import MODEL, Drawn
 
+pytestmark = pytest.mark.system
+
 #: Stages and ranks of each, by the ranks of the world; what is left are replicas.
 SHAPES = {2: [(2, 1)], 3: [(3, 1)], 4: [(4, 1), (2, 2), (2, 1)]}
 

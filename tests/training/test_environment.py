@@ -17,6 +17,8 @@ from tests.commands import ROOT, environment
 from training.environment import read
 from training.session import BackendOptions
 
+pytestmark = pytest.mark.system
+
 GOOD = {
     "RAILX_FABRIC": "on_demand",
     "RAILX_CONTROLLER": "127.0.0.1:4200",

@@ -21,7 +21,7 @@ from tests.builders import ROOT
 from tests.commands import environment
 
 # A minute, or several where other work shares the processors.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.system
 
 PROGRAM = Path(__file__).with_name("example_program.py")
 ITERATIONS = 6

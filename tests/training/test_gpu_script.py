@@ -29,6 +29,8 @@ from tests.training.test_run import BARE, pipeline, prepared
 from tests.workflow.test_recorded import stand_in
 from training.records import SCHEMA, read_record
 
+pytestmark = pytest.mark.system
+
 #: What lies in the folder beside the library.
 OWN = '"railx", "gpu", "tests", "__main__",'
 #: What two steps need beside torch: setuptools for compiled layers, pytest for tests.
@@ -148,7 +150,6 @@ def test_circuits_that_are_given_back_too_early_are_noticed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_every_step_runs_on_the_cpu(folder: Path, tmp_path: Path) -> None:
     report = dry(folder, tmp_path / "out", limit_s=1500, further=FURTHER)
     steps = {row["step"]: row for row in report["steps"]}

@@ -14,6 +14,8 @@ from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
 from training.live_settings import LiveSettings, live_blocks
 
+pytestmark = pytest.mark.system
+
 
 def _settings(**changed: Any) -> LiveSettings:
     settings: LiveSettings = load(

@@ -13,6 +13,8 @@ from railx.workload.model import ModelSettings
 from tests.commands import python
 from tests.training import memory_program
 
+pytestmark = pytest.mark.system
+
 MODEL = memory_program.LLAMA
 CASES = [case.name for case in memory_program.cases()]
 STAGES = [case.name for case in memory_program.stage_cases()]

@@ -27,7 +27,7 @@ GPT = replace(
 )
 TOKENS = torch.arange(14) * 3 % 50
 POSITIONS = torch.cat((torch.arange(9), torch.arange(5)))
-LENGTHS = Packing.whole((9, 5))
+LENGTHS = Packing.without_context((9, 5))
 
 
 def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def test_stages_in_a_row_are_the_whole_model(shape: ModelSettings, tied: bool) -
     model = replace(shape, tied_embeddings=tied)
     whole = decoder(model)
     stages = [decoder(model, layers=held) for held in stage_layers(model.layers, 2)]
-    assert [list(stage.held) for stage in stages] == [[0, 1], [2]]
+    assert [list(stage.layer_range) for stage in stages] == [[0, 1], [2]]
     for stage in stages:
         for name, parameter in stage.named_parameters():
             assert torch.equal(parameter, whole.get_parameter(name)), name
@@ -230,7 +230,7 @@ def test_compiled_layers_compute_the_same_and_share_what_is_compiled(shape: Mode
     plain, compiled = decoder(shape), decoder(shape)
     compiled.compile_layers(backend=counter)
     for lengths, checkpoint_layers in (((9, 5), 0), ((7,), 2)):
-        packing = Packing.whole(lengths)
+        packing = Packing.without_context(lengths)
         tokens = torch.arange(sum(lengths)) * 3 % 50
         positions = torch.cat([torch.arange(length) for length in lengths])
         losses = []
@@ -270,7 +270,7 @@ def test_layers_keep_what_the_arithmetic_says(shape: ModelSettings) -> None:
         model.transform(
             hidden,
             positions,
-            lambda _, *heads: variable_length_attention(*heads, Packing.whole((tokens,))),
+            lambda _, *heads: variable_length_attention(*heads, Packing.without_context((tokens,))),
         )
     # Attention's sums have as many elements as tokens in the last axis.
     sums = shape.layers * shape.heads * tokens * 8

@@ -16,6 +16,8 @@ from railx.replay.recording import cluster_programs
 from tests.commands import python
 from tests.training import overlap_program
 
+pytestmark = pytest.mark.system
+
 Events = list[dict[str, Any]]
 
 #: Embedding, three layers, head.

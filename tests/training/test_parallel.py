@@ -16,6 +16,8 @@ import pytest
 from tests.commands import python
 from tests.training import parallel_program
 
+pytestmark = pytest.mark.system
+
 PROGRAM = Path(parallel_program.__file__)
 
 #: Sums are taken in another order, in double precision; AdamW divides by small second

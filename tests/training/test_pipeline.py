@@ -25,8 +25,10 @@ from tests.plans import chunk, pipeline_plan
 from training import pipeline as runtime
 from training.loop import _peaks
 from training.model import Decoder
-from training.pipeline import KeptSlice, PipelineParallel, Receipt, StageLinks
+from training.pipeline import CachedSlice, PipelineParallel, Receipt, StageLinks
 from training.timeline import Timeline
+
+pytestmark = pytest.mark.system
 
 MODEL = ModelSettings("test", 4, 16, 4, 2, 24, 32)
 
@@ -165,11 +167,11 @@ def test_kept_keys_and_values_are_freed_right_after_their_last_use(
 ) -> None:
     """A slice's keys and values go layer by layer in its own backward pass."""
     own = stage(0, Neighbours(), monkeypatch)
-    layers = list(own.decoder.held)
+    layers = list(own.decoder.layer_range)
     kept, now = _Kept(), [0]
-    plain = KeptSlice.keep
+    plain = CachedSlice.add
 
-    def keep(self: KeptSlice, layer: int, keys: Tensor, values: Tensor) -> None:
+    def keep(self: CachedSlice, layer: int, keys: Tensor, values: Tensor) -> None:
         before = len(self.leaves)
         plain(self, layer, keys, values)
         if len(self.leaves) > before:
@@ -177,7 +179,7 @@ def test_kept_keys_and_values_are_freed_right_after_their_last_use(
                 StorageWeakRef(leaf.untyped_storage()) for leaf in self.leaves[layer]
             ]
 
-    monkeypatch.setattr(KeptSlice, "keep", keep)
+    monkeypatch.setattr(CachedSlice, "add", keep)
     forward, backward = own._forward, own._backward
 
     def noted(step: Any, weight: float) -> Any:
@@ -205,7 +207,7 @@ def test_kept_keys_and_values_are_freed_right_after_their_last_use(
     own.run(PipelineBatch(0, (Pipeline(3, 0, with_recomputed(recomputed)),)))
     assert len(kept.storages) == 3 * len(layers)
     assert at_the_end == [[]] * len(CHUNKS)
-    assert (own._kept, own._live, own._posted) == ({}, {}, {})
+    assert (own._cached_slices, own._live, own._posted) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("recomputed", [0, 1, 2])
@@ -329,7 +331,7 @@ def test_what_is_kept_of_a_message_does_not_hold_the_rest_of_it() -> None:
     """Queries, keys and values come as parts of one tensor where ranks exchange."""
     message = torch.randn(6, 8, 4, requires_grad=True)
     queries, keys, values = message.split((4, 2, 2), dim=1)
-    kept = KeptSlice()
+    kept = CachedSlice()
     attend = runtime.ChunkAttention((Slice(0, 0, 6, 9),), [], kept, "sdpa", 0)
     attend(0, queries, keys, values)
     for leaf in kept.leaves[0]:

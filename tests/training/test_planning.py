@@ -43,6 +43,8 @@ from tests.training.test_run import (
 from training.planning import PlannerFailed, planning_ahead
 from training.settings import load_run_settings
 
+pytestmark = pytest.mark.system
+
 WHILE = {"training.planning": "while_training"}
 #: Electrical switching alone, in double precision, sharded.
 EXACT = {

@@ -33,6 +33,8 @@ from training import run as command
 from training.data import plan_lengths, read_sequences
 from training.settings import fabric_rounds, load_run_settings
 
+pytestmark = pytest.mark.system
+
 LENGTHS = [90, 61, 40, 33, 17]
 
 #: What torch, numpy and pyarrow need themselves; anything else from outside the

@@ -24,6 +24,8 @@ from tests.training import sharding_program, start_program
 from training.engine import Engine
 from training.timeline import Timeline
 
+pytestmark = pytest.mark.system
+
 PROGRAM = Path(sharding_program.__file__)
 LAUNCHES = [(1, "gloo"), (2, "gloo"), (4, "gloo"), (8, "gloo"), (4, "railx")]
 CASES = [

@@ -25,6 +25,7 @@ from railx.evidence import (
 from railx.io import write_table
 from railx.settings import SettingsError
 from tests.builders import ROOT
+from tests.loops import for_every
 from tests.workflow.conftest import PipelineCopy
 from workflow.cli import main
 from workflow.commands import verdicts
@@ -114,6 +115,7 @@ def test_what_is_in_order_is_looked_at_once(copied: Path) -> None:
     assert [kept] == list((copied / ".cache" / "resources").iterdir())
 
 
+@pytest.mark.system
 def test_a_dry_run_ends_at_a_query_that_does_not_fit(tmp_path: Path) -> None:
     pipeline = PipelineCopy(tmp_path)
     change(
@@ -141,7 +143,6 @@ def test_every_table_that_claims_may_read_is_declared() -> None:
 
 
 # Composing every experiment for the first time takes minutes on a busy machine.
-@pytest.mark.timeout(900)
 def test_every_item_that_a_claim_names_is_in_an_experiment() -> None:
     from railx.evidence import table_name
 
@@ -259,6 +260,7 @@ def test_an_unknown_claim_is_answered_with_the_nearest(capsys: pytest.CaptureFix
     assert err.startswith("error: ID: got 'railx_absolute_cots'; allowed: railx_absolute_cost, ")
 
 
+@pytest.mark.system
 def test_a_claim_is_made_and_judged(tmp_path: Path) -> None:
     """In a copy of the pipeline: the one job that the claim needs, and its verdict."""
     from tests.commands import python
@@ -347,7 +349,7 @@ def rows() -> dict[str, dict[str, Any]]:
     return {row["claim"]: row for row in judge(CLAIMS, ROOT / "nowhere", [])}
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+@for_every("claim", CLAIMS, name=lambda claim: claim.id)
 def test_the_unit_of_a_claim_is_that_of_its_values(
     claim: Claim, rows: dict[str, dict[str, Any]]
 ) -> None:

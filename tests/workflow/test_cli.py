@@ -122,6 +122,7 @@ def test_plan_of_a_users_own_lengths(capsys: pytest.CaptureFixture[str], tmp_pat
     assert planned == [48000, 48000, 48000, 48000, 100000]
 
 
+@pytest.mark.system
 def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = python(
         *("-m", "workflow.cli", "training"),
@@ -142,7 +143,10 @@ def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("topology", "topology.mm=3"), "topology.mm: unknown key; allowed: family, m, n"),
+        (
+            ("topology", "topology.mm=3"),
+            "topology.mm: unknown key; allowed: family, port_gbps, m, n",
+        ),
         (("topology", "topology.m=two"), "topology.m: got 'two'; allowed: an integer"),
         (("topology", "topology=ring"), "topology: got 'ring'; allowed: dragonfly, dragonfly_1056"),
         (("topology", "topologies=ring"), "topologies: unknown key; allowed: seed, topology"),
@@ -223,6 +227,7 @@ def test_a_sequence_that_no_plan_can_hold_is_named(
     assert not out.exists()
 
 
+@pytest.mark.system
 def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
     import torch
 

@@ -14,6 +14,7 @@ from railx.settings import SettingsError, load, to_dict
 from railx.workload.model import parameter_count
 from tests.builders import choice
 from tests.commands import loaded, python
+from tests.loops import for_every
 from workflow import config, mounts
 from workflow.config import (
     CHOSEN,
@@ -47,7 +48,7 @@ def test_every_experiment_composes_under_its_own_name(name: str) -> None:
     assert load(Experiment, to_dict(experiment)) == experiment
 
 
-@pytest.mark.parametrize(
+@for_every(
     "choice",
     sorted(
         f"{group}={name}"
@@ -148,6 +149,7 @@ def test_a_mistake_is_named_in_one_line(override: str, expected: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.system
 def test_snakemake_ends_before_any_job_with_that_line(tmp_path: Path) -> None:
     result = python(
         "-m",

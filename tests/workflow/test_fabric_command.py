@@ -19,6 +19,8 @@ from tests.commands import environment, python
 from workflow import cli
 from workflow.mounts import choices
 
+pytestmark = pytest.mark.system
+
 
 def test_its_variables_let_ranks_in_and_ctrl_c_ends_it_with_statistics() -> None:
     env = environment()

@@ -323,6 +323,7 @@ def test_large_topologies_are_told_apart_without_their_graphs() -> None:
         compose_experiment(["experiment=paper", "topologies.railx_hyperx_full.m=6"])
 
 
+@pytest.mark.system
 def test_a_dry_run_ends_with_that_line() -> None:
     done = python(
         *("-m", "snakemake", "-n", "--snakefile", ROOT / "Snakefile", "--cores", "1"),

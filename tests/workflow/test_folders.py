@@ -11,6 +11,8 @@ import pytest
 
 from tests.workflow.conftest import PipelineCopy
 
+pytestmark = pytest.mark.system
+
 TARGET = "results/quick/topology/torus_2d/metrics.json"
 OPTIONS = ("--cores", "1", "--forcerun", "topology", "--config", "experiment=quick")
 

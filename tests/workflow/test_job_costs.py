@@ -10,6 +10,8 @@ from railx.io import read_json, read_metadata, read_table, write_table
 from tests.builders import hyperx
 from tests.commands import loaded, python
 
+pytestmark = pytest.mark.system
+
 #: What takes a tenth of a second or more to load and none of these jobs needs.
 HEAVY = {
     "duckdb", "grimp", "hydra", "matplotlib", "mlflow", "networkx", "numba", "omegaconf",

@@ -4,6 +4,10 @@ import os
 import signal
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.system
+
 TARGETS = (
     "results/quick/figure/topology_metrics.svg",
     "results/quick/circuits/railx_hyperx/circuits.json",

@@ -15,6 +15,8 @@ from tests.builders import choice
 from training.live_settings import journal_path
 from workflow.stages import STAGES
 
+pytestmark = pytest.mark.system
+
 Row = dict[str, Any]
 LATENCY_MS = 100.0
 MS = 1_000_000

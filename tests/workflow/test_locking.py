@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from workflow.locking import hold_folder
+
+pytestmark = pytest.mark.system
 
 HOLDER = """
 import sys

@@ -17,6 +17,8 @@ from tests.commands import python
 from tests.workflow.conftest import PipelineCopy
 from tests.workflow.running import PATIENCE_S, jobs_of, living, until
 
+pytestmark = pytest.mark.system
+
 CORPUS = "results/quick/corpus/stdlib/sequences.parquet"
 PLAN = "results/quick/plan/static_stdlib/plan.json"
 TRAINING = "results/quick/training/static_stdlib/result.json"
@@ -182,7 +184,6 @@ def ended(process: subprocess.Popen[str], code: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 class TestPipeline:
     """The same with the real pipeline, one after another in one folder."""
 

@@ -13,6 +13,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.commands import ROOT, python
 
+pytestmark = pytest.mark.system
+
 FOLDER = ROOT / "docs" / "notebooks"
 SCRIPT = ROOT / "scripts" / "notebooks.py"
 #: What `reading_results` reads of a run.

@@ -15,6 +15,8 @@ import pytest
 
 from workflow.stages import STAGES
 
+pytestmark = pytest.mark.system
+
 ALWAYS = {"report", "crate", "tracking"}
 #: New verdicts, and the figure of them all.
 JUDGED = {"evidence", "figure all_claims", *ALWAYS}

@@ -16,6 +16,8 @@ from tests.workflow.small_stages import MADE, experiment
 from workflow.stage import Table
 from workflow.stages import STAGES, files_of
 
+pytestmark = pytest.mark.system
+
 #: What says how fast this machine was. Nothing reads it.
 OF_THE_MACHINE = {("packets", "speed"), ("seeds", "speed")}
 

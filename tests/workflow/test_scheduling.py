@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
 
+
+@pytest.mark.system
 def test_jobs_that_ended_are_not_looked_after_for_good(pipeline_copy: Any) -> None:
     """With a limit on jobs a second, every job that ends has Snakemake look at all
     ready jobs once more in each second of the rest of the run.

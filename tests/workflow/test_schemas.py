@@ -27,6 +27,7 @@ from railx.settings import (
     Registered,
     field_hints,
 )
+from tests.loops import for_every
 from workflow import schemas
 from workflow.config import CHOSEN, CONF, Experiment, StageSettings
 from workflow.field_docs import class_doc, field_doc
@@ -113,7 +114,7 @@ def test_every_folder_of_conf_has_a_schema() -> None:
             assert text == reference()
 
 
-@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(CONF)) for path in FILES])
+@for_every("path", FILES, name=lambda path: path.relative_to(CONF))
 def test_every_file_fits_its_schema(path: Path) -> None:
     assert problems(schema_name(path), yaml.safe_load(path.read_text())) == []
 
@@ -291,9 +292,7 @@ def test_rows_of_the_reference_page() -> None:
     assert "| `topologies` | mapping of names, not empty, each: a mapping |" in page
 
 
-@pytest.mark.parametrize(
-    "cls", settings_classes(), ids=lambda cls: f"{cls.__module__}.{cls.__name__}"
-)
+@for_every("cls", settings_classes())
 def test_every_key_is_described(cls: type) -> None:
     silent = [field.name for field in dataclasses.fields(cls) if not field_doc(cls, field.name)]
     assert silent == []

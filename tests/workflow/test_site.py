@@ -25,6 +25,8 @@ from workflow.site import (
 from workflow.stage import Table
 from workflow.stages import STAGES
 
+pytestmark = pytest.mark.system
+
 
 def test_every_command_is_on_its_page() -> None:
     page = commands_page()

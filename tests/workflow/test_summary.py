@@ -12,6 +12,8 @@ import pytest
 from tests.builders import ROOT, write_result
 from workflow.cli import main
 
+pytestmark = pytest.mark.system
+
 HEADER = "published claims  reproduced  partly  not reproduced  undecided  not attempted  all"
 
 

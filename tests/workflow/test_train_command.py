@@ -18,6 +18,8 @@ from tests.plans import chunk, pipeline_plan
 from tests.workflow.test_cli import refused
 from workflow.cli import main
 
+pytestmark = pytest.mark.system
+
 
 def _plan(**changes: object) -> Plan:
     pipeline = Pipeline(2, 0, (chunk((0, 0, 10, 10)), chunk((1, 0, 10, 10))))

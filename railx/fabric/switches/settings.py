@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from railx.effort import Cost, Costs
 from railx.settings import (
-    MOST_TIMEOUT_S,
+    MAX_TIMEOUT_S,
     AtLeast,
     Between,
     NonNegative,
@@ -93,7 +93,7 @@ class NetconfSwitchSettings:
     """User name. The password is in the environment: RAILX_SWITCH_PASSWORD."""
     key_file: Annotated[str, NotEmpty()] | None
     """File with the private key that logs in. None: the password does."""
-    reply_timeout_s: Annotated[float, Positive(), Between(0, MOST_TIMEOUT_S)]
+    reply_timeout_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)]
     """Seconds without an answer after which a switch counts as lost."""
     poll_s: Annotated[float, Between(0.01, 3600)]
     """Seconds between two questions for failed ports."""
