@@ -62,7 +62,8 @@ def circuit_set(circuits: Circuits) -> IntArray:
         np.minimum(circuits.port_a, circuits.port_b),
         np.maximum(circuits.port_a, circuits.port_b),
     )
-    return _sorted_rows(np.stack([circuits.ocs, low, high], axis=1).astype(np.int64))
+    rows = np.stack([circuits.ocs, low, high], axis=1).astype(np.int64)
+    return rows[np.lexsort(rows.T[::-1])]
 
 
 def switch_names(circuits: Circuits) -> tuple[str, ...]:
@@ -242,7 +243,3 @@ def _checked(circuits: Circuits, path: str | Path) -> Circuits:
             " allowed: at most 1"
         )
     return circuits
-
-
-def _sorted_rows(rows: IntArray) -> IntArray:
-    return rows[np.lexsort(rows.T[::-1])]

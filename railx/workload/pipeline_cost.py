@@ -305,7 +305,7 @@ def build_pipeline_cost(
     per_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
     gather, reduce = traffic if per_chunk else (0.0, 0.0)
     exchange = share * cost.all_to_all_ms[shape.degree]
-    latency = counts[0] * _latency_ms(settings, cluster, shape.degree)
+    latency = counts[0] * layer_latencies_ms(settings, cluster).get(shape.degree, 0.0)
     return PipelineCost(
         shape=shape,
         forward=forward.part(share, shape.degree, gather),
@@ -365,11 +365,6 @@ def _passes(
 def _recompute_over_forward(settings: CostModelSettings) -> float:
     fit = settings.fit if isinstance(settings, ProfiledCostSettings) else None
     return 1.0 if fit is None or fit.recompute_over_forward is None else fit.recompute_over_forward
-
-
-def _latency_ms(settings: CostModelSettings, cluster: ClusterSettings, degree: int) -> float:
-    """Latency of a layer's exchanges: the measured one, else the cluster's."""
-    return layer_latencies_ms(settings, cluster).get(degree, 0.0)
 
 
 def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:

@@ -171,7 +171,7 @@ def build_state(
     a_cycle = (
         int(net.rates[0]) + 2
         if net.parameters[engine.MODE] != engine.TRACE
-        else max(1, _most_at_once(net.alias))
+        else max(1, int(np.unique(net.alias, return_counts=True)[1].max(initial=1)))
     )
     most_heads = (
         fifo_count + pool_count + len(channels) + chips * (1 + inject + eject) + 2 * a_cycle
@@ -343,10 +343,6 @@ def _check_trace(topology: Topology, trace: Trace) -> None:
         raise ValueError(
             f"trace: a packet's ends are no two different chips; allowed: 0 to {topology.chips - 1}"
         )
-
-
-def _most_at_once(cycle: NDArray[Any]) -> int:
-    return int(np.unique(cycle, return_counts=True)[1].max(initial=1))
 
 
 def _lines(rows: int, columns: int, value: int) -> NDArray[np.int32]:

@@ -824,7 +824,8 @@ def _counts(
             return None
     # Stages with more layers than the smallest may have to recompute those too.
     everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
-    of_all = _Recomputation(_widest(cost) * problem.diagonals, lambda: everything)
+    widest = max(cost.layers_of(stage) for stage in range(cost.shape.stages))
+    of_all = _Recomputation(widest * problem.diagonals, lambda: everything)
     return of_all if checkpoints.fits(problem, everything) else None
 
 
@@ -847,10 +848,6 @@ def _backward_order(chunked: Chunked, first: int, end: int) -> Integers:
     span = slice(first, end)
     order: Integers = 2 * chunked.run_start[span] + chunked.count[span] - 1 - np.arange(first, end)
     return order - first
-
-
-def _widest(cost: PipelineCost) -> int:
-    return max(cost.layers_of(stage) for stage in range(cost.shape.stages))
 
 
 def _pipelines(grouped: _Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:

@@ -53,7 +53,7 @@ def along_lane_loads(topology: Topology, x: float, y: float) -> FloatArray:
     along_x |= (
         (links.kind == INTERNAL)
         & (np.abs(links.src.astype(np.int64) - links.dst) == 1)
-        & (_node_side(topology) > 1)
+        & (math.isqrt(topology.chips // topology.nodes) > 1)
     )
     return np.where(along_x, x, y)
 
@@ -136,7 +136,3 @@ def _between(start: IntArray, stop: IntArray, a: int, b: int) -> NDArray[np.bool
 def _ring_distance(length: int) -> int:
     """Sum of the distances from a place of a ring to all others."""
     return sum(min(step, length - step) for step in range(length))
-
-
-def _node_side(topology: Topology) -> int:
-    return math.isqrt(topology.chips // topology.nodes)
