@@ -161,7 +161,9 @@ def _naming(path: str | Path) -> Iterator[None]:
     except (pa.ArrowInvalid, OSError) as error:
         if is_explained(error):
             raise
-        raise UserError(f"{path}: not a Parquet table ({error})") from error
+        raise UserError(
+            f"{path}: not a Parquet table; allowed: a Parquet file ({error})"
+        ) from error
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:

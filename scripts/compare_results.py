@@ -32,13 +32,13 @@ from workflow.renamed import new_name
 
 #: Folders of a run that hold no results of stages.
 SKIPPED = frozenset({"benchmarks", "crate", "logs", "provenance", "report", "tracking"})
-#: Stages whose every value is measured, whether a row says so or not.
-MEASURED_STAGES = frozenset({"live", "profile", "training"})
+#: Stages whose values are measured or replayed from measurements.
+MEASURED_STAGES = frozenset({"live", "profile", "replay", "training"})
 MEASURED = frozenset({"emulated", "measured_cpu", "measured_gpu"})
 #: Values that say how long the work took or what the machine was, not what came out.
 OF_THE_MACHINE = re.compile(
     r"(^|_)(cpu|planning|elapsed|solver|wall|compile)(_\w+)?_(s|ms)$|^(started|ended)_|_per_s$"
-    r"|^(planned|solved|speed|commit|digest|created|versions|host)"
+    r"|^(disturbed|planned|solved|speed|commit|digest|created|versions|host)"
 )
 #: How many differences of a file are printed.
 SHOWN = 3
@@ -80,6 +80,7 @@ def result_files(folder: Path) -> list[Path]:
         if len(path.parts) > 1
         and path.parts[0] not in SKIPPED
         and path.suffix in (".parquet", ".csv", ".json")
+        and path.name != "speed.json"
         and not (path.parts[0] in MEASURED_STAGES and path.suffix == ".json")
     ]
 
@@ -98,7 +99,7 @@ def read_rows(path: Path) -> pa.Table:
         return pyarrow.csv.read_csv(path)
     pairs = [
         (key, json.dumps(value))
-        for key, value in flattened(json.loads(path.read_text(encoding="utf-8")))
+        for key, value in sorted(flattened(json.loads(path.read_text(encoding="utf-8"))))
         if not any(map(of_the_machine, key.split(".")))
     ]
     return pa.table({"key": [key for key, _ in pairs], "value": [value for _, value in pairs]})

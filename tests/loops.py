@@ -39,7 +39,7 @@ def for_every(
 
         signature = inspect.signature(test)
         fixtures = [value for key, value in signature.parameters.items() if key != argument]
-        check_all.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
+        check_all.__signature__ = signature.replace(parameters=fixtures)
         return check_all
 
     return decorate

@@ -1,6 +1,5 @@
-"""Cost and power of networks.
+"""Cost and power of networks: prices, bills of materials, cost over scale, cost claims.
 
-Price catalogue, bills of materials, cost over scale, and the range of the cost claims.
 The families count the components of networks (``railx.families.NAME.bill``).
 """
 

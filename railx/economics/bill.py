@@ -1,6 +1,5 @@
-"""Bills of materials and their summary: counts of the networks times prices.
-
-The prices are the catalogue's.
+"""Bills of materials and their summary: counts of the networks times catalogue
+prices.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ __all__ = ["bill_of_materials", "cost_summary", "price_network"]
 def bill_of_materials(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per network and component.
+    """One row per network and component: count, USD and W (per unit and total), price
+    source.
 
-    A row has count, USD and W per unit and in total, and where the price comes from.
     Reads ``settings.catalogue`` unless a catalogue is given. Watts are None where no
     source gives them. Raises SettingsError naming the network where a price set is
     unknown, lacks a component, is for another port speed or is for sensitivity only,
@@ -36,9 +35,8 @@ def bill_of_materials(
 def price_network(
     name: str, network: PricedNetwork, price_set: str, catalogue: Catalogue
 ) -> list[dict[str, Any]]:
-    """The rows of one network in the bill of materials.
-
-    ``price_set`` holds where the network names none.
+    """The rows of a network in the bill; ``price_set`` is the default of the
+    network's.
     """
     counts = network.counts
     rows: list[dict[str, Any]] = []
@@ -100,10 +98,7 @@ def cost_summary(
 def _price_of(
     component: str, network: PricedNetwork, name: str, price_set: str, catalogue: Catalogue
 ) -> Price:
-    """The price that a network pays for a component.
-
-    It is from the network's own price set, or the experiment's.
-    """
+    """The price of a component in the network's price set, or else the experiment's."""
     key = "copper_price_set" if component == "copper_cable" else "price_set"
     network_price_set: str | None = getattr(network, key)
     where = f"networks.{name}.{key}" if network_price_set is not None else "price_set"

@@ -1,9 +1,9 @@
 """The price and power catalogue: one row per price set and component.
 
-Each row has its source, date and confidence. RailX's own component prices are not
-published, so every bill names the price set behind each of its rows. A set whose role
-is ``sensitivity`` (prices inferred from a paper's conclusion) may be looked at, but no
-bill may be drawn up from it.
+Each row has its source, date and confidence. RailX's component prices are not
+published, so every bill names the price set of each of its rows. A set whose role is
+``sensitivity`` (prices inferred from a paper's conclusion) serves analyses, but no
+bill.
 """
 
 from __future__ import annotations
@@ -78,10 +78,7 @@ class Catalogue:
         return tuple(dict.fromkeys(price.price_set for price in self.prices))
 
     def components(self, price_set: str) -> dict[str, Price]:
-        """The prices of one set by component.
-
-        Raises SettingsError where the set is unknown.
-        """
+        """The prices of a set by component; SettingsError where the set is unknown."""
         if price_set not in self.price_sets:
             raise SettingsError(
                 "price_set",
@@ -91,10 +88,7 @@ class Catalogue:
         return {price.component: price for price in self.prices if price.price_set == price_set}
 
     def price(self, price_set: str, component: str) -> Price:
-        """The price of a component.
-
-        Raises SettingsError where the set has none and names the sets that do.
-        """
+        """The price of a component; SettingsError names the sets that contain it."""
         prices = self.components(price_set)
         if component not in prices:
             having = dict.fromkeys(

@@ -42,7 +42,7 @@ _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 class _Case:
     """One setting of everything but the prices x and y.
 
-    ``factor`` is what differs from the base case, at ``level``.
+    ``factor`` names the difference from the base case, at ``level``.
     """
 
     factor: str
@@ -71,10 +71,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Prices:
-    """A point of the map.
-
-    USD are None on the grid, which has ratios only.
-    """
+    """A point of the map; USD are None on the grid of ratios."""
 
     name: str | None
     ocs: float
@@ -179,13 +176,13 @@ def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
 
 
 def _square(railx: PricedNetwork, *, m: int | None = None, n: int | None = None) -> PricedNetwork:
-    """The largest square all-to-all of nodes of another size."""
+    """The largest square all-to-all of nodes of ``m`` x ``m`` chips and ``n`` ports."""
     assert railx.bill.square is not None  # the settings' own check
     return replace(railx, topology=railx.bill.square(railx.topology, m, n))
 
 
 def _filled(tree: PricedNetwork, tiers: int, taper: float) -> PricedNetwork:
-    """The tree with other tiers and another taper."""
+    """The tree with these tiers and this taper."""
     return replace(tree, topology=_tree_bill(tree).filled(tree.topology, tiers, taper))
 
 
@@ -218,9 +215,8 @@ def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
 
 
 def _tree_parts(case: _Case) -> tuple[float, float]:
-    """Switch ports per chip of the tree, and its transceivers.
-
-    The cable to the leaf is another one where the case has one.
+    """Switch ports per chip of the tree, and its transceivers, with the case's leaf
+    cable.
     """
     tree, ports = case.tree.counts, case.tree.ports
     leaf_cables = ports.cables[_tree_bill(case.tree).leaf] / 2 / tree.chips
@@ -242,8 +238,8 @@ def _row(
     if claim == "absolute":
         assert unit is not None
         limit, tolerance = limits.absolute_cost_usd, limits.absolute_cost_tolerance
-        # The cost grows in proportion to the distance from the origin along both
-        # prices; it is the limit on the line.
+        # The cost is linear in the distance from the origin along both prices; on the
+        # line it is the limit.
         value = limit * (prices.ocs - line.slope) * unit / line.intercept
         holds, at_boundary, binding = abs(value / limit - 1) <= tolerance, None, None
     else:

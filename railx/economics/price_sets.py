@@ -1,4 +1,4 @@
-"""Checks that price catalogues are there and hold the price sets that settings name."""
+"""Checks that price catalogues exist and contain the price sets of the settings."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ class _Priced(Protocol):
 
 
 def check_price_set(settings: _Priced, key: str) -> None:
-    """Refuse a catalogue that is not there, or lacks the price set.
-
-    SettingsError names the key below ``key``.
+    """Refuse a missing catalogue or price set; SettingsError names the key below
+    ``key``.
     """
     catalogue = _catalogue(settings.catalogue, f"{key}.catalogue")
     _check_names(f"{key}.price_set", (settings.price_set,), catalogue.price_sets)
 
 
 def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
-    """Refuse price sets and catalogues that are not there.
-
-    SettingsError names the key below ``key``.
+    """Refuse missing price sets and catalogues; SettingsError names the key below
+    ``key``.
     """
     catalogue = _catalogue(economics.catalogue, f"{key}.catalogue")
     asked = {

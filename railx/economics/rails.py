@@ -1,25 +1,25 @@
 """Cost and power of rails: electrical, a fat tree and photonic, by size and platform.
 
 Networks are counted in two ways. ``artifact`` is the released cost script of Opus (fig.
-15), which the published bills come from. ``used_ports`` is this project's own: trees as
-deep as their switches make necessary, charged by the port.
+15), the source of the published bills. ``used_ports`` is this project's: trees with the
+fewest tiers that their switches allow, charged by the port.
 
 The script charges two optical ports for each chip at any size. A rail of S servers
-needs 2 S ports, so a switch of R ports ends at R / 2 servers. Beyond that one of these
-takes its place (``arrangement``):
+needs 2 S ports, so a switch of R ports ends at R / 2 servers. Larger rails use an
+``arrangement``:
 
 * ``one``: a switch with enough ports.
 * ``parallel``: two switches per rail, one port of each chip in either. A ring of an
-  even number of chips alternates between them, so rings of odd length are out. It costs
-  the same per port and holds R servers.
+  even number of chips alternates between them; rings of odd length are impossible. It
+  costs the same per port and serves R servers.
 * ``clos``: leaves and spines of optical switches with as many ports upwards as down. It
   needs 3 ports for each port of a chip and a circuit passes 3 switches. A new circuit
   may have to move others.
 * ``clos_strict``: the same with 2 n - 1 ports upwards for n downwards, so that no
-  circuit is ever moved for another.
+  circuit ever has to move.
 
-Light passes three switches in the last two; whether its budget allows that no source
-says. Prices of switches other than the one priced are assumed to be its price per port,
+Light passes three switches in the last two; no source says whether its budget allows
+that. Prices of switches other than the priced one are assumed to be its price per port,
 times the factors of the settings.
 """
 
@@ -73,9 +73,9 @@ class _Prices:
 
 
 def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
-    """Every arrangement of ``radix``-port switches that joins so many servers.
+    """Every arrangement of ``radix``-port switches that joins ``servers`` servers.
 
-    A Clos network is left out where one switch is enough.
+    A Clos network is omitted where one switch is enough.
     """
     ends = _OCS_PORTS_PER_CHIP * servers
     if ends <= radix:
@@ -95,12 +95,12 @@ def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
 def rail_economics(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per platform, size, network and way to build it.
+    """One row per platform, size, network and arrangement.
 
     ``cost_ratio`` and ``power_ratio`` are the electrical rails of the artifact over the
-    network, both per chip; the ``equal_bandwidth`` ones also divide by what each
-    injects. Ports of the catalogue's own switch are ``sourced``; of any other switch,
-    and at any factor but 1, their price is ``assumed``.
+    network, both per chip; the ``equal_bandwidth`` ones also divide by the injection.
+    Prices of ports of the catalogue's switch are ``sourced``; those of any other
+    switch, and at any factor but 1, are ``assumed``.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     rails = settings.rails
@@ -185,10 +185,7 @@ def rail_map(
 
 @dataclass(frozen=True)
 class _Network:
-    """The components of one network.
-
-    ``columns`` are what its row says of it, beside the bill.
-    """
+    """The components of a network; ``columns``: its columns beside the bill."""
 
     transceivers: int
     switch_ports: int
@@ -199,7 +196,9 @@ class _Network:
 
 
 def _networks(rails: RailsSettings, platform: RailPlatform, gpus: int) -> Iterator[_Network]:
-    """The artifact's electrical rails first: the others are compared with them."""
+    """The networks, first the artifact's electrical rails, the reference of the
+    others.
+    """
     servers, per_server = gpus // platform.chips_per_server, platform.chips_per_server
 
     def electrical(network: str, counting: str, switch_ports: int, tiers: int | None) -> _Network:

@@ -1,6 +1,7 @@
-"""Cost and power of every network over the number of chips.
+"""Cost and power of every network over the number of chips at equal injection
+bandwidth.
 
-Networks have equal injection bandwidth, and there is a row for every price set.
+There is a row for every price set.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ class _Cost:
 def cost_by_scale(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per network, wanted number of chips and price set.
+    """One row per network, target number of chips and price set.
 
-    A row is the smallest size of the family with at least so many chips:
-    ``target_chips`` is the wanted number, ``chips`` the network's own. Sizes that a
-    family cannot reach have no row. The ratios (``*_over_reference``) are to the
-    reference network of exactly the same chips.
+    A row is the smallest size of the family with at least ``target_chips`` chips;
+    ``chips`` is the size's number. Sizes beyond a family's reach have no row. The
+    ratios (``*_over_reference``) are to the reference network of exactly the same
+    chips.
 
-    None where a bandwidth has no closed form, a power no source, or the reference does
-    not reach the size. Raises SettingsError where a network of the scale has another
-    injection bandwidth than the others, or a price set cannot price it.
+    Values are None where a bandwidth has no closed form, a power no source, or the
+    reference does not reach the size. Raises SettingsError where the injection
+    bandwidths of networks differ, or a price set cannot price one.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     _check_equal_injection(settings)

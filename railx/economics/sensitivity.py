@@ -1,6 +1,6 @@
-"""For which prices the three cost claims of RailX's abstract hold.
+"""Prices for which the three cost claims of RailX's abstract are true.
 
-Prices are those of named price sets and of a grid of ratios. The two relative claims
+Prices come from named price sets and from a grid of ratios. The two relative claims
 depend on price ratios alone, the absolute one on the sum of transceiver and OCS port.
 With b the bandwidth of a port (RailX, cost model), a RailX chip costs (4n/m)(c_t + c_o)
 for 4 n b of injection and about 2 n b / m of all-to-all. So its cost per all-to-all, 2
@@ -25,11 +25,7 @@ _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 @dataclass(frozen=True)
 class _Case:
-    """Prices in USD to look at.
-
-    With them stands where they come from, and the all-to-all bandwidth of RailX as a
-    share of the ideal.
-    """
+    """Prices in USD and their source, with RailX's share of the ideal all-to-all."""
 
     view: str
     name: str
@@ -40,9 +36,9 @@ class _Case:
 
 
 def in_node_lanes_of(network: PricedNetwork) -> float:
-    """Width of the links inside a node in external ports per chip.
+    """Width of the links inside a node in external ports per chip; 0 without nodes.
 
-    They are in no bill. 0 where the family has no nodes.
+    They are in no bill.
     """
     lanes = network.bill.in_node_lanes
     return 0.0 if lanes is None else lanes(network.topology)

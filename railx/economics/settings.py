@@ -1,4 +1,4 @@
-"""Settings of the bills of materials: which networks, prices and sizes."""
+"""Settings of the bills of materials: networks, prices and sizes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PricedNetwork:
-    """A network and the prices at which its bill is drawn up.
+    """A network and the prices of its bill.
 
-    The bill counts by the settings of the network's own family, which may be too large
-    for a graph.
+    The bill follows the settings of the network's family, which may be too large for a
+    graph.
     """
 
     topology: TopologySettings
@@ -116,10 +116,10 @@ class PricedNetwork:
         return self.counts.chips
 
     def at_scale(self, chips: int) -> PricedNetwork:
-        """The smallest network of the same kind with at least so many chips.
+        """The smallest network of the same kind with at least ``chips`` chips.
 
-        Ports per chip, node and switches are kept. Raises SettingsError("chips") with
-        the largest size where it ends earlier.
+        Ports per chip, node and switches stay. Raises SettingsError("chips") with the
+        largest size where that is too small.
         """
         if chips < 2:
             raise SettingsError("chips", f"got {chips}; allowed: at least 2; the nearest is 2")
@@ -138,10 +138,10 @@ def _at_scale(network: PricedNetwork, chips: int) -> PricedNetwork:
 
 @dataclass(frozen=True)
 class SensitivitySettings:
-    """For which prices the three cost claims of RailX's abstract hold.
+    """Prices for which the three cost claims of RailX's abstract are true.
 
-    The price sets are compared as they are; the two lists of ratios span a grid of
-    prices relative to the transceiver of the default set.
+    The price sets are used unchanged; the two lists of ratios span a grid of prices
+    relative to the transceiver of the default set.
     """
 
     railx: str
@@ -238,7 +238,7 @@ class ClaimMapSettings:
 
 @dataclass(frozen=True)
 class RailPlatform:
-    """Servers on rails, one port of each chip, and how their bill is drawn up."""
+    """Servers on rails, one port of each chip, and the prices of their bill."""
 
     chips_per_server: Annotated[int, AtLeast(1)]
     """Chips of a server, and so rails."""
@@ -256,7 +256,7 @@ class RailPlatform:
 
 @dataclass(frozen=True)
 class RailMapSettings:
-    """Axes of the map on which the claims of Opus on cost and power hold or not."""
+    """Axes of the map of the cost and power claims of Opus."""
 
     transceiver_usd: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Price of a transceiver in USD."""
@@ -305,7 +305,7 @@ class RailsSettings:
 
 @dataclass(frozen=True)
 class EconomicsSettings:
-    """Bills of materials: the networks, and at which prices."""
+    """Bills of materials: the networks and their prices."""
 
     catalogue: Annotated[str, NotEmpty()]
     """Price catalogue, a CSV file of the repository."""

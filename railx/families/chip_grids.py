@@ -1,4 +1,4 @@
-"""What tori and meshes of single chips share: n parallel links per side, no switches.
+"""Tori and meshes of single chips: n parallel links per side, no switches.
 
 Chip (x, y, z) is number (z * y_scale + y) * x_scale + x. Packets are routed in
 dimension order, with two virtual channels per ring.
@@ -105,7 +105,7 @@ def check(settings: ChipGridSettings) -> None:
 def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
     """Build the grid; the n parallel links of a side are one row with n lanes.
 
-    ``wrap``: whether links close every line to a ring.
+    ``wrap``: close every line to a ring.
     """
     chip = np.arange(settings.chips).reshape(settings.shape[::-1])
     links = []
@@ -147,9 +147,8 @@ def halves(settings: ChipGridSettings) -> NDArray[np.int8]:
 
 
 def torus_bisection_ports(settings: Torus) -> int:
-    """Ports in one direction across the middle of the longest dimension.
-
-    The cut crosses both boundaries of each ring, n links at each.
+    """Ports in one direction across the middle of the longest dimension: n, twice a
+    ring.
     """
     return 2 * settings.n * settings.chips // max(settings.shape)
 
@@ -172,9 +171,9 @@ def torus_route(
 ) -> RoutingTable:
     """The shorter path round each ring.
 
-    ``min`` goes up where both paths round are equally long, ``balanced`` splits those
-    packets evenly. Packets that take no wrap link are on the first virtual channel
-    under ``min`` and draw one of the two under ``balanced``.
+    ``min`` goes up where both paths are equally long, ``balanced`` splits those packets
+    evenly. Packets without a wrap link use the first virtual channel under ``min`` and
+    draw one of the two under ``balanced``.
     """
     return route_rings(topology, routing, settings.shape, destinations)
 

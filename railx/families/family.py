@@ -48,8 +48,8 @@ class Lines(Generic[S]):
     """Nodes that share optical or rail switches, for a job that rewires them as it
     runs.
 
-    A line is a row or a column of a grid, or all servers of a rail. A group of a job
-    lies on a line; alone on it, its nodes are wired as one of the ``wirings``.
+    A line is a row or a column of a grid, or all servers of a rail. A group of a job on
+    a line of its size is wired as one of the ``wirings``.
     """
 
     axes: tuple[tuple[str, ...], ...]

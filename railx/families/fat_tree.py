@@ -1,20 +1,20 @@
-"""A fat tree of k-port switches in two or three tiers, tapered at the leaf or not.
+"""A fat tree of k-port switches in two or three tiers, optionally tapered at the leaf.
 
 There are as many identical planes as a chip has ports, and each chip has one port in
 every plane. A leaf switch has d ports down and u = k - d up (u = d: non-blocking).
 
 Two tiers have k leaves, u spines that join all leaves once each, and k d chips. Three
-tiers have k pods of k/2 leaves and u aggregation switches, each of those with k/2 ports
-up. Their u k/2 core switches join all pods once each. They have k^2 d / 2 chips, which
-is the k-ary fat tree of k^3/4 chips for d = k/2.
+tiers have k pods of k/2 leaves and u aggregation switches with k/2 ports up each. The u
+k/2 core switches join all pods once each. Three tiers have k^2 d / 2 chips, the k-ary
+fat tree of k^3/4 chips for d = k/2.
 
 Sources: Leiserson 1985; Al-Fares 2008. The two-tier sizes are those of the RailX
 simulator's fat-tree inputs (radix 50, 41 and 38 in 8 planes).
 
-Routing goes up over drawn ports, then down the one path. The plane is chosen at the
-source, after which the vertex implies it. Links up come before links down, so no cycle
-of waiting packets can form on any number of virtual channels. A packet takes one of
-three at every hop (the RailX simulator's fat tree takes any).
+Routing goes up over drawn ports, then down the one path. The source chooses the plane,
+which the vertex implies afterwards. Links up come before links down, so no cycle of
+waiting packets can form on any number of virtual channels. A packet takes one of three
+at every hop (the RailX simulator's fat tree takes any).
 """
 
 from __future__ import annotations
@@ -148,9 +148,7 @@ class FatTreeSettings(FamilyBase):
 
     @property
     def upper_switches(self) -> int:
-        """Switches of a plane in the second tier: spines of a two-tier tree,
-        aggregation switches of all pods in three tiers.
-        """
+        """Switches of a plane in the second tier: spines or aggregation switches."""
         return self.leaf_up * (self.switch_radix if self.tiers == 3 else 1)
 
     @property
@@ -165,9 +163,8 @@ class FatTreeSettings(FamilyBase):
 
     @property
     def uplinks_per_downlink(self) -> float:
-        """Uplinks per downlink of a leaf.
-
-        1 for a non-blocking tree and a single switch.
+        """Uplinks per downlink of a leaf; 1 for a non-blocking tree and a single
+        switch.
         """
         if self.tiers == 1:
             return 1.0
@@ -261,11 +258,10 @@ def build(settings: FatTreeSettings) -> Topology:
 
 
 def halves(settings: FatTreeSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the pods (two tiers: the leaves) are cut.
+    """Half (0 or 1) of each vertex, cut through the pods (two tiers: the leaves).
 
-    The cut is in the middle; an odd pod goes to half 1. The core switches are cut in
-    the middle, spines all stand in half 1. Either adds one link for every pod of half
-    0.
+    An odd pod goes to half 1. The core switches are cut in the middle, spines are all
+    in half 1. Either adds one link for every pod of half 0.
     """
     pods = np.arange(settings.pods) >= settings.pods // 2
     leaf = np.repeat(pods, settings.leaves // settings.pods)
@@ -281,11 +277,10 @@ def halves(settings: FatTreeSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: FatTreeSettings) -> int:
-    """Ports in one direction across that cut.
+    """Ports in one direction across that cut: all ports up of k//2 pods or leaves.
 
-    They are all ports up of the top tier's k//2 pods in the smaller half. Without a
-    taper half of the chips can send at full rate to the other half; a taper divides
-    that by d / u.
+    Without a taper half of the chips can send at full rate to the other half; a taper
+    divides that by d / u.
     """
     top = settings.core_switches if settings.tiers == 3 else settings.upper_switches
     return settings.pods // 2 * top * settings.planes
@@ -297,10 +292,7 @@ def ports_per_chip(settings: FatTreeSettings) -> int:
 
 
 def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray) -> Links:
-    """Both directions of the links between two tiers.
-
-    Tables are laid out as (link, up then down).
-    """
+    """Both directions of the links between two tiers, as (link, up then down)."""
     latency_ns = settings.leaf_latency_ns if kind == "leaf" else settings.global_latency_ns
     return duplex_links(lower, upper, kind, gbps=settings.port_gbps, latency_ns=latency_ns)
 
@@ -308,11 +300,11 @@ def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray
 def uniform_loads(
     settings: FatTreeSettings, topology: Topology, routing: LineRouting
 ) -> NDArray[np.float64]:
-    """Equal-cost multi-path.
+    """Equal-cost multi-path; all routings load the links alike.
 
     A chip spreads over its planes, a switch over its upward ports; up and down carry
-    the same. A tapered leaf has fewer ports up than down, and each of them carries so
-    much more; so do those of the tier above. All routings load the links alike.
+    the same. A tapered leaf has fewer ports up than down, so each carries more, as do
+    those of the tier above.
     """
     taper = settings.leaf_down / settings.leaf_up
     pod = settings.leaf_down * settings.switch_radix // 2
@@ -330,8 +322,8 @@ def uniform_loads(
 def chip_order_ring(settings: FatTreeSettings) -> ChipOrderRing:
     """A ring in every plane, on all ports of a chip.
 
-    Around the chips in order all hops but the fastest: one hop per leaf leaves it, one
-    per pod of three tiers leaves the pod.
+    Around the chips in order all hops but the longest ones stay below a leaf: one hop
+    per leaf leaves it, one per pod of three tiers leaves the pod.
     """
     in_leaf, up = 2 * settings.leaf_latency_ns, 2 * settings.global_latency_ns
     changes = settings.leaves + (settings.pods if settings.tiers == 3 else 0)
@@ -349,11 +341,11 @@ def route(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """Up*/down* by the name of a routing.
+    """Up*/down* routing.
 
     ``min`` draws plane and ports up evenly, ``adaptive`` takes those with the shortest
-    queues. Exact loads are the same for both: an adaptive router has no reason to
-    prefer a port before queues form.
+    queues. Exact loads are the same for both: without queues an adaptive router prefers
+    no port.
     """
     builder = TableBuilder(
         topology,
@@ -375,9 +367,9 @@ def route(
 
 
 def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to: IntArray) -> None:
-    """The switches of one plane, whose first leaf is vertex ``first``.
+    """Fill the switches of a plane, whose first leaf is vertex ``first``.
 
-    Up from everywhere, then down where there is a path down.
+    Packets go up until there is a path down.
     """
     entry, up, pods = (
         builder.entry[0],
@@ -406,9 +398,8 @@ def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to
 
 
 def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> NDArray[np.int32]:
-    """The sets of single links from a vertex to the vertices of ``below``.
-
-    ``below``: int[vertices, links].
+    """The sets of single links from a vertex to each of ``below`` (int[vertices,
+    links]).
     """
     return even_sets(builder, np.repeat(vertex, below.shape[1]), below.reshape(-1, 1)).reshape(
         below.shape
@@ -438,7 +429,7 @@ def ports(settings: FatTreeSettings) -> Ports:
 
 
 def resize(settings: FatTreeSettings, chips: int) -> FatTreeSettings:
-    """A tree of ``chips`` chips with as few tiers as reach them."""
+    """The tree of ``chips`` chips with the fewest tiers."""
     tiers = fewest_tiers(
         chips, settings.tiers, settings.switch_radix, settings.leaf_down, chips=chips
     )
@@ -446,10 +437,9 @@ def resize(settings: FatTreeSettings, chips: int) -> FatTreeSettings:
 
 
 def filled(settings: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettings:
-    """The tree with other tiers and another taper, and as many of its chips as then
-    fit.
+    """The tree with these tiers and taper, and as many of its chips as fit.
 
-    The cost of an end port is what callers need, whatever the size.
+    Callers need the cost of an end port, which does not depend on the size.
     """
     full = replace(settings, tiers=tiers, taper=taper, leaf_down_ports=None, populated_chips=None)
     room = largest_tree(tiers, full.switch_radix, full.leaf_down)
@@ -457,7 +447,9 @@ def filled(settings: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettin
 
 
 def _delivered(settings: FatTreeSettings) -> float:
-    """Share of the injection that the uplinks of a leaf give to uniform traffic."""
+    """Share of the injection bandwidth that the uplinks of a leaf carry of uniform
+    traffic.
+    """
     taper, under, chips = settings.uplinks_per_downlink, settings.leaf_down, settings.chips
     if taper >= 1 or under >= chips:
         return 1.0

@@ -1,8 +1,8 @@
 """A HyperX: routers on a grid of any dimension, all-to-all along every line.
 
-Sources: Ahn 2009; flattened butterfly: Kim 2007. The routers are the chips themselves
-(``chips_per_switch`` 0) or switches with chips below them. A packet takes one hop for
-each dimension that differs, or two, the first to a random router of the line.
+The routers are the chips (``chips_per_switch`` 0) or switches with chips below them. A
+packet takes one hop for each dimension that differs, or two, the first to a random
+router of the line. Sources: Ahn 2009; flattened butterfly: Kim 2007.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["FAMILY", "HyperXSettings"]
 
 @dataclass(frozen=True)
 class HyperXSettings(FamilyBase):
-    """Routers in a grid, any two of a line joined."""
+    """Routers on a grid; every pair of a line is joined."""
 
     family: Literal["hyperx"]
 
@@ -121,10 +121,9 @@ def check(settings: HyperXSettings) -> None:
 
 
 def build(settings: HyperXSettings) -> Topology:
-    """Build the network.
+    """Build the network: chip c hangs on router c // chips_per_switch of every plane.
 
-    Chip c hangs on router c // chips_per_switch of every plane. Switches follow the
-    chips plane by plane.
+    Switches follow the chips plane by plane.
     """
     chip, links = np.arange(settings.chips), []
     for plane in range(settings.planes):
@@ -166,9 +165,8 @@ def halves(settings: HyperXSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HyperXSettings) -> int:
-    """Ports in one direction across that cut.
-
-    ``lanes`` for each pair across, in each line of the longest dimension and plane.
+    """Ports in one direction across that cut: ``lanes`` for each pair of routers across
+    it.
     """
     longest = max(settings.shape)
     pairs = (longest // 2) * (longest - longest // 2)
@@ -176,9 +174,8 @@ def bisection_ports(settings: HyperXSettings) -> int:
 
 
 def ports_per_chip(settings: HyperXSettings) -> int:
-    """Ports of a chip.
-
-    Lanes to every other router of its lines, or one in each plane where switches route.
+    """Ports of a chip: lanes to the routers of its lines, or a port per plane of
+    switches.
     """
     if settings.switchless:
         return settings.lanes * (sum(settings.shape) - len(settings.shape))
@@ -188,7 +185,7 @@ def ports_per_chip(settings: HyperXSettings) -> int:
 def node_hop_counts(settings: HyperXSettings) -> IntArray:
     """Ordered pairs of chips that are h links apart (index h).
 
-    One link for each dimension that differs, two more with switches.
+    A path has a link for each dimension that differs, and two more with switches.
     """
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:
@@ -202,10 +199,7 @@ def node_hop_counts(settings: HyperXSettings) -> IntArray:
 
 
 def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
-    """The links of one plane, one table for each dimension.
-
-    ``first`` is the vertex of its router 0.
-    """
+    """The links of one plane, a table per dimension; ``first``: vertex of router 0."""
     router = first + np.arange(settings.routers).reshape(settings.shape[::-1])
     tables = []
     for dimension, length in enumerate(settings.shape):
@@ -236,8 +230,8 @@ def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
 # Routing
 
 
-#: Virtual channels of ``min``, which needs one: as many as the other networks of the
-#: comparison have (RailX simulator).
+#: Virtual channels of ``min``. It needs one; three match the other networks of the
+#: comparison (RailX simulator).
 _MIN_CHANNELS = 3
 
 SetArray = NDArray[np.int32]
@@ -249,7 +243,8 @@ def route(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """Where switches route, a chip enters by any of its planes and stays in it.
+    """Paths over the dimensions; with switches a chip enters by any plane and stays in
+    it.
 
     * ``min``: dimension after dimension, each hop on one of three virtual channels,
       drawn evenly.
@@ -260,7 +255,7 @@ def route(
     * ``valiant``: dimension after dimension, in each by way of a router of the line
       drawn evenly (Valiant 1982, line by line). The first hop is on channel 0, the
       second on channel 1. It levels any traffic at up to twice the load of ``min``
-      under uniform.
+      under uniform traffic.
 
     States: hops taken (``balanced``, ``adaptive``); whether the first of two hops is
     done (``valiant``).
@@ -312,10 +307,7 @@ def _fill_ordered(
 def _line_sets(
     builder: TableBuilder, first: int, position: IntArray, stride: int, length: int
 ) -> list[SetArray]:
-    """The sets of one dimension for every state, by router and target position.
-
-    -1 where they are equal.
-    """
+    """The sets of a dimension by state, router and target position; -1 where equal."""
     if builder.routing == "min":
         pools = [
             _line_pools(builder, first, position, stride, length, vc) for vc in range(_MIN_CHANNELS)
@@ -340,10 +332,7 @@ def _line_sets(
 def _fill_any_order(
     builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray
 ) -> None:
-    """Any dimension that still differs may be next.
-
-    Hop k of a packet is on virtual channel k.
-    """
+    """Any dimension that still differs may be next; hop k is on virtual channel k."""
     router, goal = np.arange(settings.routers), np.arange(settings.routers)
     for hop in range(len(settings.shape)):
         pools, stride = [], 1
@@ -372,10 +361,7 @@ def _sets_of_pools(builder: TableBuilder, pools: IntArray, state: int) -> SetArr
 def _line_pools(
     builder: TableBuilder, first: int, position: IntArray, stride: int, length: int, vc: int
 ) -> IntArray:
-    """The pools from every router to the positions of its line.
-
-    int[routers, length], -1 to itself.
-    """
+    """The pools from every router to its line: int[routers, length], -1 to itself."""
     vertex = first + np.arange(len(position))
     near = vertex[:, None] + (np.arange(length) - position[:, None]) * stride
     return builder.pools_between(vertex[:, None], near, vc)
@@ -388,8 +374,8 @@ def ports(settings: HyperXSettings) -> Ports:
     """Components of the network, and the bandwidths in ports per chip.
 
     With p chips on a switch all-to-all gets S / p of a port per lane through a
-    dimension of size S, capped by the injection. Where the chips are the routers, their
-    links have a transceiver at both ends and there are no switches.
+    dimension of size S, capped by the injection. Links of chip routers have a
+    transceiver at both ends, without switches.
     """
     per_router, chips = max(1, settings.chips_per_switch), settings.chips
     planes, lanes, routers = settings.planes, settings.lanes, settings.routers * settings.planes
@@ -409,8 +395,8 @@ def ports(settings: HyperXSettings) -> Ports:
 def resize(settings: HyperXSettings, chips: int) -> HyperXSettings:
     """The narrowest network in the fewest dimensions with at least ``chips`` chips.
 
-    Switches have at most as many chips as keep all-to-all uncut. Where the chips are
-    the routers the shape fixes their ports, so that no larger network has the same.
+    Switches have at most as many chips as keep full all-to-all bandwidth. Chip routers
+    have as many ports as their shape needs, so no larger network has the same ports.
     """
     if settings.switchless:
         if chips > settings.chips:

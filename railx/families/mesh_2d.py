@@ -1,7 +1,7 @@
 """A plain 2D mesh: single chips with n parallel links to each of up to 4 neighbours.
 
-The ports at the rim stay open. Routing in dimension order: XY, or XY and YX side by
-side.
+The ports at the rim stay open. Routing is in dimension order: XY, or XY and YX in
+parallel.
 """
 
 from __future__ import annotations
@@ -38,17 +38,13 @@ class Mesh2DSettings(ChipGridSettings):
 
 
 def bisection_ports(settings: Mesh2DSettings) -> int:
-    """Ports in one direction across the middle of the longer dimension.
-
-    n links in each line of the other dimension.
-    """
+    """Ports in one direction across the longer dimension: n in each line across."""
     return settings.n * min(settings.shape)
 
 
 def node_hop_counts(settings: Mesh2DSettings) -> NDArray[np.int64]:
-    """Ordered pairs of chips that are h links apart (index h).
-
-    The distances along x and along y add up.
+    """Ordered pairs of chips by distance: index h counts those h links apart in x and
+    y.
     """
     line_x, line_y = (
         np.bincount(np.abs(np.subtract.outer(line, line)).ravel())
@@ -63,14 +59,14 @@ def route(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """Minimal, and free of deadlock because each order has its own virtual channel.
+    """Minimal, and deadlock-free because each order has its own virtual channel.
 
     * ``min``: XY.
     * ``balanced``: XY on channel 0 or YX on channel 1 with equal chance (O1TURN, Seo
       2005); uniform traffic loads links as XY does, permutations less.
-    * ``adaptive``: the same two paths, the source takes the one with the shorter queue.
+    * ``adaptive``: the same two paths; the source takes the one with the shorter queue.
 
-    States: 0 at the source; 1 XY, 2 YX (``min``: 0 throughout).
+    States: 0 at the source; 1 XY, 2 YX (``min``: always 0).
     """
     both = routing != "min"
     builder = TableBuilder(
@@ -96,10 +92,7 @@ def route(
 def _ordered(
     builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int
 ) -> NDArray[np.int32]:
-    """Sets by chip and destination when one dimension is done after the other.
-
-    -1 at the destination.
-    """
+    """Sets by chip and destination in dimension order; -1 at the destination."""
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     columns = settings.x_scale
     entry = np.full((len(chip), len(to)), -1, dtype=np.int32)

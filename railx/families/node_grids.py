@@ -1,7 +1,7 @@
-"""What RailX and HammingMesh share: nodes of m x m chips on a grid.
+"""RailX and HammingMesh: nodes of m x m chips on a grid.
 
-The RailX networks differ in the circuits of their optical switches alone, so that
-settings, cut, placement and bill of materials are the same for all of them.
+The RailX networks differ only in the circuits of their optical switches, so they share
+settings, cut, placement and bill of materials.
 """
 
 from __future__ import annotations
@@ -121,9 +121,8 @@ def ports_per_chip(settings: NodeGridSettings) -> int:
 
 
 def grid_placement(settings: NodeGridSettings, topology: Topology, sizes: Sizes) -> Placement:
-    """Nodes of a job as rows and columns of the grid.
-
-    Raises SettingsError("layout") where the job does not fit.
+    """Nodes of a job as rows and columns of the grid; SettingsError("layout") if too
+    many.
     """
     return node_placement(topology, sizes, settings.shape)
 
@@ -155,10 +154,10 @@ def best_grid(
 ) -> RailXT:
     """The network with the most all-to-all bandwidth among sizes close to the smallest.
 
-    ``shapes``: nodes of every candidate and its shape. ``reshape``: settings of a
-    shape. Candidates have at least ``chips`` chips and at most ``max_oversize`` times
-    those of the smallest. Raises SettingsError("chips") with the largest size where
-    none does.
+    ``shapes``: candidates as (nodes, shape). ``reshape``: settings of a shape.
+    Candidates have at least ``chips`` chips and at most ``max_oversize`` times those of
+    the smallest. Raises SettingsError("chips") with the largest size where there is no
+    candidate.
     """
     sizes = [nodes * settings.m**2 for nodes, _ in shapes]
     largest = max(sizes, default=0)
@@ -187,16 +186,13 @@ Dimension = tuple[int, int]
 def in_node_lanes_per_chip(node: NodeGridSettings) -> float:
     """Width of the links inside a node, in external ports per chip.
 
-    2 m (m-1) neighbour pairs, n links each, so many external ports wide.
+    2 m (m-1) neighbour pairs have n links each of that width.
     """
     return 2 * (node.m - 1) * node.n * node.internal_width / node.m
 
 
 def longest_line(settings: RailXSettings) -> int:
-    """Most nodes of a line: two ports of the switch each.
-
-    Without a radix the longest line of the settings.
-    """
+    """Most nodes of a line: half the ports of a switch, or the settings' limit."""
     return max(settings.shape) if settings.ocs_radix is None else settings.ocs_radix // 2
 
 
@@ -208,7 +204,8 @@ def all_rail_lines(rails: int, longest: int) -> list[int]:
 def grid_ports(grid: Grid, *, all_to_all: float | None, bisection: float | None) -> Ports:
     """Components of a grid of nodes with these bandwidths in ports per chip.
 
-    A node has 4 r optical ports, each a transceiver and a port of an optical switch.
+    A node has 4 r optical ports, each with a transceiver and a port of an optical
+    switch.
     """
     optical = 4 * grid.rails * grid.nodes
     return Ports(
@@ -223,18 +220,17 @@ def grid_ports(grid: Grid, *, all_to_all: float | None, bisection: float | None)
 
 
 def hyperx_external_hops(grid: Grid, sizes: Sequence[int]) -> float:
-    """Mean optical hops of a packet over all-to-alls of these sizes.
+    """Mean optical hops under uniform traffic over all-to-alls of these sizes.
 
-    Under uniform traffic. In a square HyperX 2 (N - N/(r+1)) / (N-1) with N chips
-    (RailX, bandwidth formulas).
+    In a square HyperX it is 2 (N - N/(r+1)) / (N-1) with N chips (RailX, bandwidth
+    formulas).
     """
     return _other_chip(grid) * sum((size - 1) / size for size in sizes)
 
 
 def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float:
-    """Upper bound of uniform all-to-all in ports per chip.
-
-    4 n / (m h) with h external hops in a square HyperX.
+    """Upper bound of uniform all-to-all in ports per chip: 4 n / (m h) with h mean
+    hops.
     """
     other = _other_chip(grid)
     return min(
@@ -244,9 +240,8 @@ def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[Dimension]) -> floa
 
 
 def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float:
-    """Ports per chip of one half across the middle of a dimension.
-
-    Two links per copy between any two of its nodes.
+    """Ports per chip of one half across a dimension: 2 links per copy between its
+    nodes.
     """
     return min(
         4 * copies * (size // 2) * (size - size // 2) / size / grid.m**2
@@ -255,9 +250,8 @@ def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float
 
 
 def ring_bisection_ports(grid: Grid, ends: int) -> float:
-    """Ports per chip of one half across the middle of the longest dimension of rings.
-
-    The cut has ``ends`` times r rails per line.
+    """Ports per chip of one half across the longest ring: ``ends`` times r rails a
+    line.
     """
     return 2 * ends * grid.rails / max(grid.columns, grid.rows) / grid.m**2
 
@@ -265,8 +259,8 @@ def ring_bisection_ports(grid: Grid, ends: int) -> float:
 def grid_hop_count(grid: Grid, twist: int) -> float:
     """Mean hops of chips over links in and between nodes of a torus of chips.
 
-    Counted from one chip (a torus looks alike from every chip). ``twist``: chips by
-    which a wrap of the columns is shifted along the rows, 0 for the plain torus.
+    The count starts at one chip, as all chips are alike. ``twist``: chips by which a
+    wrap of the columns is shifted along the rows, 0 for the plain torus.
     """
     x = np.arange(grid.m * grid.columns)[:, None]
     y = np.arange(grid.m * grid.rows)[None, :]

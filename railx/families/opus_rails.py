@@ -1,10 +1,10 @@
 """Photonic rails: chips of equal rank in all servers share an optical circuit switch.
 
 A server is g chips behind a scale-up switch. Every chip has ``ocs_ports`` optical
-ports, two on each of its switches, so that it can sit in one ring (or face two peers)
-per switch. This is the static setting, a ring over all servers on every switch.
-Reconfiguration changes the circuits between phases of a job and is not part of the
-graph. Source: Opus (photonic rails; two ports per chip).
+ports, two on each of its switches, so that it can join one ring (or face two peers) per
+switch. The graph is the static setting, a ring over all servers on every switch.
+Reconfiguration changes the circuits between phases of a job and is not part of it.
+Source: Opus (photonic rails; two ports per chip).
 
 Packets move inside the server, then round the ring of the destination's rank. The bill
 counts as the released cost script of Opus (fig. 15): optical ports share transceivers.
@@ -99,7 +99,7 @@ class OpusRailsSettings(ServerSettings):
 
     @property
     def rings_per_chip(self) -> int:
-        """Optical switches, and so rings, that a chip is plugged into."""
+        """Optical switches, and so rings, of a chip."""
         return self.ocs_ports // 2
 
 
@@ -114,7 +114,7 @@ def check(settings: OpusRailsSettings) -> None:
 def build(settings: OpusRailsSettings) -> Topology:
     """Build the network.
 
-    Optical switch and rail of ring j of rank i: i * ocs_ports / 2 + j; the only
+    Ring j of rank i has optical switch and rail i * ocs_ports / 2 + j; the only other
     switches are scale-up ones. Circuits: dimension x, ``line`` = rail, nodes = servers;
     server a owns the ports 2a (towards a + 1) and 2a + 1.
     """
@@ -164,10 +164,7 @@ def bisection_ports(settings: OpusRailsSettings) -> int:
 
 
 def ports_per_chip(settings: OpusRailsSettings) -> int:
-    """Optical ports of a chip.
-
-    The link to the scale-up switch does not leave the server.
-    """
+    """Optical ports of a chip; the link to the scale-up switch stays in the server."""
     return settings.ocs_ports
 
 
@@ -183,7 +180,7 @@ def route(
     """The shorter path round the ring.
 
     At equal distance ``min`` goes up and ``balanced`` splits the packets evenly. States
-    and the two virtual channels of a ring are as in
+    and the two virtual channels of a ring are those of
     :func:`railx.vocabulary.routing.rings.route_rings`. Links to and from scale-up
     switches, on channel 0, come before all links of rings, so they close no cycle.
     """
@@ -215,8 +212,8 @@ def ports(settings: OpusRailsSettings) -> Ports:
     """Components of the rails, and their injection in ports per chip.
 
     A port is a transceiver with its optical ports. Two circuits per chip carry no
-    all-to-all directly, and all-to-all over multiple hops depends on the job: neither
-    bandwidth has a closed form.
+    direct all-to-all, and multi-hop all-to-all depends on the job, so neither bandwidth
+    has a closed form.
     """
     shared = settings.ocs_ports_per_transceiver
     transceivers = settings.ocs_ports // shared

@@ -1,9 +1,8 @@
 """Rail-only network: chips of equal rank in all servers share a rail switch.
 
-Nothing joins the rails but the scale-up switches. It is the rail-optimised network
-without its spine: a chip reaches chips of another rank through the scale-up switch of
-its server. Source: Wang et al. 2023, "Optimized network architectures for large
-language model training with billions of parameters".
+It is the rail-optimised network without its spine: a chip reaches chips of another rank
+through the scale-up switch of its server. Source: Wang et al. 2023, "Optimized network
+architectures for large language model training with billions of parameters".
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def check(settings: RailOnlySettings) -> None:
 
 
 def resize(settings: RailOnlySettings, chips: int) -> RailOnlySettings:
-    """Full servers with at least ``chips`` chips, on as few tiers as reach them."""
+    """The full servers with at least ``chips`` chips and the fewest tiers."""
     servers = max(2, math.ceil(chips / settings.chips_per_server))
     tiers = fewest_tiers(
         servers,
@@ -102,10 +101,9 @@ def resize(settings: RailOnlySettings, chips: int) -> RailOnlySettings:
 
 
 def group_network(settings: ElectricalRailSettings, nodes: int, wiring: str) -> RailOnlySettings:
-    """The network of a group of servers: a tree without oversubscription acts as a
-    switch.
+    """The network of a group of servers: a full-bandwidth tree acts as a switch.
 
-    No group leaves its rail, so that a spine makes no difference.
+    No group leaves its rail, so a spine makes no difference.
     """
     return RailOnlySettings(
         family="rail_only",

@@ -1,11 +1,10 @@
 """Rail-optimised network: chips of equal rank share leaf switches below a spine.
 
-A leaf switch is shared by the servers of a pod, and the spine joins all rails. A server
-is g chips behind a scale-up switch. A leaf (rail) switch of k ports serves one rank of
-the k/2 servers of a pod and has k/2 ports up. The spine's p g / 2 switches spread their
-ports over all p g leaves alike, so that every chip can send at full rate to any other
-(full bisection). A chip has one port in each of ``planes`` such networks. Its bill is
-that of a fat tree over all chips.
+A server is g chips behind a scale-up switch. A leaf (rail) switch of k ports serves one
+rank of the k/2 servers of a pod and has k/2 ports up. The spine's p g / 2 switches join
+all rails: they spread their ports over all p g leaves alike, so that every chip can
+send at full rate to any other (full bisection). A chip has one port in each of
+``planes`` such networks. The bill is that of a fat tree over all chips.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class RailOptimisedSettings(ElectricalRailSettings):
 
 
 def check(settings: RailOptimisedSettings) -> None:
-    """Refuse pods that no spine joins alike, and more links than fit in memory."""
+    """Refuse pods that no spine joins evenly, and more links than fit in memory."""
     k, rails = settings.switch_radix, settings.rail_switches
     if settings.tiers != 2:
         raise SettingsError("tiers", f"got {settings.tiers}; allowed: 2, rail switches and spine")
@@ -124,7 +123,7 @@ def check(settings: RailOptimisedSettings) -> None:
 
 
 def _working_pods(settings: RailOptimisedSettings) -> str:
-    """The nearest numbers of pods that a two-tier graph can join alike, in words."""
+    """The nearest numbers of pods that a two-tier graph can join evenly, as text."""
     k, g = settings.switch_radix, settings.chips_per_server
     fits = [pods for pods in range(1, k // g + 1) if pods * g % 2 == 0 and k % (pods * g) == 0]
     if not fits:
@@ -161,7 +160,7 @@ def build(settings: RailOptimisedSettings) -> Topology:
 
 
 def check_bill(settings: RailOptimisedSettings) -> None:
-    """Refuse more chips than the tiers reach."""
+    """Refuse more chips than the tiers can join."""
     largest = largest_tree(settings.tiers, settings.switch_radix)
     if settings.chips > largest:
         servers = largest // settings.chips_per_server
@@ -174,7 +173,7 @@ def check_bill(settings: RailOptimisedSettings) -> None:
 
 
 def resize(settings: RailOptimisedSettings, chips: int) -> RailOptimisedSettings:
-    """Full servers with at least ``chips`` chips, on as few tiers as reach them."""
+    """The full servers with at least ``chips`` chips and the fewest tiers."""
     servers = max(2, math.ceil(chips / settings.chips_per_server))
     ends = servers * settings.chips_per_server
     tiers = fewest_tiers(ends, settings.tiers, settings.switch_radix, None, chips=chips)
@@ -183,9 +182,9 @@ def resize(settings: RailOptimisedSettings, chips: int) -> RailOptimisedSettings
 
 
 def _opus_artifact(settings: RailOptimisedSettings, *, switch_side: bool) -> Ports:
-    """As the released cost script of Opus counts (fig. 15), a port per chip.
+    """The bill of the released cost script of Opus (fig. 15), a port per chip.
 
-    Transceivers are at the chips, and with ``switch_side`` at every switch port too.
+    Transceivers are at the chips, with ``switch_side`` also at every switch port.
     """
     chips = settings.chips
     switch_ports = opus_rail_switch_ports(settings.server_count, settings.chips_per_server)

@@ -1,16 +1,16 @@
-"""What the rail networks share: servers of chips behind scale-up switches.
+"""The rail networks: servers of chips behind scale-up switches.
 
 Chip i of server a is number a * chips_per_server + i; chips of equal rank i form a
 rail. Rails of electrical switches also share graph, routing and lines: the rail-only
 network is the rail-optimised one with a single pod and no spine.
 
 Routing on electrical rails: a chip reaches another of its server through the scale-up
-switch, a chip of its rank over its rail switch. For a chip of another rank it hands the
-packet to the chip of that rank in its server, which sends it over its rail: two links
-between servers where the spine would take four. Between pods a packet leaves by the
-rail switch of its rank and the spine takes it to that of the destination. Every packet
-takes links in the order scale-up, rail switch, spine, rail switch, chip, so no cycle of
-waiting packets can form.
+switch, a chip of its rank over its rail switch. It sends a packet for another rank to
+the chip of that rank in its server, which sends it over its rail: two links between
+servers where the spine takes four. Between pods a packet leaves by the rail switch of
+its rank and the spine takes it to that of the destination. Every packet takes links in
+the order scale-up, rail switch, spine, rail switch, chip, so no cycle of waiting
+packets can form.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ElectricalRailSettings(ServerSettings):
 
     @property
     def pod_count(self) -> int:
-        """Groups of servers that share their rail switches."""
+        """Groups of servers with shared rail switches."""
         return 1
 
     @property
@@ -109,9 +109,8 @@ class ElectricalRailSettings(ServerSettings):
 
     @property
     def spine_delay_ns(self) -> float | None:
-        """Time of flight that the spine adds to the path to another rank of the pod.
-
-        None without a spine.
+        """Flight time that the spine adds to the path to another rank of the pod; None:
+        no spine.
         """
         return None
 
@@ -119,8 +118,8 @@ class ElectricalRailSettings(ServerSettings):
 def scale_up_links(settings: ServerSettings, ports: int) -> Links:
     """The links of every chip to the scale-up switch of its server.
 
-    ``ports`` lanes of ``scale_up_width`` times a port each. The scale-up switches are
-    the first switches, in the servers' order.
+    Each has ``ports`` lanes of ``scale_up_width`` times a port. The scale-up switches
+    are the first switches, in the servers' order.
     """
     chip = np.arange(settings.chips)
     return duplex_links(
@@ -143,8 +142,8 @@ def build(
     """Build the network.
 
     Switches: the scale-up switches, then plane by plane the rail switches (pod by pod)
-    and the spine. ``spine_links``: links between the rail switches and the spine of a
-    plane, by their vertices.
+    and the spine. ``spine_links``: vertices of the links between rail switches and
+    spine.
     """
     g, chips = settings.chips_per_server, settings.chips
     chip = np.arange(chips)
@@ -178,8 +177,8 @@ def build(
 def halves(settings: ElectricalRailSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each vertex when the pods are cut in the middle.
 
-    A single pod is cut between its servers; its rail switches are in half 1, as is the
-    spine.
+    A single pod is cut between its servers; its rail switches and the spine are in half
+    1.
     """
     server = np.arange(settings.server_count)
     if settings.pod_count > 1:
@@ -196,7 +195,7 @@ def halves(settings: ElectricalRailSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: ElectricalRailSettings) -> int:
-    """Ports in one direction across that cut: as many as the chips of half 0 have."""
+    """Ports in one direction across that cut: those of the chips of half 0."""
     servers = (
         settings.pod_count // 2 * settings.servers_per_pod
         if settings.pod_count > 1
@@ -206,9 +205,8 @@ def bisection_ports(settings: ElectricalRailSettings) -> int:
 
 
 def ports_per_chip(settings: ElectricalRailSettings) -> int:
-    """Ports of a chip to the rails: one in each plane.
-
-    The link to the scale-up switch does not leave the server.
+    """Ports of a chip to the rails, a port per plane; scale-up links stay in the
+    server.
     """
     return settings.planes
 
@@ -242,7 +240,7 @@ def route(
     ``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the
     shortest queues. Where a spine can take a packet to another rank of the pod,
     ``adaptive`` compares that path with the one through the server. Exact loads are the
-    same for both: before queues form it goes through the server.
+    same for both, as without queues ``adaptive`` goes through the server.
     """
     builder = TableBuilder(
         topology,
@@ -282,10 +280,10 @@ def _fill_chips(
     rail_switch: IntArray,
     spine_delay_ns: float | None,
 ) -> None:
-    """The first hop at every chip.
+    """Fill the first hop at every chip.
 
-    To the scale-up switch for its own server and for other ranks of its pod, else to a
-    rail switch. ``spine_delay_ns``: time of flight that the spine adds to the path to
+    It leads to the scale-up switch for its server and for other ranks of its pod, else
+    to a rail switch. ``spine_delay_ns``: flight time that the spine adds to the path to
     another rank of the pod; None without a spine.
     """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
@@ -301,9 +299,8 @@ def _fill_chips(
 
 
 def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -> None:
-    """At every scale-up switch: to the chip of the destination's rank.
-
-    For destinations of the pod.
+    """For destinations of the pod: from every scale-up switch to the chip of their
+    rank.
     """
     server, to = np.arange(servers), builder.destinations.astype(np.int64)
     switch = builder.topology.chips + server
@@ -315,10 +312,7 @@ def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -
 
 
 def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, to_leaf: IntArray) -> None:
-    """One plane: from rail switches up and from the spine down.
-
-    The spine leads to the rail switch ``to_leaf`` (int[D]) of the destination.
-    """
+    """A plane: from rail switches up, from the spine down to ``to_leaf`` (int[D])."""
     builder.entry[0][leaf] = even_sets(builder, leaf, np.tile(spine, (len(leaf), 1)))[:, None]
     down = even_sets(
         builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]

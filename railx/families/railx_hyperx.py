@@ -1,12 +1,12 @@
 """RailX set to a 2D HyperX: every row and column of nodes is an all-to-all.
 
-The all-to-all is made of rail rings (RailX, theorem 3.1), each through all nodes of a
+The all-to-all consists of rail rings (RailX, theorem 3.1), each through all nodes of a
 line. Any c positions of a line keep two links per pair, which make 2 (c - 1) directed
 rings.
 
 Routing takes a rail along the row, a rail along the column and a walk to the chip.
 Every ordered pair of nodes of a line has two links, which start at different chips; the
-routings differ in the packets that take each.
+routings differ in how packets choose between them.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ __all__ = ["FAMILY", "RailXHyperXSettings", "external_hops", "square"]
 
 @dataclass(frozen=True)
 class RailXHyperXSettings(AllToAllSettings):
-    """RailX set to a 2D HyperX.
-
-    (r + 1)^2 nodes of m x m chips, r = m * n rails per side.
+    """RailX set to a 2D HyperX: (r + 1)^2 nodes of m x m chips with r = m * n rails a
+    side.
     """
 
     family: Literal["railx_hyperx"]
@@ -104,11 +103,7 @@ def check(settings: RailXHyperXSettings) -> None:
 
 
 def build(settings: RailXHyperXSettings) -> Topology:
-    """Build the topology.
-
-    Every ordered pair of nodes of a line gets one rail, every unordered pair two
-    full-duplex links.
-    """
+    """Build the topology, two full-duplex links for every pair of nodes of a line."""
     grid = settings.grid
     rings = (
         hamiltonian_cycles(grid.columns)
@@ -119,10 +114,7 @@ def build(settings: RailXHyperXSettings) -> Topology:
 
 
 def bisection_ports(settings: RailXHyperXSettings) -> int:
-    """Ports in one direction across that cut.
-
-    2 links for each pair across, in each of r + 1 rows.
-    """
+    """Ports in one direction across that cut: 2 per pair across and row."""
     side = settings.rails + 1
     return 2 * (side // 2) * (side - side // 2) * side
 
@@ -130,9 +122,9 @@ def bisection_ports(settings: RailXHyperXSettings) -> int:
 def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
     """Check the circuits of the all-to-alls; ValueError names the first fault.
 
-    Every port belongs to its node. With directed rings every ordered pair of nodes of a
-    line is joined by exactly one rail. With undirected rings every unordered pair is
-    joined by exactly two.
+    Every port belongs to its node. With directed rings exactly one rail joins every
+    ordered pair of nodes of a line, with undirected rings exactly two join every
+    unordered pair.
     """
     grid = settings.grid
     check_ports(circuits, grid, paired=False)
@@ -140,9 +132,8 @@ def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
 
 
 def _check_pairs(circuits: Circuits, nodes: int, *, directed: bool) -> None:
-    """Every pair of nodes of a line is joined as its rings say.
-
-    Ordered pairs by exactly one rail, or unordered pairs by exactly two.
+    """Check that one rail joins each ordered pair, or two each unordered pair, of a
+    line.
     """
     a, b = circuits.node_a.astype(np.int64), circuits.node_b.astype(np.int64)
     if not directed:
@@ -174,7 +165,7 @@ def longest_path_ns(settings: RailXHyperXSettings) -> float:
 
 
 class AllToAllLineRings(GridRings):
-    """Any part of a line has rings of its own over the links among its nodes."""
+    """Rings of any part of a line over the links among its nodes."""
 
     joined: ClassVar[bool] = True
     full_lines_only: ClassVar[bool] = True
@@ -192,9 +183,10 @@ def grid_rings(settings: RailXHyperXSettings, topology: Topology) -> GridRings:
 
 
 def _part_rings(topology: Topology, positions: Sequence[int], dimension: int) -> list[list[Arc]]:
-    """Both directions of the undirected rings over some positions of a line.
+    """Both directions of the undirected rings over some positions of an all-to-all
+    line.
 
-    The line is an all-to-all; each of a pair's two links is used once.
+    Each ring set uses each of a pair's two links once.
     """
     wiring = line_wiring(topology, dimension)
 
@@ -239,12 +231,11 @@ def route(
       traffic; a packet draws its link when it starts a phase and keeps it
       (:func:`railx.vocabulary.routing.node_walks.fill_ordered`).
     * ``adaptive``: at the source both links of the row and both of the column, later
-      both links of the dimension that is left
+      both links of the other dimension
       (:func:`railx.vocabulary.routing.adaptive_phases.fill_adaptive`).
 
-    The last two keep packets for one rail of an edge chip out of the way of those for
-    another (:func:`railx.vocabulary.routing.node_walks.walk_pools`,
-    ``by_rail``).
+    The last two separate packets for different rails of an edge chip
+    (:func:`railx.vocabulary.routing.node_walks.walk_pools`, ``by_rail``).
     """
     phases = _phases(settings, topology)
     if routing == "adaptive":

@@ -1,9 +1,9 @@
 """RailX with mixed rails: some rails as rings, others as all-to-alls over sub-lines.
 
-Each dimension is a list of parts. This is the general form of the settings that keep
-all lines alike: an optical switch is any matching of its ports, so each rail can be set
+Each dimension is a list of parts, the general form of the settings that keep all lines
+alike: an optical switch is any matching of its ports, so each rail can be set
 independently (RailX, abstract: reconfigurable; the description by parts is this
-module's). Examples for a line of L nodes:
+project's). Examples for a line of L nodes:
 
 * one ``ring`` part of size L is the torus;
 * one ``all_to_all`` part of size L is the HyperX;
@@ -16,9 +16,9 @@ Layout: nodes, chips and rails as in :mod:`railx.vocabulary.grid`; parts as in
 :mod:`railx.vocabulary.line_parts`.
 
 Routing takes the fewest rails along the row, then along the column, then a walk to the
-chip. A line may hold rings and all-to-alls side by side, so a search over the positions
-of a line finds the paths. Every rail raises the virtual channel: that needs no
-datelines on rings but one channel more than a path has rails.
+chip. A line may mix rings and all-to-alls, so a search over its positions finds the
+paths. Every rail raises the virtual channel: rings need no datelines, but a path needs
+one channel more than it has rails.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RailXMixedSettings(AllToAllSettings):
 
 
 def parts_of(settings: RailXMixedSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
-    """The parts of a row and of a column with the rails that each takes."""
+    """The parts of a row and of a column with their rails."""
     return line_parts(settings.parts_x), line_parts(settings.parts_y)
 
 
@@ -110,26 +110,19 @@ def check(settings: RailXMixedSettings) -> None:
 
 
 def build(settings: RailXMixedSettings) -> Topology:
-    """Build the topology; every rail of a line closes the rings of its part.
-
-    On all sub-lines.
-    """
+    """Build the topology; every rail closes the rings of its part on all sub-lines."""
     return build_parts(settings, settings.grid, parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXMixedSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when a dimension is cut in the middle.
-
-    It is the one with equal halves and then with fewer ports.
-    """
+    """Half (0 or 1) of each vertex; the cut prefers equal halves, then fewer ports."""
     grid = settings.grid
     return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
 
 
 def bisection_ports(settings: RailXMixedSettings) -> int:
-    """Ports in one direction across that cut, part by part.
-
-    See :func:`railx.vocabulary.line_parts.crossing_ports`.
+    """Ports in one direction across that cut, part by part
+    (``line_parts.crossing_ports``).
     """
     return cut_dimension(settings.grid, parts_of(settings))[1]
 
@@ -137,8 +130,8 @@ def bisection_ports(settings: RailXMixedSettings) -> int:
 def check_circuits(settings: RailXMixedSettings, circuits: Circuits) -> None:
     """Check the circuits of the parts; ValueError names the first fault.
 
-    Every port belongs to its node. Every pair of a sub-line is joined as often as the
-    copies of its part say, or the neighbours of its ring.
+    Every port belongs to its node. The copies of a part join every pair of a sub-line,
+    or the neighbours of its ring, as often as there are copies.
     """
     check_ports(circuits, settings.grid, paired=False)
     for dimension, parts in enumerate(parts_of(settings)):
@@ -159,11 +152,11 @@ def route(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """Row first.
+    """Row first, then column.
 
     A packet with h rails to go in a line of diameter D walks on the line's channel D -
-    h. ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced``
-    all of them alike (for sources that are spread evenly over a node). States: 0
+    h. ``min`` takes the nearest of the rails that lead one hop closer, ``balanced`` all
+    of them evenly (for sources that are spread evenly over a node). States: 0
     undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """
     ports = rail_ports(topology)
@@ -213,8 +206,7 @@ class _MixedLine:
     * ``hops`` (int[L, L]): rails between positions.
     * ``ports`` (int[L, L, q]): the ports (2 rail + side) of a position that lead one
       hop closer to another, -1 for none.
-    * ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes
-      each of them.
+    * ``shares`` (float[L, c, L, q]): the part of each chip's traffic on each of them.
     """
 
     def __init__(

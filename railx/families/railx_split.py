@@ -1,13 +1,12 @@
-"""RailX with split dimensions: the rails of a line are cut in parts.
+"""RailX with split dimensions: each part of a line's rails is an all-to-all.
 
-Each part is the all-to-all of a logical dimension. The nodes of a row are arranged as a
-grid of ``sizes_x`` (first size fastest), and part k of its rails, ``split_x[k]`` of
-them, joins all nodes that differ in coordinate k alone. Rails r1 + r2 = r reach (r1 +
-1)(r2 + 1) nodes in a line instead of r + 1, and each part costs one more inter-node
-hop. A 3D or 4D HyperX has diameter 3 or 4, which explains the "2 to 4" of RailX's
-abstract (derived from the abstract; the mapping of its authors is unpublished).
+The nodes of a row form a grid of ``sizes_x`` (first size fastest), and part k of its
+rails, ``split_x[k]`` of them, joins all nodes that differ only in coordinate k. Rails
+r1 + r2 = r reach (r1 + 1)(r2 + 1) nodes in a line instead of r + 1, and each part costs
+one more inter-node hop. A 3D or 4D HyperX has diameter 3 or 4, which explains the "2 to
+4" of RailX's abstract (derived from the abstract; the authors' mapping is unpublished).
 
-A part whose rails are a multiple of its size - 1 wires as many copies of its
+A part whose rails are a multiple of its size - 1 wires several copies of its
 all-to-all, so that all rails of a large node are used: 63 rails over 8 x 8 nodes are 5
 copies (35 rails) and 4 copies (28 rails).
 
@@ -152,9 +151,8 @@ def _check_sizes(axis: str, sizes: tuple[int, ...], rails: int) -> None:
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
-    """One number of rails for each size, multiples of size - 1, r together.
-
-    The error names a split that works.
+    """Refuse rails that are not a multiple of size - 1 per size and r in sum; suggest a
+    split.
     """
     key = f"split_{axis}"
     fit = _fit(sizes, rails)
@@ -185,9 +183,8 @@ def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rail
 
 
 def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
-    """Rails of each part, a positive multiple of its size - 1 each.
-
-    They sum to ``rails``; None where there are none.
+    """Rails of each part, a positive multiple of its size - 1, summing to ``rails``, or
+    None.
     """
     if len(sizes) == 1:
         return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None
@@ -220,7 +217,7 @@ def parts_of(settings: RailXSplitSettings) -> tuple[tuple[LinePart, ...], tuple[
 
 
 def check(settings: RailXSplitSettings) -> None:
-    """Refuse rails that no part wires, and more links than fit in memory."""
+    """Refuse rails outside all parts, and more links than fit in memory."""
     for key, rails in (("split_x", settings.rails_x), ("split_y", settings.rails_y)):
         if sum(rails) != settings.rails:
             raise SettingsError(
@@ -241,10 +238,7 @@ def build(settings: RailXSplitSettings) -> Topology:
 
 
 def halves(settings: RailXSplitSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when a dimension is cut in the middle.
-
-    It is the one with equal halves and then with fewer ports.
-    """
+    """Half (0 or 1) of each vertex; the cut prefers equal halves, then fewer ports."""
     grid = settings.grid
     return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
 
@@ -260,8 +254,7 @@ def bisection_ports(settings: RailXSplitSettings) -> int:
 def check_circuits(settings: RailXSplitSettings, circuits: Circuits) -> None:
     """Check the circuits of the parts; ValueError names the first fault.
 
-    Every port belongs to its node. Every pair of a sub-line is joined as often as the
-    copies of its part say.
+    Every port belongs to its node. The copies of a part join every pair of a sub-line.
     """
     check_ports(circuits, settings.grid, paired=False)
     for dimension, parts in enumerate(parts_of(settings)):
@@ -285,14 +278,13 @@ def route(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """The parts of the row, then those of the column.
-
-    D parts take D + 1 virtual channels.
+    """The parts of the row, then those of the column, on D + 1 virtual channels for D
+    parts.
 
     * ``min``: the nearest link to the next node, as on the 2D HyperX.
     * ``balanced``: all links of a pair carry the same share of the pair's uniform
       traffic.
-    * ``adaptive``: any link of any coordinate that is still to be corrected.
+    * ``adaptive``: any link of any coordinate that still differs.
     """
     phases = _phases(settings, topology)
     channels = len(phases) + 1
@@ -323,10 +315,7 @@ def route(
 
 
 def _phases(settings: RailXSplitSettings, topology: Topology) -> list[Phase]:
-    """The parts of the row and of the column as phases.
-
-    A phase corrects one logical coordinate of the nodes.
-    """
+    """The parts of row and column as phases, one per logical coordinate."""
     columns = settings.grid.columns
     return [
         Phase(
@@ -352,7 +341,7 @@ def groups(settings: RailXSplitSettings, routing: str) -> int:
 def ports(settings: RailXSplitSettings) -> Ports:
     """Components of the grid, and its bandwidths in ports per chip.
 
-    Rails in no part do not count in the bandwidths.
+    Rails outside all parts do not count in the bandwidths.
     """
     grid = settings.grid
     dimensions = [
@@ -378,9 +367,9 @@ def external_hops(settings: RailXSplitSettings) -> float:
 def resize(settings: RailXSplitSettings, chips: int) -> RailXSplitSettings:
     """The smallest grid with at least ``chips`` chips and as many dimensions per line.
 
-    Lines of one dimension use every rail. Split lines take equal copies in each of
-    their dimensions and the most all-to-all bandwidth among sizes up to a tenth above
-    the smallest.
+    Lines of one dimension use every rail. Split lines have equal copies in their
+    dimensions and the most all-to-all bandwidth among sizes up to a tenth above the
+    smallest.
     """
     rails, longest = settings.rails, longest_line(settings)
     pairs = [
@@ -401,7 +390,7 @@ def resize(settings: RailXSplitSettings, chips: int) -> RailXSplitSettings:
 
 
 def _lines(dimensions: int, rails: int, longest: int) -> list[tuple[int, ...]]:
-    """The sizes that a line can have with so many logical dimensions."""
+    """The possible sizes of a line with ``dimensions`` logical dimensions."""
     if dimensions == 1:
         return [(size,) for size in all_rail_lines(rails, longest)]
     return [

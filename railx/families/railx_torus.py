@@ -90,9 +90,8 @@ def build(settings: RailXTorusSettings) -> Topology:
 
 
 def bisection_ports(settings: RailXTorusSettings) -> int:
-    """Ports in one direction across that cut.
-
-    Both boundaries of the cut rings, r rails in each line of the other dimension.
+    """Ports in one direction across that cut: both boundaries of the rings, r rails a
+    line.
     """
     return 2 * settings.rails * min(settings.x_scale, settings.y_scale)
 
@@ -131,12 +130,10 @@ def route(
 ) -> RoutingTable:
     """X first, the shorter path round a ring.
 
-    Both routings send half of the packets in each direction where both are equally
-    long.
-
-    Under ``min`` a packet is on virtual channel 1 until it takes the wrap link of its
-    ring and on 0 from there on, and so again in y (RailX simulator, ``XY``). Under
-    ``balanced`` one that does not take it draws its channel
+    Both routings send half of the packets in each direction on a tie. Under ``min`` a
+    packet is on virtual channel 1 until it takes the wrap link of its ring and on 0
+    after it, and likewise in y (RailX simulator, ``XY``). Under ``balanced`` a packet
+    without a wrap link draws its channel
     (:func:`railx.vocabulary.routing.rings.route_rings`). The n parallel lanes inside a
     node and the n rails of a chip's side are one pool of channels.
     """
@@ -146,10 +143,7 @@ def route(
 
 
 def chip_grid(m: int, columns: int, rows: int) -> IntArray:
-    """The chip at each position of the plane of chips: int[m * rows, m * columns].
-
-    ``columns`` by ``rows`` nodes of m x m chips.
-    """
+    """The chip at each position of columns x rows nodes: int[m * rows, m * columns]."""
     y, x = np.indices((m * rows, m * columns))
     chip: IntArray = (y // m * columns + x // m) * m * m + y % m * m + x % m
     return chip

@@ -6,13 +6,12 @@ Enhanced Interconnection Networks", IEEE TPDS 2010; RailX simulator, its 2D twis
 torus). Rows are rings of 2a nodes as in the plain torus.
 
 Cabling. A switch joins ports of its line only, and in the plain layout of RailX a Y
-switch serves one column, so that no circuit can change the column. Columns X and X + a
+switch serves one column, so no circuit can change the column. Columns X and X + a
 always close one ring of 2a nodes together, and no smaller set of columns is closed
 under the wrap. So this setting assumes that **the columns X and X + a are cabled to the
-same Y switches**: a grid of a x a crossings with two nodes each. A Y switch then holds
-2 ports x 2a nodes = 4a, just what the X switch of a row of 2a nodes holds, and there
-are a r of each kind. This cabling is an assumption; the abstract of RailX does not
-describe that of its authors.
+same Y switches**: a grid of a x a crossings with two nodes each. A Y switch then has 2
+ports x 2a nodes = 4a, as many as the X switch of a row of 2a nodes, and there are a r
+of each kind. The abstract of RailX does not describe the cabling.
 
 Nodes: (X, Y) is number Y * 2a + X, chips and rails as in :mod:`railx.vocabulary.grid`;
 all r rails of a line carry the same ring. On the line of the column pair c (0 <= c < a)
@@ -20,10 +19,10 @@ position p is node (c, p) for p < a and node (c + a, p - a) for p >= a. ``wrap:
 straight`` closes every column on the same cabling instead: the plain 2a x a torus, to
 compare with and to reconfigure from.
 
-Routing is minimal, x first, then y. A path takes the wrap of the columns or not,
-whichever is shorter. One that crosses it arrives half a row further, so that the column
-to go to in x depends on that decision, which is made at the source (Camara et al. 2010:
-the shortest of the images of the destination).
+Routing is minimal, x first, then y. A path takes the wrap of the columns if that is
+shorter. A path over the wrap arrives half a row further, so the target column in x
+depends on that decision, which the source makes (Camara et al. 2010: the nearest image
+of the destination).
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ class RailXTwistedTorusSettings(RailXSettings):
 
 
 def wrap_shift(settings: RailXTwistedTorusSettings) -> int:
-    """Columns of nodes by which the wrap of a column is shifted.
-
-    Alike up and down, as the shift is half of x_scale.
-    """
+    """Columns of nodes by which a column wrap is shifted: half of x_scale."""
     return settings.y_scale if settings.wrap == "twisted" else 0
 
 
@@ -123,10 +119,8 @@ def check(settings: RailXTwistedTorusSettings) -> None:
 
 
 def build(settings: RailXTwistedTorusSettings) -> Topology:
-    """Build the topology.
-
-    Rail i of every row and of every column pair carries the same ring (or the pair's
-    two rings).
+    """Build the topology; all rails of a line carry the same ring (or a pair's two
+    rings).
     """
     grid = settings.grid
     a = settings.y_scale
@@ -145,9 +139,8 @@ def build(settings: RailXTwistedTorusSettings) -> Topology:
 
 
 def halves(settings: RailXTwistedTorusSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the rows are cut in the middle.
-
-    Columns 0..a-1 and a..2a-1.
+    """Half (0 or 1) of each vertex when the rows are cut into columns 0..a-1 and
+    a..2a-1.
     """
     return grid_halves(settings.grid, 0)
 
@@ -165,8 +158,8 @@ def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
     """Ordered pairs of chips that are h inter-node hops apart (index h).
 
     By symmetry the paths from node 0 suffice. A node at (dx, dy) has the images (dx + k
-    shift, dy - k rows). The shortest path is the best of them for k = -1, 0 and 1, each
-    taken the shorter path round its row.
+    shift, dy - k rows). The shortest path leads to the best of them for k = -1, 0 and
+    1, by the shorter way round its row.
     """
     columns, rows = settings.x_scale, settings.y_scale
     dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))
@@ -195,9 +188,8 @@ def check_circuits(settings: RailXTwistedTorusSettings, circuits: Circuits) -> N
 
 
 def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> None:
-    """The plus side of every node leads to the next node of its row and its column.
-
-    The column is shifted at the wrap; all rails are checked.
+    """Check that every rail leads from a node to the next of its row or (shifted)
+    column.
     """
     columns, rows = settings.x_scale, settings.y_scale
     x, y = circuits.node_a % columns, circuits.node_a // columns
@@ -239,7 +231,7 @@ def uniform_loads(
     length = x_steps + y_steps
     share = (length == length.min(axis=(0, 1))).astype(np.float64)
     share /= share.sum(axis=(0, 1))
-    # Steps of one chip's traffic over the two directions and n lanes of its links.
+    # Steps of a chip's traffic over the two directions and n lanes of its links.
     per_lane = [
         float((share * steps).sum()) / (topology.chips - 1) / (2 * settings.n)
         for steps in (x_steps, y_steps)
@@ -253,10 +245,9 @@ def uniform_loads(
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: States: 0 at the source; along x with the plan to cross no wrap of a column, or one
-#: (up, up after the wrap of the row, down, down after it); along y without a wrap, up
-#: to the wrap, down to the wrap, after the wrap, and about to go along y without a
-#: wrap.
+#: States: 0 at the source; along x for a path without a column wrap, or with one (up,
+#: up after the wrap of the row, down, down after it); along y without a wrap, up to the
+#: wrap, down to the wrap, after the wrap, and about to go along y without a wrap.
 _X = {False: 1, True: 5}
 _Y, _Y_UP, _Y_DOWN, _Y_AFTER, _Y_START = 9, 10, 11, 12, 13
 _STATES = 14
@@ -268,14 +259,13 @@ def route(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """The shortest of all paths x first, in equal shares where several are.
+    """The shortest of all paths x first, in equal shares on a tie.
 
     Both routings load the links alike. A packet is on virtual channel 1 until it takes
-    a wrap link and on 0 from there on, in x and again in y. Two columns that their
-    wraps join form one ring with two wraps. No packet crosses both, so that the
-    channels of that ring cannot close a circle either. Under ``balanced`` a packet that
-    takes no wrap in x, or none in y, draws one of the two channels where it enters that
-    dimension.
+    a wrap link and on 0 after it, in x and again in y. Two columns joined by their
+    wraps form a ring with two wraps. No packet crosses both, so the channels of that
+    ring close no cycle either. Under ``balanced`` a packet without a wrap in a
+    dimension draws one of the two channels where it enters that dimension.
     """
     builder = TableBuilder(
         topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
@@ -310,9 +300,7 @@ class _Router:
         self.fill_source()
 
     def fill_x(self, crosses: bool) -> None:
-        """Along x to the column of the destination, or to the one whose wrap leads
-        there.
-        """
+        """Along x to the column of the destination, or of a wrap that leads there."""
         target = (self.to_x + self.shift * crosses) % self.columns
         along_y = np.where(crosses, np.where(self.to_y < self.y, _Y_UP, _Y_DOWN), _Y_START)
         for step, first in ((1, _X[crosses]), (-1, _X[crosses] + 2)):
@@ -345,9 +333,8 @@ class _Router:
     def _drawn(
         self, before_wrap: NDArray[np.int32], after_wrap: NDArray[np.int32], stays: BoolArray
     ) -> NDArray[np.int32]:
-        """The sets of packets that enter a dimension.
-
-        Those that stay off its wraps may draw their channel.
+        """The sets at the entry of a dimension; packets off its wraps may draw their
+        channel.
         """
         sets = before_wrap.copy()
         if self.builder.routing == "balanced":
@@ -355,10 +342,7 @@ class _Router:
         return sets
 
     def _pools_y(self, step: int) -> list[IntArray]:
-        """The pools of each chip (int[chips, 1]) one step along y.
-
-        On channels 0 and 1.
-        """
+        """The pools of each chip (int[chips, 1]) a step along y, by channel."""
         after = self.y + step
         wraps = (after < 0) | (after >= self.rows)
         near = self.grid[
@@ -367,19 +351,14 @@ class _Router:
         return [self.builder.pools_between(self.chip, near, vc) for vc in (0, 1)]
 
     def _stays(self, crosses: bool, first: int) -> BoolArray:
-        """Where the path along x takes no wrap of the row.
-
-        It goes in the direction of state ``first``.
-        """
+        """Where the path along x in direction ``first`` takes no row wrap."""
         ahead = (self.to_x + self.shift * crosses) % self.columns - self.x
         stays: BoolArray = ahead > 0 if first == _X[crosses] else ahead < 0
         return stays
 
     def fill_source(self) -> None:
-        """The plans of least length in equal shares.
-
-        A plan is the signed crossings of the wrap of a column, and the direction round
-        the row.
+        """The shortest paths in equal shares, by column wraps crossed and direction
+        round the row.
         """
         plans: list[tuple[IntArray, IntArray]] = []  # length, sets
         entry = self.builder.entry
@@ -387,7 +366,7 @@ class _Router:
             crosses = crossings != 0
             up_x = (self.to_x + self.shift * crosses - self.x) % self.columns
             y_steps = np.abs(self.to_y - self.y + crossings * self.rows)
-            # A plan with x ahead needs the direction in y that fill_x took for it.
+            # A path with x ahead needs the direction in y that fill_x took for it.
             fits = (crossings == 0) | (up_x == 0) | ((self.to_y < self.y) == (crossings == 1))
             for x_steps, first in (
                 (up_x, _X[crosses]),
@@ -395,7 +374,7 @@ class _Router:
             ):
                 again = (up_x == 0) & (
                     first != _X[crosses]
-                )  # no path round at all: one plan, not two
+                )  # no path round at all: one path, not two
                 along_x = self._drawn(entry[first], entry[first + 1], self._stays(crosses, first))
                 sets = np.where(up_x == 0, entry[along_y], along_x)
                 length = np.where(fits & ~again & (sets >= 0), x_steps + y_steps, 4 * self.columns)
@@ -421,7 +400,7 @@ class _Router:
 def ports(settings: RailXTwistedTorusSettings) -> Ports:
     """Components of the grid, and its bandwidths in ports per chip.
 
-    The twist makes every wrap link of the short dimension cross the cut as well.
+    The twist makes every wrap link of the short dimension cross the cut.
     """
     grid = settings.grid
     if settings.wrap == "straight":

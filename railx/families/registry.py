@@ -79,7 +79,7 @@ def _settings_types() -> Mapping[str, type]:
     return {family.name: family.settings for family in FAMILIES}
 
 
-#: The settings of any family of the list, told apart by ``family``.
+#: The settings of any listed family, selected by ``family``.
 TopologySettings: TypeAlias = Annotated[
     FamilySettings, Registered("family", _settings_types, most=1_000_000)
 ]
@@ -117,17 +117,13 @@ def family_named(name: str) -> Family[Any]:
 
 
 def family_of(network: FamilySettings | Topology) -> Family[Any]:
-    """The family of settings or of a topology.
-
-    Raises SettingsError as :func:`family_named`.
-    """
+    """The family of settings or of a topology; errors: :func:`family_named`."""
     return family_named(network.family)
 
 
 def families_with(capability: str) -> str:
-    """The names of the families that have a capability, for messages.
-
-    A capability is a field of :class:`Family`.
+    """The names of the families with a capability (a field of :class:`Family`), as
+    text.
     """
     return ", ".join(family.name for family in FAMILIES if getattr(family, capability))
 
@@ -158,18 +154,15 @@ def check_topology(settings: FamilySettings, key: str = "topology") -> None:
 
 
 def build_topology(settings: FamilySettings) -> Topology:
-    """Build the topology that the settings describe.
-
-    Raises SettingsError as :func:`check_topology`.
-    """
+    """Build the topology of the settings; errors: :func:`check_topology`."""
     check_topology(settings)
     return family_of(settings).build(settings)
 
 
 def rank_placement(topology: Topology, sizes: Sizes) -> Placement:
-    """The chips of a job of chips of a node x nodes of a row x nodes of a column.
+    """The chips of a job of ``sizes``: chips of a node x nodes of a row x of a column.
 
-    As the family lays them out, or else runs of chips below the same switches.
+    Without a layout of the family, runs of chips below the same switches. Raises
     SettingsError("layout") where the job does not fit.
     """
     placement = family_of(topology).placement
@@ -187,9 +180,9 @@ def build_routing(
 ) -> RoutingTable:
     """The table of a routing, to all chips or to ``destinations`` alone.
 
-    Over all pairs, unless ``grouped``: then with a column per group of destinations
-    where the family's routing has groups, which is far smaller on large networks.
-    SettingsError names the routings of the family.
+    ``grouped``: with a column per group of destinations where the routing has groups,
+    which is far smaller on large networks; else over all pairs. SettingsError names the
+    routings of the family.
     """
     family = family_of(topology)
     if routing not in family.routings:

@@ -13,8 +13,7 @@ from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = ["check_size", "small_graph", "vertex_count"]
 
-#: Chips and switches up to which a graph is built to be checked; beyond it takes
-#: seconds.
+#: Chips and switches up to which a check builds the graph; beyond, it takes seconds.
 _MOST_VERTICES = 10_000
 #: Cost of each chip, port or lane that a field of a family counts.
 _COUNTED = Cost(bytes=1e3)
@@ -36,7 +35,7 @@ def small_graph(settings: FamilySettings) -> Topology | None:
 
 
 def check_size(settings: FamilySettings, limits: LimitSettings, key: str) -> None:
-    """Refuse counts of a family that no memory holds, below ``key``."""
+    """Refuse counts of a family that exceed memory, below ``key``."""
     for field in fields(cast("Any", settings)):
         value = getattr(settings, field.name)
         for count in value if isinstance(value, tuple) else (value,):

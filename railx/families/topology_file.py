@@ -1,7 +1,4 @@
-"""The file of a topology: one Parquet table of its links and circuits.
-
-Everything else is metadata.
-"""
+"""The file of a topology: a Parquet table of its links and circuits, with metadata."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ __all__ = ["read_topology", "write_topology"]
 
 
 def write_topology(path: str | Path, topology: Topology, name: str | None = None) -> None:
-    """Write one Parquet file: links and circuits as rows told apart by ``element``.
+    """Write a Parquet file: links and circuits as rows, distinguished by ``element``.
 
-    Everything else is metadata, also the ``name`` (None: its family's).
+    Everything else is metadata, including ``name`` (None: the family's name).
     """
     import pyarrow as pa
 
@@ -47,7 +44,7 @@ def write_topology(path: str | Path, topology: Topology, name: str | None = None
 
 
 def read_topology(path: str | Path) -> Topology:
-    """Read what :func:`write_topology` wrote, its settings parsed.
+    """Read a file of :func:`write_topology` and parse its settings.
 
     ValueError names a file that is not a topology, SettingsError a setting that its
     family does not take.
@@ -114,8 +111,8 @@ def _columns(rows: Links | Circuits, named: Mapping[str, tuple[str, ...]]) -> di
 def _rows(table: Any, element: str) -> Any:
     """The rows of an element.
 
-    Written one after the other, they are a slice: pyarrow.compute, which takes a tenth
-    of a second to load, is needed for rows in another order alone.
+    Consecutive rows are a slice; only others need pyarrow.compute, which takes a tenth
+    of a second to load.
     """
     column = table["element"].combine_chunks()
     column = column if hasattr(column, "dictionary") else column.dictionary_encode()

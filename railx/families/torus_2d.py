@@ -76,7 +76,7 @@ def uniform_loads(
 
 
 def _grid(settings: Torus2DSettings) -> Grid:
-    """The torus as a grid of nodes of one chip."""
+    """The torus as a grid of single-chip nodes."""
     return Grid(
         m=1,
         n=settings.n,

@@ -32,9 +32,8 @@ __all__ = ["FAMILY", "Torus3DSettings"]
 
 @dataclass(frozen=True)
 class Torus3DSettings(ChipTorusSettings):
-    """A plain 3D torus of chips.
-
-    Chip (x, y, z) is number (z * y_scale + y) * x_scale + x.
+    """A plain 3D torus of chips; chip (x, y, z) is number (z * y_scale + y) * x_scale +
+    x.
     """
 
     family: Literal["torus_3d"]
@@ -53,10 +52,7 @@ class Torus3DSettings(ChipTorusSettings):
 
 
 def node_hop_counts(settings: Torus3DSettings) -> NDArray[np.int64]:
-    """Ordered pairs of chips that are h links apart (index h).
-
-    The paths round the three rings add up.
-    """
+    """Ordered pairs of chips that are h links apart (index h) round the three rings."""
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:
         step = np.arange(length)

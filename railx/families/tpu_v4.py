@@ -1,10 +1,10 @@
 """3D torus of cubes of chips, with optical circuit switches between the cubes.
 
-Links inside a cube are copper. For every dimension and every position on a face there
-is one optical switch (as many as a side has lanes). Every cube owns two of its ports,
-for its plus and its minus face, and the circuits close the rings of the torus. 64 cubes
-of 4 x 4 x 4 chips make 4,096 chips with 48 switches, 128 of whose 136 ports are used.
-Source: TPU v4 (Jouppi et al. 2023).
+Links inside a cube are copper. There is one optical switch for every dimension,
+position on a face and lane. Every cube owns two of its ports, for its plus and its
+minus face, and the circuits close the rings of the torus. 64 cubes of 4 x 4 x 4 chips
+make 4,096 chips with 48 switches, 128 of whose 136 ports are used. Source: TPU v4
+(Jouppi et al. 2023).
 
 Routing is that of a 3D torus, x, y, then z, with two virtual channels per ring; the
 cubes make no difference.
@@ -145,10 +145,10 @@ def check(settings: TpuV4Settings) -> None:
 def build(settings: TpuV4Settings) -> Topology:
     """Build the torus.
 
-    Rail of lane i at face position p: p * n + i; optical switch: dimension * s^2 n +
-    rail. A switch serves all cubes: the plus face of cube c is plugged into port 2c,
-    its minus face into port 2c + 1. ``line`` of a circuit numbers the rows of cubes of
-    its dimension.
+    Lane i at face position p is rail p * n + i; its optical switch is dimension * s^2 n
+    + rail. A switch serves all cubes: the plus face of cube c is on port 2c, its minus
+    face on port 2c + 1. ``line`` of a circuit numbers the rows of cubes of its
+    dimension.
     """
     parts = [_dimension(settings, dimension) for dimension in range(3)]
     names = Circuits.__dataclass_fields__
@@ -249,9 +249,9 @@ def route(
 ) -> RoutingTable:
     """The shorter path round each ring.
 
-    ``min`` goes up where both paths round are equally long, ``balanced`` splits those
-    packets evenly. Packets that take no wrap link are on the first virtual channel
-    under ``min`` and draw one of the two under ``balanced``.
+    ``min`` goes up where both paths are equally long, ``balanced`` splits those packets
+    evenly. Packets without a wrap link use the first virtual channel under ``min`` and
+    draw one of the two under ``balanced``.
     """
     columns, rows, _ = settings.shape
     x, y, z = chip_coordinates(settings)
@@ -266,7 +266,7 @@ def route(
 def ports(settings: TpuV4Settings) -> Ports:
     """Components between the cubes, and their bandwidths in ports per chip.
 
-    Every link on a face of a cube runs through an optical switch that all cubes share.
+    Every link on a face runs through an optical switch that all cubes share.
     """
     faces = 6 * settings.cube_side**2 * settings.n * settings.cubes
     return Ports(
@@ -281,9 +281,8 @@ def ports(settings: TpuV4Settings) -> Ports:
 
 
 def resize(settings: TpuV4Settings, chips: int) -> TpuV4Settings:
-    """The fewest cubes with at least ``chips`` chips.
-
-    Among equal numbers the shape with the most all-to-all bandwidth.
+    """The fewest cubes with at least ``chips`` chips, with the most all-to-all
+    bandwidth.
     """
     radix = 2 * settings.cubes if settings.ocs_radix is None else settings.ocs_radix
     most, fewest = radix // 2, -(-2 // settings.cube_side)

@@ -6,18 +6,20 @@ Below it their ratio over the offered load.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import diagonal, plain_ticks
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import GREY, INK, colours, dot, label
 from railx.figures.types import DataFrame
-from railx.figures.words import counted, fidelity_line, quantity, sentence, spoken
+from railx.figures.words import counted, fidelity_line, quantity, sentence, span, spoken
 
 __all__ = ["FIGURE", "AgreementFigureSettings"]
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKERS = "os^DvPX"
+_MODELS = ["flow_flits_per_chip_cycle", "packet_flits_per_chip_cycle"]
 
 
 @dataclass(frozen=True)
@@ -33,60 +35,40 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
 
     Colour by topology, shape by traffic, hollow for balanced routing.
     """
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
-
     rows = tables.read("comparison")
     colour = colours(rows["topology"])
-    marker = dict(zip(dict.fromkeys(rows["traffic"]), _MARKERS * 3, strict=False))
-    routings = list(dict.fromkeys(rows["routing"]))
+    marker = dict(zip(rows["traffic"].unique(), _MARKERS * 3, strict=False))
+    routings = list(rows["routing"].unique())
     subtitle = (
         "Left: what arrives in both models. Right: packets over flows; below 1 on the load axis no"
         " link is overloaded."
     )
     fidelities = [*rows["flow_fidelity"], *rows["packet_fidelity"]]
-    line = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
-    with canvas(subtitle, line) as page:
+    footnote = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
+    with canvas(subtitle, footnote) as page:
         both, ratio = page.subplots(1, 2)
         groups = list(rows.groupby(["topology", "traffic", "routing"], sort=False))
-        for position, ((topology, traffic, routing), part) in enumerate(groups):
-            filled = routing == routings[0]
-            style: dict[str, Any] = {
-                "color": colour[str(topology)],
-                "marker": marker[traffic],
-                "markersize": 6,
-                "linestyle": "none",
-                "fillstyle": "full" if filled else "none",
-                "alpha": 0.85,
-            }
-            mine = part.sort_values("load_over_bound")
-            both.plot(
-                mine["flow_flits_per_chip_cycle"], mine["packet_flits_per_chip_cycle"], **style
-            )
-            # Points of equal load stand beside each other, in the order of the groups.
+        for position, (key, part) in enumerate(groups):
+            topology, traffic, routing = map(str, key)
+            fill = "full" if routing == routings[0] else "none"
+            style = dot(colour[topology], 6, marker=marker[traffic], fillstyle=fill, alpha=0.85)
+            line = part.sort_values("load_over_bound")
+            both.plot(line[_MODELS[0]], line[_MODELS[1]], **style)
+            # Points of equal load are drawn side by side, in the order of the groups.
             aside = 1 + 0.16 * (position / max(len(groups) - 1, 1) - 0.5) * 2
-            ratio.plot(mine["load_over_bound"] * aside, mine["ratio"], **style)
-        values = rows[["flow_flits_per_chip_cycle", "packet_flits_per_chip_cycle"]]
-        ends = (0.8 * float(values.min().min()), 1.25 * float(values.max().max()))
-        both.plot(ends, ends, color=INK, linewidth=1, zorder=1)
-        both.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title="Throughput")
-        both.set(
-            xlabel="Flow model (flits/chip/cycle)", ylabel="Packet simulator (flits/chip/cycle)"
-        )
+            ratio.plot(line["load_over_bound"] * aside, line["ratio"], **style)
+        diagonal(both, rows[_MODELS])
+        both.set(title="Throughput", xlabel="Flow model (flits/chip/cycle)")
+        both.set_ylabel("Packet simulator (flits/chip/cycle)")
         both.tick_params(axis="x", pad=6)
         ratio.axhline(1, color=INK, linewidth=1, zorder=1)
         ratio.axvline(1, color=GREY, linewidth=1, linestyle=":", zorder=1)
         ratio.set(xscale="log", title="Packets over flows", ylabel="Packet simulator / flow model")
-        ratio.set(
-            xlabel="Offered load / load that fills the busiest link",
-            ylim=(0, max(1.2, 1.05 * float(rows["ratio"].max()))),
-        )
+        ratio.set_xlabel("Offered load / load that fills the busiest link")
+        ratio.set_ylim(0, max(1.2, 1.05 * float(rows["ratio"].max())))
         ratio.set_xticks(sorted(set(rows["load_over_bound"])))
-        for axis in (both.xaxis, both.yaxis, ratio.xaxis):
-            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axis.set_minor_formatter(NullFormatter())
-        legend: dict[str, Any] = {
-            label(name): {"color": colour[name], "linewidth": 4} for name in colour
-        }
+        plain_ticks(ratio.xaxis)
+        legend = {label(name): {"color": colour[name], "linewidth": 4} for name in colour}
         legend |= {label(name): dot(GREY, marker=mark) for name, mark in marker.items()}
         for name in routings if len(routings) > 1 else ():
             style = {} if name == routings[0] else {"fillstyle": "none"}
@@ -106,12 +88,11 @@ def _caption(rows: DataFrame) -> str:
         if len(part):
             worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
             parts.append(
-                f"{where} packets bring {quantity(100 * float(part['ratio'].min()))} to"
-                f" {quantity(100 * float(part['ratio'].max()))} % of what flows do, median"
+                f"{where} packets bring {span(100 * part['ratio'])} % of what flows do, median"
                 f" {quantity(100 * float(part['ratio'].median()))} %; farthest apart are"
                 f" {spoken(label(worst['topology']))} under {label(worst['traffic']).lower()}"
-                f" traffic,"
-                f" {worst['routing']} routing, at {worst['load_over_bound']:g} times that load."
+                f" traffic, {worst['routing']} routing, at {worst['load_over_bound']:g} times that"
+                " load."
             )
     topologies = counted(rows["topology"].nunique(), "topology", "topologies")
     return sentence(
@@ -125,9 +106,8 @@ def _caption(rows: DataFrame) -> str:
 
 def _alternative(rows: DataFrame) -> str:
     parts = "; ".join(
-        f"{spoken(label(str(topology)))}, {label(str(traffic)).lower()}"
-        f" {quantity(float(part['ratio'].min()))} to {quantity(float(part['ratio'].max()))}"
-        for (topology, traffic), part in rows.groupby(["topology", "traffic"], sort=False)
+        f"{spoken(label(str(name)))}, {label(str(pattern)).lower()} {span(part['ratio'])}"
+        for (name, pattern), part in rows.groupby(["topology", "traffic"], sort=False)
     )
     return f"Throughput of packets over that of flows, around the diagonal. Ratios: {parts}."
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside
-from railx.figures.tables import Tables, refuse_unknown
+from railx.figures.tables import FigureInput, Tables, refuse_unknown
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span
@@ -59,7 +59,7 @@ class AllClaimsSettings(CanvasSettings):
 
     largest_ratio: Annotated[float, Between(1.5, 1000)] = 4
     """Ours over published at the right end of the axis, and its inverse at the left;
-    what lies beyond stands at the end with its number."""
+    a value beyond is drawn at the end with its number."""
 
 
 @dataclass
@@ -232,7 +232,7 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
         centre = float(inside["at"].iloc[heap].median())
         beyond = inside.iloc[heap]
         beyond = beyond[beyond["ratio"] != beyond["at"]]
-        # At an end of the axis columns stand inwards of it.
+        # At an end of the axis columns are drawn inwards of it.
         inwards = 0.0
         if len(beyond):
             inwards = (columns - 1) / 2 * (-1 if beyond["ratio"].iloc[0] > 1 else 1)

@@ -1,6 +1,6 @@
 """All-to-all bandwidth per chip by topology: the ideal and the routing's bound.
 
-Both stand beside the injection bandwidth too. The ideal spreads the load evenly over
+Both are drawn beside the injection bandwidth. The ideal spreads the load evenly over
 the external channels. The bound divides the capacity by the largest static channel load
 under the routing (RailX, all-to-all formulas).
 """
@@ -13,17 +13,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import (
-    AxisScale,
-    Canvas,
-    CanvasSettings,
-    Drawn,
-    Figure,
-    FigureInput,
-    Height,
-)
+from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import published_marks
-from railx.figures.tables import Tables, records
+from railx.figures.tables import FigureInput, Tables, records
 from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
@@ -171,7 +163,7 @@ def _alternative(rows: DataFrame) -> str:
 def _groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
     """Horizontal bars in groups, with what follows from the paper as diamonds.
 
-    Where all routings have the same bound, one bar stands for them.
+    Routings with the same bound share one bar.
     """
     colour = colours(rows["family"])
     y, ticks, names = 0.0, [], []

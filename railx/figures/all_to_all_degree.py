@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import Tables, refuse_unknown, to_frame
+from railx.figures.tables import FigureInput, Tables, refuse_unknown, to_frame
 from railx.figures.theme import GREY, INK, PALETTE, dot, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

@@ -1,29 +1,21 @@
 """Channel loads under uniform all-to-all traffic, by kind of channel.
 
-Every channel stands in descending order of its load. The largest load bounds the
+Channels are drawn in descending order of their load. The largest load bounds the
 throughput; how fast the line falls shows how much of the capacity is idle at that
 bound.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import (
-    AxisScale,
-    Canvas,
-    CanvasSettings,
-    Drawn,
-    Figure,
-    FigureInput,
-    Height,
-)
-from railx.figures.tables import Tables, stack, to_frame
+from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import tiles
+from railx.figures.tables import FigureInput, Tables, stack, to_frame
 from railx.figures.theme import colours, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, sentence, spoken
@@ -32,7 +24,6 @@ from railx.settings import Between
 __all__ = ["FIGURE", "ChannelLoadsSettings"]
 
 _MOST_STEPS = 800
-_BREAK = "\n"
 
 
 @dataclass(frozen=True)
@@ -54,51 +45,31 @@ class ChannelLoadsSettings(CanvasSettings):
 
 def draw(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology and routing."""
-
     frame = tables.read("channels", "topology", settings.only)
-    frame = frame.assign(
-        panel=frame["topology"].astype(str) + _BREAK + frame["routing"].astype(str)
-    )
-    names = list(dict.fromkeys(frame["panel"]))
-    columns = min(settings.columns, len(names))
-    rows = math.ceil(len(names) / columns)
+    groups = list(frame.groupby(["topology", "routing"], sort=False))
+    columns = min(settings.columns, len(groups))
     subtitle = (
         "Every channel in descending order of its load. "
         "Load: flits per cycle on a channel when each chip offers one flit per cycle."
     )
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
-        panels = page.subplots(rows, columns, squeeze=False, sharex=True)
+        panels = tiles(page, len(groups), columns, sharex=True)
         colour = colours(sorted(set(frame["kind"])))
-        for axes, name in zip(panels.flat, names, strict=False):
-            _panel(axes, frame[frame["panel"] == name], colour)
-            largest = frame.loc[frame["panel"] == name, "load"].max()
-            title = (
-                f"{', '.join(label(part) for part in name.split(_BREAK))}\nlargest"
-                f" {quantity(largest)}"
-            )
+        for axes, ((topology, routing), rows) in zip(panels, groups, strict=True):
+            _panel(axes, rows, colour)
+            title = f"{label(str(topology))}, {label(str(routing))}"
+            title += f"\nlargest {quantity(rows['load'].max())}"
             axes.set_title(panel_title(title, columns, settings))
             axes.set_yscale(settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
-        for axes in panels.flat[len(names) :]:
-            axes.set_visible(False)
-        for column in range(columns):
-            lowest = panels[(len(names) - 1 - column) // columns, column]
-            lowest.set_xlabel("Share of channels of the kind (%)")
-            lowest.tick_params(labelbottom=True)
-        for axes in panels[:, 0]:
+        for axes in panels[-columns:]:
+            axes.set_xlabel("Share of channels of the kind (%)")
+            axes.tick_params(labelbottom=True)
+        for axes in panels[::columns]:
             axes.set_ylabel("Load")
-        share_legend(
-            page,
-            dict(
-                zip(
-                    [label(kind) for kind in colour],
-                    [{"color": shade} for shade in colour.values()],
-                    strict=True,
-                )
-            ),
-            len(colour),
-        )
+        legend = {label(kind): {"color": shade} for kind, shade in colour.items()}
+        share_legend(page, legend, len(colour))
     return Drawn(_caption(frame), _alternative(frame), _data(frame))
 
 
@@ -120,13 +91,10 @@ def _data(frame: DataFrame) -> DataFrame:
     ):
         share, load = _steps(rows["load"])
         steps = to_frame({"share_of_channels_percent": share, "load": load})
-        parts.append(
-            steps.assign(
-                topology=str(topology), routing=str(routing), kind=str(kind), channels=len(rows)
-            )
-        )
-    total = stack(parts)
-    return total[["topology", "routing", "kind", "channels", *total.columns[:2]]]
+        names = {"topology": str(topology), "routing": str(routing), "kind": str(kind)}
+        steps = steps.assign(**names, channels=len(rows))
+        parts.append(steps[[*names, "channels", "share_of_channels_percent", "load"]])
+    return stack(parts)
 
 
 def _groups(frame: DataFrame) -> list[tuple[str, float, float, str]]:

@@ -15,9 +15,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import Tables, records, refuse_unknown, to_frame
+from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, to_frame
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -36,7 +36,7 @@ _BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
 _MARKS = "os^vDPX"
 #: Those of the palette that are far from each other and from grey.
 _COLOURS = (0, 5, 4, 7, 2, 1)
-#: Where latency 0 stands on an axis of logarithms, as a share of the least.
+#: Latency 0 on a logarithmic axis is drawn at the shortest latency over this.
 _ZERO = 10
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import patch
-from railx.figures.tables import Tables, records
+from railx.figures.tables import FigureInput, Tables, records
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, sentence, spoken

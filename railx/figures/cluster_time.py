@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import panel_title
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables, records, stack
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import beside
+from railx.figures.tables import FigureInput, Tables, records, stack, where
 from railx.figures.theme import PALETTE, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, quantity, sentence
 
 __all__ = ["FIGURE", "ClusterTimeSettings"]
 
 _RECORDED = "recorded"
-#: How the wall time of a run on a device was had.
+#: How the wall time of a run on a device was measured.
 _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 
 
@@ -36,32 +37,49 @@ class ClusterTimeSettings(CanvasSettings):
 
 def draw(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A bar of wall time, and one of cluster time for each topology, per run."""
-    frame = tables.read("settings", "run", settings.only)
-    rows = _bars(frame)
-    runs = list(dict.fromkeys(rows["run"]))
-    computed = _computed(rows)
+    rows = _bars(tables.read("settings", "run", settings.only))
+    profiled = "profile" in set(rows["compute"])
+    computed = (
+        "computation by a profile of a layer" if profiled else "each rank's own processor time"
+    )
     subtitle = (
         "Median iteration with electrical switching, slowest rank. Wall: as measured, ranks share"
         f" the machine. Others: {computed}, communication at that topology's bandwidth."
     )
-    footnote = fidelity_line(rows["fidelity"], shows=_shows(rows))
-    with canvas(subtitle, footnote) as page:
+    shows = {
+        str(fidelity): "wall time" if set(part) == {"wall"} else "cluster time"
+        for fidelity, part in rows.groupby("fidelity")["topology"]
+    }
+    runs = {str(run): part for run, part in rows.groupby("run", sort=False)}
+    with canvas(subtitle, fidelity_line(rows["fidelity"], shows=shows)) as page:
         panels = page.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-        for axes, run in zip(panels, runs, strict=True):
-            part = rows[rows["run"] == run]
+        for axes, part in zip(panels, runs.values(), strict=True):
             _panel(axes, part)
-            title = f"{label(str(part['plan'].iloc[0]))}\n{label(str(part['parallelism'].iloc[0]))}"
+            plan, parallelism = map(str, part[["plan", "parallelism"]].iloc[0])
+            title = f"{label(plan)}\n{label(parallelism)}"
             axes.set_title(panel_title(title, len(runs), settings))
-    return Drawn(_caption(rows, runs, computed), _alternative(rows, runs), rows)
+    words = {label(run): "; ".join(map(_words, records(part))) for run, part in runs.items()}
+    caption = sentence(
+        "Wall time and cluster time of an iteration.",
+        *(f"{run}: {text}." for run, text in words.items()),
+        "Wall time is that of ranks on one machine, which slow one another; cluster time replays"
+        f" the same recording with {computed} and with communication at the bandwidth of a"
+        " topology, flight times included, software overhead not.",
+    )
+    alternative = (
+        "Bars of the iteration time on the wall and on each topology, a panel per run:"
+        f" {'. '.join(f'{run}, {text}' for run, text in words.items())}."
+    )
+    return Drawn(caption, alternative, rows)
 
 
 def _bars(frame: DataFrame) -> DataFrame:
     """A row for each bar: the wall time of a run, then its cluster times.
 
-    Wall time under electrical switching is the machine's own, and so measured.
+    Wall time under electrical switching is that of the machine, thus measured.
     """
-    electrical = frame[frame["mode"] == "electrical"]
-    recorded = electrical[electrical["topology"] == _RECORDED]
+    electrical = where(frame, mode="electrical")
+    recorded = where(electrical, topology=_RECORDED)
     wall = recorded.assign(
         topology="wall",
         ms=recorded["wall_ms"],
@@ -75,32 +93,13 @@ def _bars(frame: DataFrame) -> DataFrame:
     ]
 
 
-def _computed(rows: DataFrame) -> str:
-    """Where the computation of cluster time comes from."""
-    if "profile" in set(rows["compute"]):
-        return "computation by a profile of a layer"
-    return "each rank's own processor time"
-
-
-def _shows(rows: DataFrame) -> dict[str, str]:
-    """What has which fidelity."""
-    bars = rows.groupby("fidelity")["topology"]
-    return {
-        str(fidelity): "wall time" if set(part) == {"wall"} else "cluster time"
-        for fidelity, part in bars
-    }
-
-
 def _panel(axes: Axes, rows: DataFrame) -> None:
-    names = [str(name) for name in rows["topology"]]
-    times = [float(value) for value in rows["ms"]]
+    names, times = list(rows["topology"]), rows["ms"].astype(float)
     shades = ["#c3c8cf" if name == "wall" else PALETTE[0] for name in names]
     axes.barh(range(len(names)), times, color=shades, height=0.7)
-    style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     for position, value in enumerate(times):
-        axes.annotate(quantity(value), (value, position), (3, 0), **style)
-    axes.set_xlim(0, 1.35 * max(times))
-    axes.set_xlabel("Iteration (ms)")
+        beside(axes, quantity(value), value, position, 3)
+    axes.set(xlim=(0, 1.35 * max(times)), xlabel="Iteration (ms)")
     words = ["Wall" if name == "wall" else label(name) for name in names]
     axes.set_yticks(range(len(names)), words)
     if not axes.yaxis_inverted():  # shared by all panels
@@ -108,34 +107,12 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _words(rows: DataFrame, run: str) -> str:
-    part = rows[rows["run"] == run]
-    parts = []
-    for row in records(part):
-        if row["topology"] == "wall":
-            parts.append(f"{quantity(row['ms'])} ms on the wall")
-            continue
-        hidden = row["hidden_share"]
-        share = "" if hidden != hidden else f", {quantity(100 * hidden)} % of communication hidden"
-        parts.append(f"{quantity(row['ms'])} ms on {label(str(row['topology']))}{share}")
-    return "; ".join(parts)
-
-
-def _caption(rows: DataFrame, runs: list[str], computed: str) -> str:
-    sentences = " ".join(f"{label(run)}: {_words(rows, run)}." for run in runs)
-    return (
-        f"Wall time and cluster time of an iteration. {sentences} Wall time is that of ranks on one"
-        f" machine, which slow one another; cluster time replays the same recording with {computed}"
-        " and with communication at the bandwidth of a topology, flight times included, software"
-        " overhead not."
-    )
-
-
-def _alternative(rows: DataFrame, runs: list[str]) -> str:
-    return (
-        "Bars of the iteration time on the wall and on each topology, a panel per run:"
-        f" {'. '.join(f'{label(run)}, {_words(rows, run)}' for run in runs)}."
-    )
+def _words(row: dict[str, Any]) -> str:
+    if row["topology"] == "wall":
+        return f"{quantity(row['ms'])} ms on the wall"
+    hidden = row["hidden_share"]
+    share = "" if hidden != hidden else f", {quantity(100 * hidden)} % of communication hidden"
+    return f"{quantity(row['ms'])} ms on {label(str(row['topology']))}{share}"
 
 
 FIGURE = Figure(

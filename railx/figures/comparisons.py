@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, name_rows, ticks
-from railx.figures.tables import Tables, records, refuse_unknown, to_frame
+from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, to_frame
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span
@@ -42,7 +42,7 @@ def dots(axes: Axes, rows: DataFrame, x: Any, y: Any, colour: str, size: float =
 # Adaptive sequence parallelism: speed-ups and seconds by model, context and corpus
 
 _CASE = ["model", "context", "corpus"]
-#: Systems as our plans stand for them, and the planner of those plans.
+#: Systems that our plans imitate, and the planner of those plans.
 _ADAPTIVE = {
     "megatron": ("megatron", "Megatron-LM's best shape, derived"),
     "deepspeed": ("static", "One degree for all (as DeepSpeed)"),
@@ -307,7 +307,7 @@ _BASELINES = {
     "flexsp": "FlexSP, groups that adapt",
     "seq1f1b": "Seq1F1B, slices of one size",
 }
-#: The baseline that plans of a planner stand for, and the word for it.
+#: The baseline that plans of a planner imitate, and the word for it.
 _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree")}
 
 

@@ -7,21 +7,22 @@ section II).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import entries, published_marks
-from railx.figures.tables import Tables, stack, to_frame
-from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, label
-from railx.figures.types import Axes, DataFrame
-from railx.figures.words import quantity
+from railx.figures.tables import FigureInput, Tables, stack, to_frame
+from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
+from railx.figures.types import DataFrame
+from railx.figures.words import quantity, sentence
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
 
@@ -67,85 +68,90 @@ class CorpusLengthsSettings(CanvasSettings):
             )
 
 
+@dataclass(frozen=True)
+class _Corpus:
+    """Sorted lengths of a corpus, and the words for it."""
+
+    name: str
+    kind: str
+    lengths: NDArray[np.int64]
+
+    @property
+    def words(self) -> str:
+        return _KINDS.get(self.kind, self.kind)
+
+    def share(self, tokens: Any) -> Any:
+        """The share of sequences with at least so many tokens."""
+        return 1 - np.searchsorted(self.lengths, tokens, side="left") / len(self.lengths)
+
+    def steps(self, points: int) -> NDArray[np.int64]:
+        """At most so many lengths, denser in the tail, where few sequences decide."""
+        count = len(self.lengths)
+        tail = np.round(count - np.geomspace(1, count, points)).astype(np.int64)
+        return self.lengths[np.unique(tail)]
+
+
 def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per corpus with dots at ``settings.quantiles``.
 
     Raises ValueError for a corpus without sequences.
     """
-    corpora: dict[str, tuple[NDArray[np.int64], str]] = {}
-    for name, path in tables.files("sequences", settings.only):
-        lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
-        if not len(lengths):
-            raise UserError(f"{path}: the corpus has no sequences; allowed: one or more")
-        corpora[name] = (lengths, str(read_metadata(path).get("kind", "unknown")))
+    corpora = [_read(name, path) for name, path in tables.files("sequences", settings.only)]
     subtitle = (
         "Share of sequences with at least the given number of tokens. Dots: "
         + ", ".join(f"{100 * q:g} %" for q in settings.quantiles)
         + " of sequences are shorter. Hollow diamonds: published."
     )
+    published = tables.query(
+        """
+        select key::bigint + 1 as length_tokens, value::double as share
+        from published where kind = 'ccdf_frac_seqs_gt' order by rowid_
+        """
+    )
     table = tables.read("published")
-    published = _published(table)
     count = int(float(table.loc[table["key"] == "count", "value"].iloc[0]))
     with canvas(subtitle, _FOOTNOTE, title="Sequence lengths") as page:
         axes = page.subplots()
-        colour = colours(corpora)
-        for name, (lengths, kind) in corpora.items():
-            _line(
-                axes,
-                lengths,
-                f"{label(name)} ({_KINDS.get(kind, kind)}; {len(lengths):,} sequences)",
-                colour[name],
-                settings,
-            )
-        axes.set(
-            xscale="log",
-            yscale="log",
-            xlabel="Sequence length (tokens)",
-            ylabel="Share of sequences",
-        )
-        axes.set_ylim(0.5 * _lowest_share(corpora, published), 1.6)
+        colour = colours(corpus.name for corpus in corpora)
+        for corpus in corpora:
+            words = f"{label(corpus.name)} ({corpus.words}; {len(corpus.lengths):,} sequences)"
+            steps, last = corpus.steps(settings.points), len(corpus.lengths) - 1
+            stairs: dict[str, Any] = {"linewidth": 1.8, "drawstyle": "steps-pre", "label": words}
+            axes.plot(steps, corpus.share(steps), color=colour[corpus.name], **stairs)
+            marks = corpus.lengths[[min(int(q * (last + 1)), last) for q in settings.quantiles]]
+            style = dot(colour[corpus.name], 5, markeredgecolor="white")
+            axes.plot(marks, corpus.share(marks), **style)
+        axes.set(xscale="log", yscale="log", xlabel="Sequence length (tokens)")
+        axes.set_ylabel("Share of sequences")
+        shares = [float(published["share"].min()), *(1 / len(corpus.lengths) for corpus in corpora)]
+        axes.set_ylim(0.5 * min(shares), 1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
         published_marks(axes, published["length_tokens"], published["share"])
-        legend = entries(axes)
-        legend[f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)"] = (
-            PUBLISHED_MARK
-        )
-        share_legend(page, legend, 1)
+        words = f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)"
+        share_legend(page, entries(axes) | {words: PUBLISHED_MARK}, 1)
+    alternative = "; ".join(
+        f"{label(corpus.name)} {100 * corpus.share(1e3):.3g} % from 1K tokens on,"
+        f" {100 * corpus.share(1e5):.2g} % from 100K on"
+        for corpus in corpora
+    )
+    parts = [published.assign(corpus="wikipedia", kind=PUBLISHED)]
+    for corpus in corpora:
+        steps = corpus.steps(settings.points)
+        part = to_frame({"length_tokens": steps, "share": corpus.share(steps)})
+        parts.append(part.assign(corpus=corpus.name, kind=corpus.kind))
     return Drawn(
         _caption(corpora, published),
-        _alternative(corpora),
-        _data(corpora, published, settings.points),
+        f"Falling lines of the share of sequences with at least a given length: {alternative}.",
+        stack(parts)[["corpus", "kind", "length_tokens", "share"]],
     )
 
 
-def _line(
-    axes: Axes, lengths: NDArray[np.int64], name: str, colour: str, settings: CorpusLengthsSettings
-) -> None:
-    """At most ``settings.points`` steps, denser in the tail.
-
-    There few sequences decide.
-    """
-    count = len(lengths)
-    tail = _places(count, settings.points)
-    x, y = lengths[tail], 1 - np.searchsorted(lengths, lengths[tail], side="left") / count
-    axes.plot(x, y, color=colour, linewidth=1.8, label=name, drawstyle="steps-pre")
-    marks = np.array(
-        [lengths[min(int(q * count), count - 1)] for q in settings.quantiles], dtype=np.int64
-    )
-    axes.plot(
-        marks,
-        1 - np.searchsorted(lengths, marks, side="left") / count,
-        "o",
-        color=colour,
-        markersize=5,
-        markeredgecolor="white",
-    )
-
-
-def _places(count: int, points: int) -> NDArray[np.int64]:
-    """Places among ``count`` sorted lengths, denser towards the longest."""
-    return np.unique(np.round(count - np.geomspace(1, count, points)).astype(np.int64))
+def _read(name: str, path: Path) -> _Corpus:
+    lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
+    if not len(lengths):
+        raise UserError(f"{path}: the corpus has no sequences; allowed: one or more")
+    return _Corpus(name, str(read_metadata(path).get("kind", "unknown")), lengths)
 
 
 def _tokens(value: float) -> str:
@@ -155,71 +161,31 @@ def _tokens(value: float) -> str:
     return f"{value:g}"
 
 
-def _published(table: DataFrame) -> DataFrame:
-    """Published shares of Wikipedia's sequences that are longer than a length."""
-    rows = table[table["kind"] == "ccdf_frac_seqs_gt"]
-    return to_frame(
-        {"length_tokens": rows["key"].astype(int) + 1, "share": rows["value"].astype(float)}
-    )
-
-
-def _lowest_share(
-    corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame
-) -> float:
-    """The least share that is drawn."""
-    return min(float(published["share"].min()), *(1 / len(rows) for rows, _ in corpora.values()))
-
-
-def _share(lengths: NDArray[np.int64], lowest: float) -> float:
-    """The share of sequences with at least so many tokens."""
-    return 1 - float(np.searchsorted(lengths, lowest, side="left")) / len(lengths)
-
-
-def _data(
-    corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame, points: int
-) -> DataFrame:
-    parts = [published.assign(corpus="wikipedia", kind=PUBLISHED)]
-    for name, (lengths, kind) in corpora.items():
-        x = lengths[_places(len(lengths), points)]
-        shares = [_share(lengths, length) for length in x]
-        part = to_frame({"length_tokens": x, "share": shares})
-        parts.append(part.assign(corpus=name, kind=kind))
-    return stack(parts)[["corpus", "kind", "length_tokens", "share"]]
-
-
-def _caption(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: DataFrame) -> str:
+def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
     parts = []
-    for name, (lengths, kind) in corpora.items():
+    off = ""
+    for corpus in corpora:
+        lengths = corpus.lengths
         occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
         parts.append(
-            f"{label(name)} ({_KINDS.get(kind, kind)}) median"
+            f"{label(corpus.name)} ({corpus.words}) median"
             f" {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},"
-            f" {100 * _share(lengths, _LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or"
+            f" {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or"
             f" more hold {100 * occupied:.3g} % of the tokens"
         )
-    text = f"Sequence lengths in tokens: {'; '.join(parts)}."
-    if "wikipedia" in corpora:
-        lengths = corpora["wikipedia"][0]
-        seen = published[published["share"] * len(lengths) >= 10]
-        ours = np.array([_share(lengths, lowest) for lowest in seen["length_tokens"]])
-        off = float(np.abs(ours / seen["share"].to_numpy() - 1).max())
-        text += (
-            f" Our Wikipedia lengths are within {100 * off:.2g} % of the published shares wherever"
-            " ten or more of them are longer."
-        )
-    return (
-        f"{text} A long straight tail, few sequences with many of the tokens, is what adaptive"
-        " parallelism lives on."
+        if corpus.name == "wikipedia":
+            seen = published[published["share"] * len(lengths) >= 10]
+            ratios = corpus.share(seen["length_tokens"]) / seen["share"].to_numpy()
+            off = (
+                f"Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the"
+                " published shares wherever ten or more of them are longer."
+            )
+    return sentence(
+        f"Sequence lengths in tokens: {'; '.join(parts)}.",
+        off,
+        "A long straight tail, few sequences with many of the tokens, is what adaptive parallelism"
+        " lives on.",
     )
-
-
-def _alternative(corpora: Mapping[str, tuple[NDArray[np.int64], str]]) -> str:
-    parts = "; ".join(
-        f"{label(name)} {100 * _share(lengths, 1e3):.3g} % from 1K tokens on,"
-        f" {100 * _share(lengths, 1e5):.2g} % from 100K on"
-        for name, (lengths, _) in corpora.items()
-    )
-    return f"Falling lines of the share of sequences with at least a given length: {parts}."
 
 
 FIGURE = Figure(

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, entries, name_rows, published_line, published_marks, ticks
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,

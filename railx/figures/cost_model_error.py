@@ -5,14 +5,15 @@ Left every point's time, right how far points are off that had no part in the fi
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import published_line
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import diagonal, published_line
+from railx.figures.tables import FigureInput, Tables, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence
@@ -41,52 +42,31 @@ class CostModelErrorSettings(CanvasSettings):
 
 def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One point for each measured slice, filled where the fit has not seen it."""
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
-
-    frame = tables.read("points", "profile", settings.only)
-    rows = frame[frame["part"] == "layer"].copy()
-    rows["measured_ms"] = rows["forward_ms"] + rows["backward_ms"]
-    published = tables.read("published")
-    allowed = float(published[published["id"] == "cost_model_error_most"]["value"].iloc[0])
+    rows = where(tables.read("points", "profile", settings.only), part="layer")
+    rows = rows.assign(measured_ms=rows["forward_ms"] + rows["backward_ms"])
+    allowed = float(tables.values("published")["cost_model_error_most"])
+    unseen = {name: _unseen(rows, *kind) for name, kind in _KINDS.items()}
     subtitle = (
         "Left: forward and backward pass of a layer. Right: how far predictions are off where the"
         " fit has not seen the point."
     )
-    line = fidelity_line(rows["fidelity"])
-    with canvas(subtitle, line) as page:
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         times, errors = page.subplots(1, 2)
-        for recomputed, colour in ((False, PALETTE[0]), (True, PALETTE[1])):
-            for unseen in (False, True):
-                part = rows[(rows["checkpointed"] == recomputed) & (rows["held_out"] == unseen)]
-                style: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "none"}
-                style["fillstyle"] = "full" if unseen else "none"
-                times.plot(part["measured_ms"], part["predicted_ms"], alpha=0.85, **style)
-        values = rows[["measured_ms", "predicted_ms"]].to_numpy(dtype=float)
-        ends = (0.8 * float(values.min()), 1.25 * float(values.max()))
-        times.plot(ends, ends, color=INK, linewidth=1, zorder=1)
-        times.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title="Time of a layer")
-        times.set(xlabel="Measured (ms)", ylabel="Predicted (ms)")
-        for axis in (times.xaxis, times.yaxis):
-            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axis.set_minor_formatter(NullFormatter())
-        for position, (column, recomputed) in enumerate(_KINDS.values()):
-            percent = [100 * error for error in _unseen(rows, column, recomputed)]
+        for recomputed, held_out in itertools.product((False, True), repeat=2):
+            part = where(rows, checkpointed=recomputed, held_out=held_out)
+            style = dot(PALETTE[int(recomputed)], fillstyle="full" if held_out else "none")
+            times.plot(part["measured_ms"], part["predicted_ms"], alpha=0.85, **style)
+        diagonal(times, rows[["measured_ms", "predicted_ms"]])
+        times.set(title="Time of a layer", xlabel="Measured (ms)", ylabel="Predicted (ms)")
+        for position, (name, percent) in enumerate(unseen.items()):
             last = max(len(percent) - 1, 1)
-            errors.plot(
-                [position + 0.3 * (index / last - 0.5) for index in range(len(percent))],
-                percent,
-                color=PALETTE[int(recomputed)],
-                marker="o",
-                linestyle="none",
-                alpha=0.85,
-            )
+            x = [position + 0.3 * (index / last - 0.5) for index in range(len(percent))]
+            errors.plot(x, percent, alpha=0.85, **dot(PALETTE[int(_KINDS[name][1])]))
             if percent:
-                middle = median(percent)
-                errors.plot(
-                    [position - 0.25, position + 0.25], [middle] * 2, color=INK, linewidth=2
-                )
+                ends = [position - 0.25, position + 0.25]
+                errors.plot(ends, [median(percent)] * 2, color=INK, linewidth=2)
         published_line(errors, 100 * allowed, "y")
-        most = max(100 * allowed, *(100 * max(v) for v in _all(rows) if v))
+        most = max(100 * allowed, *itertools.chain(*unseen.values()))
         errors.set(ylim=(-0.02 * most, 1.1 * most), ylabel="Error of unseen points (%)")
         errors.set_title("Error")
         errors.set_xticks(range(len(_KINDS)), list(_KINDS))
@@ -99,40 +79,26 @@ def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Dr
             "InfiniPipe, typically below": PUBLISHED_LINE,
         }
         share_legend(page, legend, 6)
-    return Drawn(_caption(rows, allowed), _alternative(rows), rows)
+    facts = "; ".join(
+        f"{name.replace(chr(10), ' ')} {quantity(median(percent))} %, at most"
+        f" {quantity(max(percent))} % of {counted(len(percent), 'point')}"
+        for name, percent in unseen.items()
+        if percent
+    )
+    caption = sentence(
+        f"Slices of a layer of {', '.join(map(label, rows['model'].unique()))}, as measured and as"
+        " the fitted cost model predicts them.",
+        f"Median errors of points that the fit has not seen: {facts}.",
+        f"InfiniPipe says typically below {quantity(100 * allowed)} % of its own.",
+    )
+    alternative = f"Predicted over measured time around the diagonal, and errors: {facts}."
+    return Drawn(caption, alternative, rows)
 
 
 def _unseen(rows: DataFrame, column: str, recomputed: bool) -> list[float]:
-    part = rows[(rows["checkpointed"] == recomputed) & rows["held_out"].astype(bool)]
-    return [float(value) for value in part[column].dropna()]
-
-
-def _all(rows: DataFrame) -> list[list[float]]:
-    return [_unseen(rows, column, recomputed) for column, recomputed in _KINDS.values()]
-
-
-def _facts(rows: DataFrame) -> str:
-    parts = []
-    for name, values in zip(_KINDS, _all(rows), strict=True):
-        if values:
-            parts.append(
-                f"{name.replace(chr(10), ' ')} {quantity(100 * median(values))} %, at most"
-                f" {quantity(100 * max(values))} % of {counted(len(values), 'point')}"
-            )
-    return "; ".join(parts)
-
-
-def _caption(rows: DataFrame, allowed: float) -> str:
-    models = ", ".join(label(str(name)) for name in dict.fromkeys(rows["model"]))
-    return sentence(
-        f"Slices of a layer of {models}, as measured and as the fitted cost model predicts them.",
-        f"Median errors of points that the fit has not seen: {_facts(rows)}.",
-        f"InfiniPipe says typically below {quantity(100 * allowed)} % of its own.",
-    )
-
-
-def _alternative(rows: DataFrame) -> str:
-    return f"Predicted over measured time around the diagonal, and errors: {_facts(rows)}."
+    """Errors in percent of the points that the fit has not seen."""
+    errors = where(rows, checkpointed=recomputed, held_out=True)[column].dropna()
+    return [100 * float(error) for error in errors]
 
 
 FIGURE = Figure(

@@ -7,13 +7,12 @@ tiers of switches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import entries
-from railx.figures.tables import Tables, records
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import entries, ticks
+from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, where
 from railx.figures.theme import PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -25,14 +24,6 @@ _PANELS = (
     ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s"),
     ("usd_per_all_to_all_gb_s", "Cost per all-to-all bandwidth", "USD per GB/s"),
     ("watts_per_chip", "Power", "W per chip"),
-)
-_COLUMNS = (
-    "topology",
-    "price_set",
-    "chips",
-    "injection_gb_s_per_chip",
-    *(column for column, _, _ in _PANELS),
-    "fidelity",
 )
 _MARKERS = "osD^vP"
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
@@ -87,47 +78,33 @@ def draw(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
             _panel(axes, rows, names, column)
             axes.set(title=title, xlabel="Chips", ylabel=unit)
         share_legend(page, entries(panels[0]), 5)
-    return Drawn(_caption(rows, settings), _alternative(rows), rows[list(_COLUMNS)])
+    return Drawn(_caption(rows, settings), _alternative(rows), rows[tables.columns("scale")])
 
 
 def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
-    rows = table[table["price_set"] == settings.price_set]
-    if rows.empty:
-        allowed = ", ".join(dict.fromkeys(table["price_set"]))
-        raise UserError(f"price_set: got {settings.price_set}; allowed: {allowed}")
-    unknown = [name for name in settings.only if name not in set(rows["topology"])]
-    if unknown:
-        raise UserError(
-            f"only: got {', '.join(unknown)}; allowed: {', '.join(dict.fromkeys(rows['topology']))}"
-        )
+    refuse_unknown("price_set", [settings.price_set], table["price_set"])
+    rows = where(table, price_set=settings.price_set)
+    refuse_unknown("only", settings.only, rows["topology"])
     return rows[rows["topology"].isin(settings.only)] if settings.only else rows
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
     # A dash style is a round through the palette, so that no two lines look alike.
     rounds = [names[i : i + len(PALETTE)] for i in range(0, len(names), len(PALETTE))]
     colour = {name: chosen for part in rounds for name, chosen in colours(part).items()}
     for i, name in enumerate(names):
-        line = rows[rows["topology"] == name].drop_duplicates("chips").sort_values("chips")
-        axes.plot(
-            line["chips"],
-            line[column].astype(float),
-            color=colour[name],
-            linestyle=_DASHES[i // len(PALETTE) % len(_DASHES)],
-            marker=_MARKERS[i % len(_MARKERS)],
-            markersize=4.5,
-            linewidth=1.6,
-            label=_name(name),
-        )
+        line = where(rows, topology=name).drop_duplicates("chips").sort_values("chips")
+        style: dict[str, Any] = {"color": colour[name], "linewidth": 1.6, "label": _name(name)}
+        style["linestyle"] = _DASHES[i // len(PALETTE) % len(_DASHES)]
+        style |= {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 4.5}
+        axes.plot(line["chips"], line[column].astype(float), **style)
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_locator(LogLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}K"))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_locator(NullLocator())
+    ticks(axes.xaxis, text=lambda value: f"{value / 1000:g}K")
+    ticks(axes.yaxis, text="{x:,g}")
 
 
 def _largest(rows: DataFrame, column: str) -> list[tuple[str, int, float]]:

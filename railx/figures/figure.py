@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.types import DataFrame, Page
 from railx.settings import Between
-
-if TYPE_CHECKING:
-    from railx.figures.tables import Tables
 
 __all__ = [
     "AxisScale",
@@ -20,16 +17,12 @@ __all__ = [
     "CanvasSettings",
     "Drawn",
     "Figure",
-    "FigureFiles",
-    "FigureInput",
     "Height",
 ]
 
 
 AxisScale = Literal["linear", "log"]
 Height = Annotated[float, Between(2, 30)]
-#: What a figure is drawn from: the files under each input key.
-FigureFiles = Mapping[str, Sequence[Path]]
 
 
 @dataclass(frozen=True)
@@ -61,39 +54,6 @@ class Canvas(Protocol):
     def __call__(
         self, subtitle: str, footnote: str, title: str = ...
     ) -> AbstractContextManager[Page]: ...
-
-
-@dataclass(frozen=True)
-class FigureInput:
-    """A table that a figure reads.
-
-    ``key`` is its name among the inputs of ``draw``. ``table`` names it by stage and
-    output: ``network.bounds`` are the bounds of every topology, or of those in the
-    settings' ``only``. ``columns`` are those that it must have, separated by spaces.
-    ``published`` names a file of resources/published instead of a table. ``required``
-    is false where the figure does without it. ``plan_kind`` leaves out the plans of
-    another kind (None: no plan is left out). Raises ValueError where both or neither of
-    the sources are given.
-    """
-
-    key: str
-    table: str = ""
-    columns: str = ""
-    published: str = ""
-    required: bool = True
-    plan_kind: Literal["sequence_parallel", "pipeline"] | None = None
-
-    def __post_init__(self) -> None:
-        if bool(self.table) == bool(self.published):
-            raise ValueError(
-                f"input {self.key}: got table {self.table!r} and published {self.published!r};"
-                " allowed: one of them"
-            )
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """The columns that the table must have."""
-        return tuple(self.columns.split())
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,18 @@
-"""What each stage of a pipeline really held after every pass, beside what was expected.
+"""Memory of each pipeline stage after every pass, measured beside expected.
 
-A panel for each stage of one replica. A line follows the bytes that were there after
-each pass, dots say what the memory model expects, steps below how many chunks were
-alive.
+A panel for each stage of one replica. Lines are the bytes after each pass, dots the
+bytes that the memory model expects, steps the number of live chunks.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables, where
 from railx.figures.theme import INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -35,10 +35,8 @@ class HeldMemorySettings(CanvasSettings):
 
 def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each run: the first rank of each stage of replica 0."""
-
-    frame = tables.read("passes", "run", settings.only)
-    rows = frame[(frame["replica"] == 0) & (frame["place"] == 0)]
-    runs = list(dict.fromkeys(rows["run"]))
+    rows = where(tables.read("passes", "run", settings.only), replica=0, place=0)
+    runs = list(rows["run"].unique())
     stages = int(rows["stage"].max()) + 1
     subtitle = (
         "Bytes beyond those before the batch, after each pass of the last warm-up step: chunks"
@@ -47,16 +45,15 @@ def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     note = "Messages that have not left yet are measured, not expected"
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         panels = page.subplots(stages, len(runs), squeeze=False, sharex="col")
-        for column, run in enumerate(runs):
-            part = rows[rows["run"] == run]
-            for stage in range(stages):
-                axes = panels[stage, column]
-                some = part[part["stage"] == stage].sort_values("position")
-                if some.empty:
-                    axes.set_axis_off()
-                    continue
-                _panel(axes, some)
-                axes.set_title(f"{label(str(run))}, stage {stage}")
+        for stage, column in itertools.product(range(stages), range(len(runs))):
+            axes, run = panels[stage, column], str(runs[column])
+            part = where(rows, run=run, stage=stage).sort_values("position")
+            if part.empty:
+                axes.set_axis_off()
+                continue
+            _panel(axes, part)
+            axes.set_title(f"{label(run)}, stage {stage}")
+        for axes in panels[-1]:
             axes.set_xlabel("Passes done")
         legend = {
             "Held, measured": {"color": PALETTE[0]},
@@ -64,7 +61,24 @@ def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
             "Chunks alive, counted": {"color": PALETTE[5], "drawstyle": "steps-post"},
         }
         share_legend(page, legend, 3)
-    return Drawn(_caption(rows), _alternative(rows), rows)
+    parts = []
+    for (name, stage_number), part in rows.groupby(["run", "stage"], sort=False):
+        most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
+        parts.append(
+            f"{label(str(name))}, stage {stage_number}: {int(part['live_chunks'].max())} chunks and"
+            f" {quantity(float(most) / _MIB)} MiB at most, expected"
+            f" {int(part['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
+        )
+    caption = (
+        f"What a stage holds after each pass of a batch. {'; '.join(parts)}. Measured: the storages"
+        " of all tensors that the step made and that are still there (on a GPU, what the allocator"
+        " has handed out). Expected: the tensors that the trainer keeps, counted from the plan."
+    )
+    alternative = (
+        "Lines of the memory that a stage holds after each pass with dots where it is expected, a"
+        f" panel for each stage: {'; '.join(parts)}."
+    )
+    return Drawn(caption, alternative, rows)
 
 
 def _panel(axes: Axes, rows: DataFrame) -> None:
@@ -72,9 +86,7 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
 
     done = rows["position"] + 1
     axes.plot(done, rows["held_bytes"] / _MIB, color=PALETTE[0])
-    axes.plot(
-        done, rows["predicted_held_bytes"] / _MIB, "o", color=INK, markersize=3.5, linestyle="none"
-    )
+    axes.plot(done, rows["predicted_held_bytes"] / _MIB, **dot(INK, 3.5))
     axes.set_ylim(0, 1.15 * float(rows[["held_bytes", "predicted_held_bytes"]].max().max()) / _MIB)
     axes.set_ylabel("Held (MiB)")
     other = axes.twinx()
@@ -83,33 +95,6 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     other.set_ylabel("Chunks alive")
     other.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     other.grid(visible=False)
-
-
-def _facts(rows: DataFrame) -> str:
-    parts = []
-    for (run, stage), part in rows.groupby(["run", "stage"], sort=False):
-        most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
-        parts.append(
-            f"{label(str(run))}, stage {stage}: {int(part['live_chunks'].max())} chunks and"
-            f" {quantity(float(most) / _MIB)} MiB at most, expected"
-            f" {int(part['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
-        )
-    return "; ".join(parts)
-
-
-def _caption(rows: DataFrame) -> str:
-    return (
-        f"What a stage holds after each pass of a batch. {_facts(rows)}. Measured: the storages of"
-        " all tensors that the step made and that are still there (on a GPU, what the allocator"
-        " has handed out). Expected: the tensors that the trainer keeps, counted from the plan."
-    )
-
-
-def _alternative(rows: DataFrame) -> str:
-    return (
-        "Lines of the memory that a stage holds after each pass with dots where it is expected, a"
-        f" panel for each stage: {_facts(rows)}."
-    )
 
 
 FIGURE = Figure(

@@ -4,7 +4,7 @@ Parts are means over the devices: computation, computing again what was not kept
 all-to-all, exposed traffic of ZeRO-3, other communication, and waiting, which is the
 rest of the iteration. Devices wait for the slowest group of a micro-batch, in no group
 at all, or while a pipeline fills, drains and holds them up. Plans of groups and of
-pipelines stand side by side.
+pipelines are drawn side by side.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import at_edge, name_rows, patch, tiles
-from railx.figures.tables import Tables, records, to_frame
+from railx.figures.tables import FigureInput, Tables, records, to_frame
 from railx.figures.theme import FAINT, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

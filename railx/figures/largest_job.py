@@ -1,6 +1,6 @@
-"""Largest job that a grid with failed nodes still holds, by system.
+"""Largest job that fits a grid with failed nodes, by system.
 
-Systems differ in what they let one job take.
+Systems differ in the shapes of a job.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import entries
-from railx.figures.tables import Tables, stack
+from railx.figures.tables import FigureInput, Tables, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line
@@ -50,126 +50,84 @@ def draw(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     frame = tables.read("faults")
-    drawn = frame[frame["placement"] == "random"]
+    drawn = where(frame, placement="random")
     if drawn.empty:
         raise UserError(
             "placement: no rows with randomly drawn failures; allowed: a table with placement"
             " random"
         )
+    ends = (settings.lower_quantile, settings.upper_quantile)
+    lines = (
+        drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
+        .agg(
+            mean="mean",
+            low=lambda values: values.quantile(ends[0]),
+            high=lambda values: values.quantile(ends[1]),
+            draws="size",
+        )
+        .reset_index()
+    )
+    formula = where(frame, placement="distinct_lines", system="railx")
+    draws, failed = int(lines["draws"].max()), int(drawn["failed_nodes"].max())
     nodes = int(frame["nodes"].iloc[0])
     subtitle = (
         f"Exact optimum for one job on {nodes:,} nodes, failed nodes drawn uniformly: mean, band"
-        f" from the {100 * settings.lower_quantile:g} % to the {100 * settings.upper_quantile:g} %"
-        f" quantile of {_draws(drawn)} draws."
+        f" from the {100 * ends[0]:g} % to the {100 * ends[1]:g} % quantile of {draws} draws."
     )
     with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
         axes = page.subplots()
         healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
-        axes.plot(
-            healthy.index,
-            healthy,
-            color=GREY,
-            linewidth=1,
-            linestyle=":",
-            label="All healthy nodes",
-        )
+        dotted: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": ":"}
+        axes.plot(healthy.index, healthy, label="All healthy nodes", **dotted)
         for system in _NAMES:
-            rows = drawn[drawn["system"] == system]
-            if not rows.empty:
-                _line(axes, rows, system, settings)
-        formula = frame[
-            (frame["placement"] == "distinct_lines") & (frame["system"] == "railx")
-        ].sort_values("failed_nodes")
-        axes.plot(
-            formula["failed_nodes"],
-            formula["formula_share"],
-            color=INK,
-            linewidth=1.2,
-            linestyle="--",
-            label="No two failures in one line, (1 - f / R)²",
-        )
-        axes.set(
-            xlabel="Failed nodes", ylabel="Nodes of the largest job / all nodes", ylim=(0, 1.03)
-        )
-        axes.set_xlim(0, max(float(drawn["failed_nodes"].max()), 1))
+            rows = where(lines, system=system)
+            if len(rows):
+                _line(axes, rows.sort_values("failed_nodes"), system)
+        dashed: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": "--"}
+        dashed["label"] = "No two failures in one line, (1 - f / R)²"
+        closed = formula.sort_values("failed_nodes")
+        axes.plot(closed["failed_nodes"], closed["formula_share"], **dashed)
+        axes.set(xlabel="Failed nodes", ylabel="Nodes of the largest job / all nodes")
+        axes.set(xlim=(0, max(failed, 1)), ylim=(0, 1.03))
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         share_legend(page, entries(axes), 2)
-    return Drawn(_caption(drawn, formula), _alternative(drawn), _data(frame, drawn, settings))
-
-
-def _line(axes: Axes, rows: DataFrame, system: str, settings: LargestJobSettings) -> None:
-    shares = rows.groupby("failed_nodes")["usable_share"]
-    mean = shares.mean()
-    # HammingMesh lies on RailX; a dashed line on top leaves both visible.
-    style: dict[str, Any] = (
-        {"linestyle": (0, (4, 4))} if system == "hammingmesh" else {"linewidth": 2.4}
-    )
-    axes.plot(mean.index, mean, color=_COLOURS[system], label=_NAMES[system], **style)
-    if system != "hammingmesh":
-        low, high = (
-            shares.quantile(settings.lower_quantile),
-            shares.quantile(settings.upper_quantile),
-        )
-        axes.fill_between(mean.index, low, high, color=_COLOURS[system], alpha=0.18, linewidth=0)
-
-
-def _draws(drawn: DataFrame) -> int:
-    """Random draws of each number of failed nodes, at most."""
-    return int(drawn.groupby(["system", "failed_nodes"]).size().max())
-
-
-def _data(frame: DataFrame, drawn: DataFrame, settings: LargestJobSettings) -> DataFrame:
-    shares = drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
-    lines = shares.agg(
-        mean="mean",
-        low=lambda values: values.quantile(settings.lower_quantile),
-        high=lambda values: values.quantile(settings.upper_quantile),
-        draws="size",
-    ).reset_index()
-    formula = frame[(frame["placement"] == "distinct_lines") & (frame["system"] == "railx")]
-    closed = formula[["system", "failed_nodes", "formula_share"]]
-    return stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
-
-
-def _ends(drawn: DataFrame) -> dict[str, float]:
-    """The mean share of each system where most nodes have failed."""
-    last = drawn[drawn["failed_nodes"] == drawn["failed_nodes"].max()]
-    means = last.groupby("system")["usable_share"].mean()
-    return {system: float(means[system]) for system in _NAMES if system in means.index}
-
-
-def _caption(drawn: DataFrame, formula: DataFrame) -> str:
-    failed, nodes = int(drawn["failed_nodes"].max()), int(drawn["nodes"].iloc[0])
-    shares = ", ".join(
-        f"{_NAMES[system]} {100 * share:.3g} %" for system, share in _ends(drawn).items()
-    )
-    text = (
+    means = where(lines, failed_nodes=failed).set_index("system")["mean"]
+    shares = {name: f"{100 * float(means[name]):.3g} %" for name in _NAMES if name in means}
+    caption = (
         f"Nodes that one job can still take when {failed} of {nodes:,} have failed, mean of"
-        f" {_draws(drawn)} draws: {shares}."
+        f" {draws} draws: {', '.join(f'{_NAMES[name]} {text}' for name, text in shares.items())}."
     )
-    worst = formula[formula["failed_nodes"] == failed]
+    worst = where(formula, failed_nodes=failed)["formula_share"]
     if len(worst):
-        text += (
+        caption += (
             f" The closed form for failures of which no two share a row or a column gives"
-            f" {100 * float(worst['formula_share'].iloc[0]):.3g} %, the worst case while there are"
-            " at most as many as lines."
+            f" {100 * float(worst.iloc[0]):.3g} %, the worst case while there are at most as many"
+            " as lines."
         )
-    return (
-        f"{text} RailX and HammingMesh let a job take any rows times any columns, a torus only a"
+    alternative = (
+        "Lines of the share of nodes that the largest job can use, falling from 100 % with no"
+        f" failed node; at {failed} failed nodes:"
+        f" {', '.join(f'{label(name)} {text}' for name, text in shares.items())}. Bands show the"
+        " spread of the draws."
+    )
+    caption += (
+        " RailX and HammingMesh let a job take any rows times any columns, a torus only a"
         " contiguous block. The optimum is exact for every draw."
     )
+    closed = formula[["system", "failed_nodes", "formula_share"]]
+    data = stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
+    return Drawn(caption, alternative, data)
 
 
-def _alternative(drawn: DataFrame) -> str:
-    shares = ", ".join(
-        f"{label(system)} {100 * share:.3g} %" for system, share in _ends(drawn).items()
-    )
-    return (
-        "Lines of the share of nodes that the largest job can use, falling from 100 % with no"
-        f" failed node; at {int(drawn['failed_nodes'].max())} failed nodes: {shares}. Bands show"
-        " the spread of the draws."
-    )
+def _line(axes: Axes, rows: DataFrame, system: str) -> None:
+    x, colour = rows["failed_nodes"], _COLOURS[system]
+    # HammingMesh lies on RailX; a dashed line on top leaves both visible.
+    same = system == "hammingmesh"
+    style: dict[str, Any] = {"linestyle": (0, (4, 4))} if same else {"linewidth": 2.4}
+    axes.plot(x, rows["mean"], color=colour, label=_NAMES[system], **style)
+    if not same:
+        axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
 
 
 FIGURE = Figure(

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import name_rows
-from railx.figures.tables import Tables
+from railx.figures.tables import FigureInput, Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
@@ -30,7 +30,7 @@ _ROWS_AROUND = 4.5
 class LatencyLoadSettings(CanvasSettings):
     """Latency over the offered load, one line per sweep, and the saturation points.
 
-    The points stand against the static limits.
+    The points are drawn beside the static limits.
     """
 
     figure: Literal["latency_load"] = "latency_load"

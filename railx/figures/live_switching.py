@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables, where
 from railx.figures.theme import INK, MODES, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, quantity, span
 
 __all__ = ["FIGURE", "LiveSwitchingSettings"]
 
@@ -33,9 +33,8 @@ class LiveSwitchingSettings(CanvasSettings):
 
 def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of two panels for each program."""
-
     frame = tables.read("settings", "program", settings.only)
-    programs = list(dict.fromkeys(frame["program"]))
+    programs = list(frame["program"].unique())
     subtitle = (
         "Lines: the time at the least latency and, for each change of circuits, the latency less"
         " its window. Windows are those of the same iterations, by the ranks' own clocks; crosses:"
@@ -47,83 +46,56 @@ def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Dra
         title="FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
     ) as page:
         grid = page.subplots(len(programs), 2, squeeze=False)
-        for row, program in zip(grid, programs, strict=True):
-            rows = frame[frame["program"] == program]
-            _times(row[0], rows)
-            _stalls(row[1], rows)
-            row[0].set_title(f"{label(program)}, {rows['ranks'].iloc[0]} ranks")
-            row[1].set_title("Waiting for light, all groups")
+        colour = colours(("electrical", *MODES))
+        for (left, right), program in zip(grid, programs, strict=True):
+            rows = where(frame, program=program)
+            electrical = where(rows, mode="electrical")["iteration_ms"]
+            if len(electrical):
+                left.axhline(electrical.iloc[0], color=colour["electrical"], linewidth=0.8)
+            _pairs(left, rows, "iteration_ms", "predicted_iteration_ms", colour)
+            _pairs(right, rows, "all_stalls_ms", "all_predicted_stalls_ms", colour)
+            left.set(title=f"{label(program)}, {rows['ranks'].iloc[0]} ranks")
+            left.set_ylabel("Iteration (ms)")
+            right.set(title="Waiting for light, all groups", ylabel="Stall (ms per iteration)")
         for axes in grid[-1]:
             axes.set_xlabel("Switching latency (ms)")
-        colour = colours(("electrical", *MODES))
         legend = {label(mode): dot(colour[mode]) for mode in MODES}
         legend["By the windows"] = {"color": INK}
         legend[label("electrical")] = {"color": colour["electrical"], "linewidth": 0.8}
         share_legend(page, legend, 4)
-    return Drawn(_caption(frame), _alternative(frame), frame)
-
-
-def _times(axes: Axes, rows: DataFrame) -> None:
-    colour = colours(("electrical", *MODES))
-    electrical = rows[rows["mode"] == "electrical"]
-    if len(electrical):
-        axes.axhline(electrical["iteration_ms"].iloc[0], color=colour["electrical"], linewidth=0.8)
-    _pairs(axes, rows, "iteration_ms", "predicted_iteration_ms")
-    axes.set_ylabel("Iteration (ms)")
-
-
-def _stalls(axes: Axes, rows: DataFrame) -> None:
-    _pairs(axes, rows, "all_stalls_ms", "all_predicted_stalls_ms")
-    axes.set_ylabel("Stall (ms per iteration)")
-
-
-def _pairs(axes: Axes, rows: DataFrame, measured: str, predicted: str) -> None:
-    """Marks for what was measured, a line for the rule."""
-    colour = colours(("electrical", *MODES))
-    for mode in MODES:
-        mine = rows[rows["mode"] == mode].sort_values("reconfiguration_latency_ms")
-        plain = mine[~mine["controller_restarted"]]
-        again = mine[mine["controller_restarted"]]
-        axes.plot(plain["reconfiguration_latency_ms"], plain[predicted], color=colour[mode])
-        for marks, marker in ((plain, "o"), (again, "x")):
-            axes.plot(
-                marks["reconfiguration_latency_ms"],
-                marks[measured],
-                color=colour[mode],
-                marker=marker,
-                linestyle="",
-            )
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-
-
-def _ratios(frame: DataFrame) -> DataFrame:
-    switched = frame[(frame["mode"] == "provisioned") & (frame["all_predicted_stalls_ms"] > 0)]
-    switched = switched[~switched["controller_restarted"]]
-    return switched.assign(ratio=switched["all_stalls_ms"] / switched["all_predicted_stalls_ms"])
-
-
-def _caption(frame: DataFrame) -> str:
-    ratios = _ratios(frame)["ratio"]
-    words = "Iteration time and waiting for light of programs in plain torch on emulated rails."
-    if len(ratios):
-        words += (
-            f" Provisioned, the controller's account of the stalls is {quantity(ratios.min())} to"
-            f" {quantity(ratios.max())} times what the windows leave of the latency."
+    caption = "Iteration time and waiting for light of programs in plain torch on emulated rails."
+    compared = where(frame, mode="provisioned", controller_restarted=False)
+    compared = compared[compared["all_predicted_stalls_ms"] > 0]
+    if len(compared):
+        ratios = compared["all_stalls_ms"] / compared["all_predicted_stalls_ms"]
+        caption += (
+            f" Provisioned, the controller's account of the stalls is {span(ratios)} times what the"
+            " windows leave of the latency."
         )
-    return words
-
-
-def _alternative(frame: DataFrame) -> str:
     parts = []
-    for (program, mode), rows in frame[frame["mode"] != "electrical"].groupby(
-        ["program", "mode"], sort=False
-    ):
+    switched = frame[frame["mode"] != "electrical"].groupby(["program", "mode"], sort=False)
+    for (program, mode), rows in switched:
         last = rows.sort_values("reconfiguration_latency_ms").iloc[-1]
         time_ms, latency_ms = last["iteration_ms"], last["reconfiguration_latency_ms"]
         name = f"{label(str(program))}, {label(str(mode)).lower()}"
         parts.append(f"{name}: {quantity(time_ms)} ms per iteration at {quantity(latency_ms)} ms")
-    return f"Two panels per program. {'; '.join(parts)}."
+    return Drawn(caption, f"Two panels per program. {'; '.join(parts)}.", frame)
+
+
+def _pairs(
+    axes: Axes, rows: DataFrame, measured: str, predicted: str, colour: dict[str, str]
+) -> None:
+    """Marks for what was measured, a line for the rule."""
+    for mode in MODES:
+        line = where(rows, mode=mode).sort_values("reconfiguration_latency_ms")
+        for restarted, marker in ((False, "o"), (True, "x")):
+            marks = where(line, controller_restarted=restarted)
+            x = marks["reconfiguration_latency_ms"]
+            if not restarted:
+                axes.plot(x, marks[predicted], color=colour[mode])
+            axes.plot(x, marks[measured], **dot(colour[mode], marker=marker))
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
 
 
 FIGURE = Figure(

@@ -10,14 +10,14 @@ their median.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import entries
-from railx.figures.tables import Tables
-from railx.figures.theme import LINE_POINTS, colours
+from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.theme import LINE_POINTS, colours, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NotEmpty
@@ -25,9 +25,8 @@ from railx.settings import NotEmpty
 __all__ = ["FIGURE", "LossCurvesSettings"]
 
 # Curves that coincide would hide each other: each is narrower than the one below it.
-_WIDTHS = (3.2, 2.0, 1.0)
-_DASHES = ("-", (0, (5, 3)), (0, (1, 2)))
-#: At the start and at the end, the mean of so many steps is told.
+_LINES: tuple[tuple[float, Any], ...] = ((3.2, "-"), (2.0, (0, (5, 3))), (1.0, (0, (1, 2))))
+#: The words give the mean of so many steps at the start and at the end.
 _MEAN_STEPS = 5
 
 
@@ -55,7 +54,7 @@ def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     Raises ValueError where a run is not there or has no step in common with the first.
     """
     frame = tables.read("iterations", "run", tuple(settings.runs))
-    frame = frame[frame["mode"] == "electrical"]
+    frame = where(frame, mode="electrical")
     points = _points(frame, list(settings.runs))
     repeats = int(frame.groupby("run")["repeat"].nunique().min())
     times = "once" if repeats == 1 else f"{repeats} times"
@@ -68,23 +67,41 @@ def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         above, below = page.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
         for number, (run, words) in enumerate(settings.runs.items()):
-            rows = points[points["run"] == run]
-            look = number % len(_WIDTHS)
-            above.plot(
-                rows["step"],
-                rows["loss"],
-                color=colour[run],
-                linewidth=_WIDTHS[look] * LINE_POINTS,
-                linestyle=_DASHES[look],
-                label=words,
-            )
+            rows, (width, dashes) = where(points, run=run), _LINES[number % len(_LINES)]
+            style = {"linewidth": width * LINE_POINTS, "linestyle": dashes, "label": words}
+            above.plot(rows["step"], rows["loss"], color=colour[run], **style)
             if number:
                 _distance(below, rows, colour[run])
         above.set_ylabel("Loss (nats)")
         below.set_ylabel("Difference / loss")
         below.set_xlabel("Step")
         share_legend(page, entries(above), len(settings.runs))
-    return Drawn(_caption(points, settings), _alternative(points, settings), points)
+    reference, *others = settings.runs.items()
+    largest = ", ".join(
+        f"{words.lower()} {quantity(float(where(points, run=run)['difference'].max()))}"
+        for run, words in others
+    )
+    steps = sorted(set(points["step"]))
+    first, last = (
+        quantity(float(points[points["step"].isin(chosen)]["loss"].mean()))
+        for chosen in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:])
+    )
+    shown = min(_MEAN_STEPS, len(steps))
+    caption = (
+        f"Loss of {len(settings.runs)} runs on the same batches over {len(steps)} steps: from"
+        f" {first} (mean of the first {shown}) to {last} (mean of the last {shown})."
+    )
+    if others:
+        caption += (
+            f" Largest difference at any step from {reference[1].lower()}, relative to the loss:"
+            f" {largest}."
+        )
+    alternative = (
+        f"Lines of the loss over the step for {', '.join(settings.runs.values())}, from {first} to"
+        f" {last}; below, dots of their relative difference"
+        f"{f' of at most {largest}' if others else ''}."
+    )
+    return Drawn(caption, alternative, points)
 
 
 def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
@@ -101,9 +118,9 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     losses = repeats.groupby(["run", "iteration"], sort=False).median().reset_index()
     losses["run"] = losses["run"].astype("category").cat.set_categories(runs)
     points = losses.sort_values(["run", "iteration"]).astype({"run": str})
-    first = points[points["run"] == runs[0]].set_index("iteration")["loss"]
+    first = where(points, run=runs[0]).set_index("iteration")["loss"]
     points["difference"] = (points["loss"] / points["iteration"].map(first) - 1).abs()
-    apart = [run for run in runs if points[points["run"] == run]["difference"].isna().all()]
+    apart = [run for run in runs if where(points, run=run)["difference"].isna().all()]
     if apart:
         raise UserError(
             f"runs: {', '.join(apart)} has no step in common with {runs[0]}; allowed: runs of the"
@@ -119,56 +136,11 @@ def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     shown = rows[rows["difference"] > 0]
-    axes.plot(shown["step"], shown["difference"], "o", color=colour, markersize=4)
+    axes.plot(shown["step"], shown["difference"], **dot(colour, 4))
     if len(shown):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _ends(points: DataFrame) -> tuple[float, float]:
-    """The mean loss of all runs over the first steps and over the last."""
-    steps = sorted(set(points["step"]))
-    first, last = (
-        points[points["step"].isin(chosen)]["loss"].mean()
-        for chosen in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:])
-    )
-    return float(first), float(last)
-
-
-def _largest(points: DataFrame, settings: LossCurvesSettings) -> str:
-    others = list(settings.runs.items())[1:]
-    return ", ".join(
-        f"{words.lower()} {quantity(float(points[points['run'] == run]['difference'].max()))}"
-        for run, words in others
-    )
-
-
-def _caption(points: DataFrame, settings: LossCurvesSettings) -> str:
-    first, last = _ends(points)
-    reference = next(iter(settings.runs.values()))
-    shown = min(_MEAN_STEPS, points["step"].nunique())
-    text = (
-        f"Loss of {len(settings.runs)} runs on the same batches over"
-        f" {points['step'].nunique()} steps: from {quantity(first)} (mean of the first {shown}) to"
-        f" {quantity(last)} (mean of the last {shown})."
-    )
-    if len(settings.runs) > 1:
-        text += (
-            f" Largest difference at any step from {reference.lower()}, relative to the loss:"
-            f" {_largest(points, settings)}."
-        )
-    return text
-
-
-def _alternative(points: DataFrame, settings: LossCurvesSettings) -> str:
-    first, last = _ends(points)
-    return (
-        f"Lines of the loss over the step for {', '.join(settings.runs.values())}, from"
-        f" {quantity(first)} to {quantity(last)}; below, dots of their relative difference"
-        f" {'' if len(settings.runs) == 1 else 'of at most ' + _largest(points, settings)}".rstrip()
-        + "."
-    )
 
 
 FIGURE = Figure(

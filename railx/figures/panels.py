@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from railx.figures.theme import PUBLISHED_LINE, PUBLISHED_MARK
-from railx.figures.types import Axes, Page
+from railx.figures.theme import INK, PUBLISHED_LINE, PUBLISHED_MARK
+from railx.figures.types import Axes, DataFrame, Page
 from railx.figures.words import quantity
 
 __all__ = [
     "at_edge",
     "beside",
+    "diagonal",
     "entries",
     "name_rows",
     "patch",
+    "plain_ticks",
     "published_line",
     "published_marks",
     "ticks",
@@ -60,6 +62,23 @@ def at_edge(axes: Axes, text: str, y: Any, left: float = 6, up: float = 0, **sty
     beside(
         axes, text, 1, y, -left, up, xycoords=("axes fraction", "data"), **{"ha": "right", **style}
     )
+
+
+def diagonal(axes: Axes, points: DataFrame) -> None:
+    """Equal logarithmic axes around points and the line on which both values agree."""
+    ends = (0.8 * float(points.min().min()), 1.25 * float(points.max().max()))
+    axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_ticks(axis)
+
+
+def plain_ticks(axis: Any) -> None:
+    """Plain numbers at the ticks of a logarithmic axis, none at minor ones."""
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def tiles(page: Page, count: int, columns: int, **shared: Any) -> list[Axes]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import name_rows, patch, time_unit
-from railx.figures.tables import Tables, pick, records, stack
+from railx.figures.tables import FigureInput, Tables, pick, records, stack
 from railx.figures.theme import INK, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.comparisons import iteration_seconds
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import at_edge, name_rows, patch, published_marks
-from railx.figures.tables import Tables, records, to_frame
+from railx.figures.tables import FigureInput, Tables, records, to_frame
 from railx.figures.theme import GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

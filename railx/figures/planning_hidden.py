@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import beside
-from railx.figures.tables import Tables
-from railx.figures.theme import INK, PALETTE, label
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import beside, name_rows
+from railx.figures.tables import FigureInput, Tables
+from railx.figures.theme import INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import counted, fidelity_line, quantity
 
 __all__ = ["FIGURE", "PlanningHiddenSettings"]
 
@@ -43,20 +43,45 @@ def draw(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Dr
 
     ValueError where no run plans while it trains.
     """
-    frame = tables.read("iterations", "run", settings.only)
-    rows = _per_repeat(frame)
-    fidelity = fidelity_line(
-        rows["fidelity"], "Means over the steps of a repeat; the slowest rank counts"
-    )
+    rows = _per_repeat(tables.read("iterations", "run", settings.only))
+    runs = {str(run): part for run, part in rows.groupby("run", sort=False)}
+    note = "Means over the steps of a repeat; the slowest rank counts"
     subtitle = (
         "A process beside the ranks plans the next batch while this one is trained. Hidden is"
         " planning for which no rank waits. Bars: means of the repeats."
     )
-    with canvas(subtitle, fidelity) as page:
-        upper, lower = page.subplots(1, 2, width_ratios=(3, 2))
-        _times(upper, rows)
-        _shares(lower, rows)
-    return Drawn(_caption(rows), _alternative(rows), rows)
+    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+        times, shares = page.subplots(1, 2, width_ratios=(3, 2))
+        _times(times, rows)
+        for position, part in enumerate(runs.values()):
+            hidden = 100 * part["hidden_share"]
+            shares.barh(position, hidden.mean(), 0.5, color=PALETTE[2])
+            shares.plot(hidden, [position] * len(hidden), **dot(INK, 3.5))
+            words = f"{quantity(float(hidden.mean()))} %"
+            beside(shares, words, float(hidden.max()), position, 6)
+        shares.set(xlim=(0, 125), xlabel="Planning that is hidden (%)")
+        shares.set_xticks(range(0, 101, 25))
+        name_rows(times, [label(run) for run in runs], above=0.55, below=0.55)
+        name_rows(shares, [""] * len(runs), above=0.55, below=0.55)
+    means = {run: part.mean(numeric_only=True) for run, part in runs.items()}
+    facts = "; ".join(
+        f"{label(run)}, {quantity(100 * mean['hidden_share'])} % of"
+        f" {quantity(mean['planning_ms'])} ms hidden behind steps of"
+        f" {quantity(mean['iteration_ms'])} ms"
+        for run, mean in means.items()
+    )
+    repeats = int(rows.groupby("run").size().min())
+    caption = (
+        f"Planning of a batch beside the training of the one before: {facts}. Means of"
+        f" {counted(repeats, 'repeat')} with electrical switching. Ranks and planner share the"
+        " machine's processors, so both are slower than alone. No paper prints this share; FlexSP"
+        " and InfiniPipe say that planning is hidden."
+    )
+    alternative = (
+        "Bars of the time of a training step, of planning its batch and of the wait for the plan,"
+        f" beside the share of planning that is hidden: {facts}."
+    )
+    return Drawn(caption, alternative, rows)
 
 
 def _per_repeat(frame: DataFrame) -> DataFrame:
@@ -79,70 +104,15 @@ def _per_repeat(frame: DataFrame) -> DataFrame:
     return rows.assign(hidden_share=shares.clip(lower=0))
 
 
-def _runs(rows: DataFrame) -> list[str]:
-    return list(dict.fromkeys(rows["run"]))
-
-
 def _times(axes: Axes, rows: DataFrame) -> None:
-    runs = _runs(rows)
-    means = rows.groupby("run")[list(_TIMES)].mean()
+    means = rows.groupby("run", sort=False)[list(_TIMES)].mean()
     height = 0.8 / len(_TIMES)
     for position, (column, (name, colour)) in enumerate(_TIMES.items()):
-        at = [index + (position - 1) * height for index in range(len(runs))]
-        values = [float(means[column][run]) for run in runs]
-        axes.barh(at, values, 0.92 * height, color=colour)
-        for y, value in zip(at, values, strict=True):
-            text = f"{name}: {quantity(value)}"
-            beside(axes, text, value, y, 4)
-    axes.set_xlim(0, 1.6 * float(means.to_numpy().max()))
-    axes.set_xlabel("Time of a step (ms)")
-    axes.set_yticks(range(len(runs)), [label(run) for run in runs])
-    axes.set_ylim(len(runs) - 0.45, -0.55)
-    axes.grid(visible=False, axis="y")
-
-
-def _shares(axes: Axes, rows: DataFrame) -> None:
-    runs = _runs(rows)
-    for position, run in enumerate(runs):
-        shares = 100 * rows.loc[rows["run"] == run, "hidden_share"]
-        axes.barh(position, shares.mean(), 0.5, color=PALETTE[2])
-        axes.plot(shares, [position] * len(shares), "o", color=INK, markersize=3.5)
-        beside(axes, f"{quantity(float(shares.mean()))} %", float(shares.max()), position, 6)
-    axes.set_xlim(0, 125)
-    axes.set_xticks(range(0, 101, 25))
-    axes.set_xlabel("Planning that is hidden (%)")
-    axes.set_yticks(range(len(runs)), [""] * len(runs))
-    axes.set_ylim(len(runs) - 0.45, -0.55)
-    axes.grid(visible=False, axis="y")
-
-
-def _facts(rows: DataFrame) -> str:
-    parts = []
-    for run in _runs(rows):
-        part = rows[rows["run"] == run].mean(numeric_only=True)
-        parts.append(
-            f"{label(run)}, {quantity(100 * part['hidden_share'])} % of"
-            f" {quantity(part['planning_ms'])} ms hidden behind steps of"
-            f" {quantity(part['iteration_ms'])} ms"
-        )
-    return "; ".join(parts)
-
-
-def _caption(rows: DataFrame) -> str:
-    repeats = int(rows.groupby("run").size().min())
-    return (
-        f"Planning of a batch beside the training of the one before: {_facts(rows)}. Means of"
-        f" {repeats} repeat{'s' if repeats > 1 else ''} with electrical switching. Ranks and"
-        " planner share the machine's processors, so both are slower than alone. No paper prints"
-        " this share; FlexSP and InfiniPipe say that planning is hidden."
-    )
-
-
-def _alternative(rows: DataFrame) -> str:
-    return (
-        "Bars of the time of a training step, of planning its batch and of the wait for the plan,"
-        f" beside the share of planning that is hidden: {_facts(rows)}."
-    )
+        at = [index + (position - 1) * height for index in range(len(means))]
+        axes.barh(at, means[column], 0.92 * height, color=colour)
+        for y, value in zip(at, means[column], strict=True):
+            beside(axes, f"{name}: {quantity(value)}", value, y, 4)
+    axes.set(xlim=(0, 1.6 * float(means.to_numpy().max())), xlabel="Time of a step (ms)")
 
 
 FIGURE = Figure(

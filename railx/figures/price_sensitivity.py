@@ -8,17 +8,19 @@ Cells in which the ratio is below the abstract's limit are outlined.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.tables import FigureInput, Tables, where
 from railx.figures.theme import INK, PALETTE, PUBLISHED, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity, sentence, spoken
+from railx.figures.words import fidelity_line, quantity, sentence, span, spoken
 from railx.settings import Fraction, NotEmpty
 
 __all__ = ["FIGURE", "PriceSensitivitySettings"]
+
+_PORTS = {"ocs_port": "ocs_port_usd", "switch_port": "electrical_switch_port_usd"}
 
 
 @dataclass(frozen=True)
@@ -49,127 +51,90 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
     Raises ValueError when none has the reference and all-to-all bandwidth.
     """
     table = tables.read("sensitivity")
-    rows = table[
-        (table["view"] == "ratio")
-        & (table["reference"] == settings.reference)
-        & (table["all_to_all"] == settings.all_to_all)
-    ]
+    rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
     if rows.empty:
-        allowed = ", ".join(
-            sorted(
-                {
-                    f"{r} with {a}"
-                    for r, a in zip(table["reference"], table["all_to_all"], strict=True)
-                }
-            )
-        )
+        pairs = table[["reference", "all_to_all"]].itertuples(index=False)
         raise UserError(
             f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
-            f" allowed: {allowed}"
+            f" allowed: {', '.join(sorted({f'{name} with {basis}' for name, basis in pairs}))}"
         )
+    for port, column in _PORTS.items():
+        ratio = rows[column] / rows["transceiver_usd"]
+        rows = rows.assign(**{f"{port}_over_transceiver": ratio.round(6)})
+    limits = {
+        "injection": settings.published_per_injection,
+        "all-to-all": settings.published_per_all_to_all,
+    }
     subtitle = (
         f"Share of {label(settings.reference).lower()} (%), all-to-all bandwidth:"
         f" {label(settings.all_to_all).lower()}. Outlined: below the limit in the paper's abstract."
     )
+    cells = {bandwidth: _cells(rows, bandwidth) for bandwidth in limits}
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        left, right = page.subplots(1, 2, sharey=True)
-        _grid(left, rows, "injection_cost_ratio", settings.published_per_injection)
-        _grid(right, rows, "all_to_all_cost_ratio", settings.published_per_all_to_all)
-        left.set_title(
-            f"Per injection bandwidth, limit {quantity(100 * settings.published_per_injection)} %"
+        panels = page.subplots(1, 2, sharey=True)
+        for axes, (bandwidth, limit) in zip(panels, limits.items(), strict=True):
+            _grid(axes, cells[bandwidth], limit)
+            axes.set_title(f"Per {bandwidth} bandwidth, limit {quantity(100 * limit)} %")
+        panels[0].set_ylabel("Electrical switch port / transceiver")
+    parts = []
+    for bandwidth, limit in limits.items():
+        shares = 100 * rows[_column(bandwidth)]
+        parts.append(
+            f"Per {bandwidth} bandwidth it goes from {span(shares)} % of"
+            f" {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of"
+            f" {len(rows)} price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %."
         )
-        right.set_title(
-            f"Per all-to-all bandwidth, limit {quantity(100 * settings.published_per_all_to_all)} %"
-        )
-        left.set_ylabel("Electrical switch port / transceiver")
-        right.set_ylabel("")
-    return Drawn(_caption(rows, settings), _alternative(rows), _data(rows))
-
-
-def _data(rows: DataFrame) -> DataFrame:
-    return rows.assign(
-        ocs_port_over_transceiver=(rows["ocs_port_usd"] / rows["transceiver_usd"]).round(6),
-        switch_port_over_transceiver=(
-            rows["electrical_switch_port_usd"] / rows["transceiver_usd"]
-        ).round(6),
+    caption = sentence(
+        f"Cost of {spoken(label(str(rows['topology'].iloc[0])))} for the same bandwidth, over the"
+        " prices of an optical and of an electrical switch port relative to a transceiver"
+        f" (all-to-all bandwidth: {label(settings.all_to_all).lower()}).",
+        *parts,
     )
+    grids = "; ".join(
+        f"per {bandwidth} "
+        + ", ".join(
+            f"switch port {index:g}: {' '.join(map(quantity, line))}"
+            for index, line in table.iterrows()
+        )
+        for bandwidth, table in cells.items()
+    )
+    alternative = f"Two grids of cost shares in percent, optical ports from cheap to dear. {grids}."
+    return Drawn(caption, alternative, rows)
 
 
-def _cells(rows: DataFrame, column: str) -> DataFrame:
+def _column(bandwidth: str) -> str:
+    return f"{bandwidth.replace('-', '_')}_cost_ratio"
+
+
+def _cells(rows: DataFrame, bandwidth: str) -> DataFrame:
     """Shares in percent: a row for each price of a switch port, the dearest on top."""
-    table = _data(rows).pivot_table(
-        index="switch_port_over_transceiver", columns="ocs_port_over_transceiver", values=column
+    table = rows.pivot_table(
+        index="switch_port_over_transceiver",
+        columns="ocs_port_over_transceiver",
+        values=_column(bandwidth),
     )
     return 100 * table.sort_index(ascending=False)
 
 
-def _grid(axes: Axes, rows: DataFrame, column: str, limit: float) -> None:
+def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
     from matplotlib.colors import to_hex
     from matplotlib.patches import Rectangle
 
-    cells = _cells(rows, column)
     for y, (_, line) in enumerate(cells.iterrows()):
         for x, value in enumerate(line):
             # White at nothing, the full colour at twice the limit and beyond.
             fill = to_hex(lighter(PALETTE[1], 1 - min(1.0, value / max(200 * limit, 1))))
-            axes.add_patch(
-                Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=1.5)
-            )
-            axes.text(
-                x + 0.5, y + 0.5, quantity(value), ha="center", va="center", color=text_colour(fill)
-            )
+            look: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": 1.5}
+            axes.add_patch(Rectangle((x, y), 1, 1, **look))
+            centred: dict[str, Any] = {"ha": "center", "va": "center", "color": text_colour(fill)}
+            axes.text(x + 0.5, y + 0.5, quantity(value), **centred)
             if value < 100 * limit:
-                axes.add_patch(
-                    Rectangle(
-                        (x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=1.8
-                    )
-                )
+                outline: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.8}
+                axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, **outline))
     axes.set(xlim=(0, len(cells.columns)), ylim=(len(cells), 0), xlabel="OCS port / transceiver")
     axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])
     axes.set_yticks([y + 0.5 for y in range(len(cells))], [f"{v:g}" for v in cells.index])
     axes.grid(visible=False)
-
-
-def _caption(rows: DataFrame, settings: PriceSensitivitySettings) -> str:
-    parts = []
-    for column, limit, what in (
-        ("injection_cost_ratio", settings.published_per_injection, "injection bandwidth"),
-        ("all_to_all_cost_ratio", settings.published_per_all_to_all, "all-to-all bandwidth"),
-    ):
-        shares = 100 * rows[column]
-        below = int((shares < 100 * limit).sum())
-        parts.append(
-            f"Per {what} it goes from {quantity(shares.min())} to {quantity(shares.max())} % of"
-            f" {spoken(label(settings.reference))}; {below} of {len(rows)} price ratios stay"
-            f" below the"
-            f" {PUBLISHED} {quantity(100 * limit)} %."
-        )
-    return sentence(
-        f"Cost of {spoken(label(str(rows['topology'].iloc[0])))} for the same bandwidth, over the"
-        f" prices of"
-        " an optical and of an electrical switch port relative to a transceiver (all-to-all"
-        f" bandwidth: {label(settings.all_to_all).lower()}).",
-        *parts,
-    )
-
-
-def _alternative(rows: DataFrame) -> str:
-    grids = (
-        (what, _cells(rows, column))
-        for what, column in (
-            ("injection", "injection_cost_ratio"),
-            ("all-to-all", "all_to_all_cost_ratio"),
-        )
-    )
-    parts = "; ".join(
-        f"per {what} "
-        + ", ".join(
-            f"switch port {index:g}: " + " ".join(quantity(value) for value in line)
-            for index, line in cells.iterrows()
-        )
-        for what, cells in grids
-    )
-    return f"Two grids of cost shares in percent, optical ports from cheap to dear. {parts}."
 
 
 FIGURE = Figure(

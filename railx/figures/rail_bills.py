@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import patch, published_marks, ticks
-from railx.figures.tables import Tables, refuse_unknown, stack
+from railx.figures.tables import FigureInput, Tables, refuse_unknown, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, PUBLISHED, PUBLISHED_MARK, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, listed, quantity

@@ -13,9 +13,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import patch
-from railx.figures.tables import Tables, records, to_frame
+from railx.figures.tables import FigureInput, Tables, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -27,6 +27,7 @@ _HOLDS = (PALETTE[2], 0.78)
 _CLAIMS = {"cost": ("Cost", "Transceiver (USD)", "USD"), "power": ("Power", "Transceiver (W)", "W")}
 _DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 _MARKS = "osv^DP"
+_PORTS = "switch_ports_per_gpu"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def draw(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     with canvas(subtitle, line) as page:
         panels = page.subplots(1, 2)
         for axes, (claim, (title, unit, _)) in zip(panels, _CLAIMS.items(), strict=True):
-            _panel(axes, settings, table[table["claim"] == claim], claim, points)
+            _panel(axes, settings, where(table, claim=claim), claim, points)
             axes.set(
                 title=f"{title}: {quantity(limits[claim])} times lower",
                 xlabel=unit,
@@ -129,118 +130,95 @@ def _line(number: int) -> dict[str, Any]:
 
 
 def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
-    rows = table[
-        (table["platform"] == boundary.platform)
-        & (table["transceivers_per_gpu"] == boundary.transceivers_per_gpu)
-    ]
+    keys = {"platform": boundary.platform, "transceivers_per_gpu": boundary.transceivers_per_gpu}
+    rows = where(table, **keys)
     if rows.empty:
-        pairs = table[["platform", "transceivers_per_gpu"]].drop_duplicates()
+        pairs = table[[*keys]].drop_duplicates().itertuples(index=False)
         raise UserError(
             f"boundaries: got {boundary.platform} with {boundary.transceivers_per_gpu}; allowed: "
-            + ", ".join(f"{name} with {count}" for name, count in pairs.itertuples(index=False))
+            + ", ".join(f"{name} with {count}" for name, count in pairs)
         )
     return rows
 
 
 def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
     """The marked points and the boundaries."""
-    rows: list[tuple[Any, ...]] = []
+    columns = ["claim", "transceiver", _PORTS, "ratio", "holds"]
     base = _of(table, settings.boundaries[0])
+    parts = []
     for point in settings.points:
         for claim, level in (("cost", point.usd), ("power", point.watts)):
-            cells = base[
-                (base["claim"] == claim)
-                & np.isclose(base["transceiver"], level)
-                & np.isclose(base["switch_ports_per_gpu"], point.ports)
-            ]
-            if cells.empty:
+            rows = where(base, claim=claim)
+            near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_PORTS], point.ports)
+            if not near.any():
                 raise UserError(
                     f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
                     " the map"
                 )
-            cell = cells.iloc[0]
-            rows.append(
-                ("point", point.words, claim, level, point.ports, cell["ratio"], cell["holds"])
-            )
+            cell = rows[near].head(1)[columns]
+            cell = cell.assign(transceiver=float(level), switch_ports_per_gpu=float(point.ports))
+            parts.append(cell.assign(kind="point", words=point.words))
     for boundary in settings.boundaries:
         edge = _of(table, boundary).drop_duplicates(["claim", "transceiver"])
-        columns = ["claim", "transceiver", "ports_at_boundary", "limit"]
-        rows += [
-            ("boundary", boundary.words, *cells, True)
-            for cells in edge[columns].itertuples(index=False)
-        ]
-    names = "kind words claim transceiver switch_ports_per_gpu ratio holds"
-    return to_frame(rows, names.split())
+        edge = edge.assign(ratio=edge["limit"], holds=True)
+        edge[_PORTS] = edge["ports_at_boundary"]
+        parts.append(edge[columns].assign(kind="boundary", words=boundary.words))
+    return stack(parts)[["kind", "words", *columns]]
 
 
 def _panel(
     axes: Axes, settings: RailClaimsSettings, table: DataFrame, claim: str, points: DataFrame
 ) -> None:
     base = _of(table, settings.boundaries[0])
-    edge = base.drop_duplicates("transceiver").sort_values("transceiver")
-    right = float(edge["transceiver"].max())
-    top = float(base["switch_ports_per_gpu"].max())
-    ceiling = max(top, float(edge["ports_at_boundary"].max())) + 1
+    right, top = float(base["transceiver"].max()), float(base[_PORTS].max())
+    edges = [
+        _of(table, boundary).drop_duplicates("transceiver").sort_values("transceiver")
+        for boundary in settings.boundaries
+    ]
+    ceiling = max(top, float(edges[0]["ports_at_boundary"].max())) + 1
     shade: dict[str, Any] = {"color": lighter(*_HOLDS), "linewidth": 0, "zorder": 0}
-    axes.fill_between(edge["transceiver"], edge["ports_at_boundary"], ceiling, **shade)
+    axes.fill_between(edges[0]["transceiver"], edges[0]["ports_at_boundary"], ceiling, **shade)
+    box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
     for ratio in settings.contours[claim]:
         x, y = _contour(base, ratio)
         axes.plot(x, y, color=GREY, linewidth=0.9)
         inside = [position for position in range(len(x)) if 0.3 < y[position] < 0.96 * top]
         if inside:
-            last = inside[-1] if x[inside[-1]] < 0.97 * right else inside[-2]
-            axes.annotate(
-                f"{ratio:g}x",
-                (x[last], y[last]),
-                ha="center",
-                va="center",
-                color=GREY,
-                bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"},
-            )
-    for number, boundary in enumerate(settings.boundaries):
-        rows = _of(table, boundary).drop_duplicates("transceiver").sort_values("transceiver")
-        axes.plot(rows["transceiver"], rows["ports_at_boundary"], **_line(number))
-    marked = points[(points["kind"] == "point") & (points["claim"] == claim)]
-    for mark, row in zip(_MARKS, records(marked), strict=False):
+            at = inside[-1] if x[inside[-1]] < 0.97 * right else inside[-2]
+            style: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "bbox": box}
+            axes.annotate(f"{ratio:g}x", (x[at], y[at]), **style)
+    for number, edge in enumerate(edges):
+        axes.plot(edge["transceiver"], edge["ports_at_boundary"], **_line(number))
+    for mark, row in zip(_MARKS, records(where(points, kind="point", claim=claim)), strict=False):
         fill = INK if row["holds"] else "white"
-        axes.plot(
-            row["transceiver"],
-            row["switch_ports_per_gpu"],
-            **dot(INK, 7.5, marker=mark, markerfacecolor=fill, zorder=5),
-        )
+        style = dot(INK, 7.5, marker=mark, markerfacecolor=fill, zorder=5)
+        axes.plot(row["transceiver"], row[_PORTS], **style)
     axes.set(xlim=(0, right), ylim=(0, top))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def _contour(base: DataFrame, ratio: float) -> tuple[list[float], list[float]]:
     """Ports at which a ratio is reached, by transceiver: it is linear in the ports."""
-    x, y = [], []
-    for level, rows in base.sort_values("switch_ports_per_gpu").groupby("transceiver"):
-        low, high = rows.iloc[0], rows.iloc[-1]
-        slope = (high["ratio"] - low["ratio"]) / (
-            high["switch_ports_per_gpu"] - low["switch_ports_per_gpu"]
-        )
-        x.append(float(level))  # type: ignore[arg-type]
-        y.append(float(low["switch_ports_per_gpu"] + (ratio - low["ratio"]) / slope))
-    return x, y
+    ends = base.sort_values(_PORTS).groupby("transceiver")[["ratio", _PORTS]]
+    low, high = ends.first(), ends.last()
+    slope = (high["ratio"] - low["ratio"]) / (high[_PORTS] - low[_PORTS])
+    ports = low[_PORTS] + (ratio - low["ratio"]) / slope
+    return list(ports.index), list(ports)
 
 
 def _caption(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]) -> str:
     parts = []
     for claim, (title, _, unit) in _CLAIMS.items():
-        rows = points[points["claim"] == claim]
-        marked = rows[rows["kind"] == "point"]
+        marked = where(points, claim=claim, kind="point")
         ratios = [f"{quantity(row['ratio'])} times at {row['words']}" for row in records(marked)]
         level = float(marked["transceiver"].iloc[0])
-        edge = rows[
-            (rows["kind"] == "boundary")
-            & (rows["words"] == settings.boundaries[0].words)
-            & np.isclose(rows["transceiver"], level)
-        ]
+        words = settings.boundaries[0].words
+        edge = where(points, claim=claim, kind="boundary", words=words)
+        edge = edge[np.isclose(edge["transceiver"], level)]
         parts.append(
             f"{title}: {'; '.join(ratios)}. With transceivers of {quantity(level)} {unit} the"
             f" {quantity(limits[claim])} times of the abstract take"
-            f" {quantity(float(edge['switch_ports_per_gpu'].iloc[0]))} switch ports a GPU."
+            f" {quantity(float(edge[_PORTS].iloc[0]))} switch ports a GPU."
         )
     return sentence(*parts)
 
@@ -249,7 +227,7 @@ def _alternative(settings: RailClaimsSettings, points: DataFrame) -> str:
     marks = "; ".join(
         f"{row['words']}: {quantity(row['ratio'])} times lower {row['claim']},"
         f" {'holds' if row['holds'] else 'does not hold'}"
-        for row in records(points[points["kind"] == "point"])
+        for row in records(where(points, kind="point"))
     )
     return (
         "Two maps of switch ports per GPU over the price and over the power of a transceiver, with"

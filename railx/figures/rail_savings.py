@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import at_edge, published_line, ticks
-from railx.figures.tables import Tables, refuse_unknown, stack
+from railx.figures.tables import FigureInput, Tables, refuse_unknown, stack, where
 from railx.figures.theme import INK, PALETTE, PUBLISHED, PUBLISHED_LINE, dot, published_series
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span
@@ -77,7 +77,7 @@ def draw(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn
     with canvas(subtitle, fidelity_line(rails["fidelity"], note)) as page:
         panels = page.subplots(1, len(_PANELS))
         for axes, (key, (title, promise)) in zip(panels, _PANELS.items(), strict=True):
-            _panel(axes, points[points["quantity"] == key], colours, float(headline[promise]))
+            _panel(axes, where(points, quantity=key), colours, float(headline[promise]))
             axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
         legend: dict[str, Any] = {
             pair.words: published_series(colours[key]) for key, pair in settings.platforms.items()
@@ -90,14 +90,12 @@ def draw(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn
 def _points(settings: RailSavingsSettings, published: DataFrame, rails: DataFrame) -> DataFrame:
     """A row for each platform, quantity, source and size."""
     refuse_unknown("platforms", settings.platforms, published["config"])
-    counted = rails.query(
-        "network == 'photonic_rails' and counting == 'artifact' and transceivers_per_gpu == 1"
-    )
+    counted = where(rails, network="photonic_rails", counting="artifact", transceivers_per_gpu=1)
     parts = []
     for name, pair in settings.platforms.items():
         refuse_unknown(f"platforms.{name}.platform", [pair.platform], counted["platform"])
-        bills = published[published["config"] == name]
-        ours = counted[counted["platform"] == pair.platform]
+        bills = where(published, config=name)
+        ours = where(counted, platform=pair.platform)
         for key in _PANELS:
             for source, rows, column in (
                 ("published", bills, f"{key}_ratio_rail_over_opus"),
@@ -114,11 +112,11 @@ def _panel(axes: Axes, points: DataFrame, colours: dict[str, str], promise: floa
     at_edge(axes, f"{promise:g} times", promise, 4, -4, va="top")
     for platform, rows in points.groupby("platform", sort=False):
         colour = colours[str(platform)]
-        lines = rows[rows["source"] == "published"].sort_values("gpus")
+        lines = where(rows, source="published").sort_values("gpus")
         axes.plot(lines["gpus"], lines["ratio"], **published_series(colour))
-        ours = rows[rows["source"] == "ours"]
+        ours = where(rows, source="ours")
         axes.plot(ours["gpus"], ours["ratio"], **dot(colour, 3.5, zorder=2.2))
-    sizes = sorted(set(points.loc[points["source"] == "published", "gpus"]))
+    sizes = sorted(set(where(points, source="published")["gpus"]))
     axes.set_xscale("log", base=2)
     ticks(axes.xaxis, sizes, "{x:,.0f}")
     axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
@@ -129,7 +127,7 @@ def _caption(settings: RailSavingsSettings, points: DataFrame, headline: Series[
     sentences = []
     for key, (title, promise) in _PANELS.items():
         parts = []
-        for platform, rows in points[points["quantity"] == key].groupby("platform", sort=False):
+        for platform, rows in where(points, quantity=key).groupby("platform", sort=False):
             both = rows.pivot_table(index="gpus", columns="source", values="ratio").dropna()
             apart = float((both["ours"] / both["published"] - 1).abs().max())
             parts.append(

@@ -1,7 +1,7 @@
 """Iteration time and stall share of training runs against reconfiguration latency.
 
 The latency is that of the optical switches; lines are fabric modes. Electrical runs
-know no reconfiguration and give the level that the others are held against (Opus,
+have no reconfiguration and are the reference of the others (Opus,
 evaluation of on-demand and provisioned switching). The stall is what the controller
 accounts as waiting for light paths. Medians and intervals are over repeats.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import ticks
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import entries, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import Tables, records, stack, to_frame
-from railx.figures.theme import GREY, MODE_LABELS, colours, label
+from railx.figures.tables import FigureInput, Tables, records, stack, to_frame, where
+from railx.figures.theme import GREY, MODE_LABELS, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import Between
@@ -54,115 +54,79 @@ def draw(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> D
     frame = tables.read("iterations", "run", settings.only)
     repeats = per_repeat(frame)
     points = _points(repeats, settings.confidence)
-    runs = list(dict.fromkeys(points["run"]))
+    runs = list(points["run"].unique())
     subtitle = (
         f"Lines: medians over repeats, bars: {100 * settings.confidence:g} % intervals (bootstrap),"
         f" dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."
     )
-    footnote = fidelity_line(frame["fidelity"], shows=_origins(frame))
-    with canvas(subtitle, footnote) as page:
+    # An emulated line is never taken for a measured one.
+    modes = frame.drop_duplicates(["fidelity", "mode"]).groupby("fidelity")["mode"]
+    origins = {
+        str(fidelity): ", ".join(map(str.lower, map(label, rows))) for fidelity, rows in modes
+    }
+    with canvas(subtitle, fidelity_line(frame["fidelity"], shows=origins)) as page:
         panels = page.subplots(2, len(runs), sharex=True, squeeze=False, height_ratios=[1.7, 1])
         latencies = sorted(set(points["reconfiguration_latency_ms"]))
         for column, run in enumerate(runs):
-            rows = points[points["run"] == run]
+            rows = where(points, run=run)
             for axes, shown in zip(panels[:, column], _SHOWN, strict=True):
                 if settings.show_repeats:
-                    _dots(axes, repeats[repeats["run"] == run], shown)
-                _lines(axes, rows[rows["shows"] == shown])
+                    _dots(axes, where(repeats, run=run), shown)
+                _lines(axes, where(rows, shows=shown))
                 axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
-            title = (
-                f"{label(str(rows['plan'].iloc[0]))}\n{label(str(rows['parallelism'].iloc[0]))},"
-                f" {str(rows['device'].iloc[0]).upper()}"
-            )
+            plan, parallelism, device = map(str, rows[["plan", "parallelism", "device"]].iloc[0])
+            title = f"{label(plan)}\n{label(parallelism)}, {device.upper()}"
             panels[0, column].set_title(panel_title(title, len(runs), settings))
             panels[1, column].set_xlabel("Latency (ms)")
             _latency_axis(panels[1, column], latencies)
         for axes, words in zip(panels[:, 0], _SHOWN.values(), strict=True):
             axes.set_ylabel(words)
-        legend = {
-            text: handle
-            for axes in panels.flat
-            for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+        legend = {text: mark for axes in panels.flat for text, mark in entries(axes).items()}
         share_legend(page, legend, len(legend))
     return Drawn(_caption(points, repeats), _alternative(points, runs), _data(points, repeats))
 
 
 def _points(repeats: DataFrame, confidence: float) -> DataFrame:
     """One row per setting and what is shown: median, interval, how many repeats."""
-    chosen = repeats[repeats["counts"]]
-    rows: list[dict[str, Any]] = []
-    for keys, part in chosen.groupby(_KEYS, sort=False):
+    rows = []
+    for keys, part in where(repeats, counts=True).groupby(_KEYS, sort=False):
         for shown in (*_SHOWN, "over_electrical"):
             median = middle(list(part[shown]), confidence)
-            rows.append(
-                {
-                    **dict(zip(_KEYS, keys, strict=True)),
-                    "shows": shown,
-                    "median": median.value,
-                    "low": median.low,
-                    "high": median.high,
-                    "repeats": median.samples,
-                }
-            )
-    return to_frame(rows)
-
-
-def _origins(frame: DataFrame) -> dict[str, str]:
-    """Which modes have which fidelity.
-
-    An emulated line so is never taken for a measured one.
-    """
-    pairs = frame[["fidelity", "mode"]].drop_duplicates()
-    return {
-        str(fidelity): ", ".join(label(mode).lower() for mode in modes)
-        for fidelity, modes in pairs.groupby("fidelity")["mode"]
-    }
+            rows.append((*keys, shown, median.value, median.low, median.high, median.samples))
+    return to_frame(rows, [*_KEYS, "shows", "median", "low", "high", "repeats"])
 
 
 def _lines(axes: Axes, points: DataFrame) -> None:
     colour = colours(MODE_LABELS)
-    for mode in [mode for mode in MODE_LABELS if (points["mode"] == mode).any()]:
-        mine = points[points["mode"] == mode].sort_values("reconfiguration_latency_ms")
-        if mode == "electrical":
-            if (mine["shows"] == "iteration_ms").all():
-                only = mine.iloc[0]
-                look: dict[str, Any] = {"color": colour[mode], "linestyle": (0, (5, 2))}
-                axes.axhline(float(only["median"]), label=label(mode), **look)
-                axes.axhspan(
-                    *(float(only[end]) for end in ("low", "high")),
-                    color=colour[mode],
-                    alpha=0.15,
-                    linewidth=0,
-                )
+    for mode in MODE_LABELS:
+        line = where(points, mode=mode).sort_values("reconfiguration_latency_ms")
+        if line.empty:
             continue
-        x = mine["reconfiguration_latency_ms"]
-        axes.plot(x, mine["median"], "o-", color=colour[mode], label=label(mode))
-        axes.vlines(x, mine["low"], mine["high"], color=colour[mode], linewidth=3.2, alpha=0.45)
+        if mode != "electrical":
+            x = line["reconfiguration_latency_ms"]
+            axes.plot(x, line["median"], "o-", color=colour[mode], label=label(mode))
+            axes.vlines(x, line["low"], line["high"], color=colour[mode], linewidth=3.2, alpha=0.45)
+        elif (line["shows"] == "iteration_ms").all():
+            median, low, high = map(float, line[["median", "low", "high"]].iloc[0])
+            dashed: dict[str, Any] = {"color": colour[mode], "linestyle": (0, (5, 2))}
+            axes.axhline(median, label=label(mode), **dashed)
+            axes.axhspan(low, high, color=colour[mode], alpha=0.15, linewidth=0)
 
 
 def _dots(axes: Axes, repeats: DataFrame, shown: str) -> None:
     colour = colours(MODE_LABELS)
     for mode in MODE_LABELS:
-        if mode == "electrical" and shown != "iteration_ms":
-            continue
-        mine = repeats[repeats["mode"] == mode]
         for disturbed, mark in ((False, "."), (True, "x")):
-            chosen = mine[mine["disturbed"] == disturbed]
-            axes.plot(
-                chosen["reconfiguration_latency_ms"],
-                chosen[shown],
-                mark,
-                color=colour[mode],
-                markersize=4.5,
-                alpha=0.6,
-            )
+            if mode != "electrical" or shown == "iteration_ms":
+                rows = where(repeats, mode=mode, disturbed=disturbed)
+                style = dot(colour[mode], 4.5, marker=mark, alpha=0.6)
+                axes.plot(rows["reconfiguration_latency_ms"], rows[shown], **style)
 
 
 def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
     """Logarithmic beyond the smallest latency, linear down to 0.
 
-    Ticks stand at latencies that were run and are not too near to each other.
+    Ticks are latencies of runs that are not too near to each other.
     """
     positive = [latency for latency in latencies if latency > 0]
     if positive and max(positive) / min(positive) > 5:
@@ -189,11 +153,10 @@ def _data(points: DataFrame, repeats: DataFrame) -> DataFrame:
 
 def _longest(points: DataFrame, run: str, shows: str) -> dict[str, Any]:
     """Median and interval of each optical mode at the longest latency of a run."""
-    rows = points[(points["run"] == run) & (points["shows"] == shows)]
+    rows = where(points, run=run, shows=shows)
     optical = rows[rows["mode"] != "electrical"]
-    last = optical[
-        optical["reconfiguration_latency_ms"] == optical["reconfiguration_latency_ms"].max()
-    ]
+    longest = optical["reconfiguration_latency_ms"].max()
+    last = where(optical, reconfiguration_latency_ms=longest)
     return {str(row["mode"]): row for row in records(last)}
 
 

@@ -1,4 +1,4 @@
-"""The list of figures, and how one is found and drawn.
+"""The list of figures, how to look one up and how to draw it.
 
 A figure is imported only when it is looked up, so that a changed figure redraws itself
 alone. Its module needs no plotting library until it draws, so that settings are checked
@@ -14,8 +14,8 @@ from typing import Annotated
 
 from railx.errors import UserError
 from railx.figures.canvas import canvas
-from railx.figures.figure import CanvasSettings, Figure, FigureFiles
-from railx.figures.tables import Tables
+from railx.figures.figure import CanvasSettings, Figure
+from railx.figures.tables import FigureFiles, Tables
 from railx.io import write_json, write_text
 from railx.settings import Registered
 
@@ -100,7 +100,7 @@ def _members() -> dict[str, type]:
     return {name: figure_of(name).settings for name in FIGURES}
 
 
-#: The settings of any figure, told apart by ``figure``.
+#: The settings of any figure; ``figure`` names the figure.
 FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
 
 

@@ -3,7 +3,7 @@
 Figures of training runs share it: an iteration takes as long as its slowest rank, a
 repeat counts with the median of its iterations, and a setting with the median of its
 repeats. Repeats that other work on the machine disturbed are set aside; where all of a
-setting were, they count all the same and the words say so.
+setting were, they count nevertheless, and the caption says so.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
 def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per setting and repeat, in the order of the table.
 
-    A repeat that was disturbed and run again has two rows, told apart by ``disturbed``;
-    ``counts`` says of which rows medians are made.
+    A repeat that was disturbed and run again has two rows that differ in ``disturbed``;
+    medians are made of the rows that have ``counts``.
     ``iteration_ms`` is the median over the iterations of the slowest rank's time,
     ``stall_percent`` the median of the share of their time that ranks wait for light
     paths, ``over_electrical`` the time over that of the electrical runs: of the same

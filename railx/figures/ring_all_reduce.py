@@ -6,22 +6,22 @@ rings of all rails share the payload (RailX, section on collectives).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import entries
-from railx.figures.tables import Tables, records
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import entries, ticks
+from railx.figures.tables import FigureInput, Tables, records, where
 from railx.figures.theme import colours, label
-from railx.figures.types import DataFrame
+from railx.figures.types import DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, ordered, quantity, sentence, spoken
 
 __all__ = ["FIGURE", "RingAllReduceSettings"]
 
 _MARKERS = "osD^vP"
-_SPEEDS = ("topology", "injection_gb_s_per_chip")
 
 
 @dataclass(frozen=True)
@@ -44,77 +44,71 @@ def draw(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Dra
 
     Raises ValueError when no row has ``settings.scope``.
     """
-    from matplotlib.ticker import EngFormatter, NullLocator
+    from matplotlib.ticker import EngFormatter
 
-    frame = tables.read("collectives", "topology", settings.only)
-    rows = frame[frame["collective"] == "ring_all_reduce"]
-    if settings.scope is not None:
-        rows = rows[rows["scope"] == settings.scope]
-    if not rows.empty:
-        # Where a table holds several fidelities, the closed form is shown.
-        rows = rows[rows["fidelity"] == ordered(rows["fidelity"])[0]]
-    if rows.empty:
-        raise UserError(
-            f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
-            f" {', '.join(sorted(set(frame['scope'])))}"
-        )
-    rows = rows.merge(_speeds(tables), on="topology", how="left", validate="many_to_one")
-    unknown = rows.loc[rows["injection_gb_s_per_chip"].isna(), "topology"]
-    if len(unknown):
-        raise UserError(
-            f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}; allowed:"
-            " every topology of the collectives"
-        )
-    rows = rows.assign(
-        bandwidth_over_injection=rows["algorithm_gb_s"] / rows["injection_gb_s_per_chip"]
-    )
+    rows = _rows(settings, tables)
     speeds = rows.groupby("injection_gb_s_per_chip")["topology"].nunique()
     usual: Any = speeds.idxmax()
-    kinds = sorted(set(rows["injection_gb_s_per_chip"]))
+    kinds = listed([f"{kind:,.0f}" for kind in speeds.index])
     subtitle = (
         "Left: time of one all-reduce. Right: payload over that time, as a share of injection."
     )
-    if len(kinds) > 1:
+    if len(speeds) > 1:
         subtitle += (
-            f" Unlike speeds: injection is {listed([f'{kind:,.0f}' for kind in kinds])} GB/s a"
-            f" chip; dashed is all but {usual:,.0f}."
+            f" Unlike speeds: injection is {kinds} GB/s a chip; dashed is all but {usual:,.0f}."
         )
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         time, share = page.subplots(1, 2)
         colour = colours(rows["topology"])
         several = rows["scope"].nunique() > 1
         groups = list(rows.groupby(["topology", "scope"], sort=False))
-        for i, ((topology, _), mine) in enumerate(groups):
-            line = mine.sort_values("payload_bytes")
-            speed = float(line["injection_gb_s_per_chip"].iloc[0])
+        for i, ((topology, _), group) in enumerate(groups):
+            line = group.sort_values("payload_bytes")
             # Lines that lie on one another stay visible: each is thinner than the one
             # before.
             wide = 1.2 + 2.0 * (len(groups) - 1 - i) / max(len(groups) - 1, 1)
-            style: dict[str, Any] = {
-                "color": colour[str(topology)],
-                "linestyle": "-" if speed == usual else (0, (4, 2)),
-                "linewidth": wide,
-                "marker": _MARKERS[i % len(_MARKERS)],
-                "markersize": 3 + wide,
-            }
+            common = line["injection_gb_s_per_chip"].iloc[0] == usual
+            style: dict[str, Any] = {"color": colour[str(topology)], "linewidth": wide}
+            style |= {"linestyle": "-" if common else (0, (4, 2))}
+            style |= {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 3 + wide}
             time.plot(line["payload_bytes"], line["time_ms"], label=_name(line, several), **style)
             share.plot(line["payload_bytes"], 100 * line["bandwidth_over_injection"], **style)
-        time.set(xscale="log", yscale="log", title="Time", xlabel="Payload", ylabel="Time (ms)")
-        share.set(
-            xscale="log", title="Bandwidth", xlabel="Payload", ylabel="Bandwidth (% of injection)"
-        )
+        time.set(yscale="log", title="Time", ylabel="Time (ms)")
+        share.set(title="Bandwidth", ylabel="Bandwidth (% of injection)")
         share.set_ylim(bottom=0)
-        time.yaxis.set_major_formatter("{x:g}")
-        time.yaxis.set_minor_locator(NullLocator())
         for axes in (time, share):
-            axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-            axes.xaxis.set_minor_locator(NullLocator())
+            axes.set(xscale="log", xlabel="Payload")
+            ticks(axes.xaxis, text=EngFormatter(unit="B"))
+        ticks(time.yaxis, text="{x:g}")
         share_legend(page, entries(time), 2)
     return Drawn(_caption(rows, kinds), _alternative(rows), rows)
 
 
-def _speeds(tables: Tables) -> DataFrame:
-    return tables.read("topologies")[list(_SPEEDS)].drop_duplicates("topology")
+def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
+    """The all-reduces of the scope with the injection of their topologies.
+
+    Where a table holds several fidelities, the closed form is taken.
+    """
+    frame = tables.read("collectives", "topology", settings.only)
+    rows = where(frame, collective="ring_all_reduce")
+    if settings.scope is not None:
+        rows = where(rows, scope=settings.scope)
+    if rows.empty:
+        raise UserError(
+            f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
+            f" {', '.join(sorted(set(frame['scope'])))}"
+        )
+    rows = where(rows, fidelity=ordered(rows["fidelity"])[0])
+    speeds = tables.read("topologies")[tables.columns("topologies")].drop_duplicates("topology")
+    rows = rows.merge(speeds, on="topology", how="left", validate="many_to_one")
+    injection = rows["injection_gb_s_per_chip"]
+    unknown = rows.loc[injection.isna(), "topology"]
+    if len(unknown):
+        raise UserError(
+            f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}; allowed:"
+            " every topology of the collectives"
+        )
+    return rows.assign(bandwidth_over_injection=rows["algorithm_gb_s"] / injection)
 
 
 def _largest(rows: DataFrame) -> DataFrame:
@@ -122,39 +116,43 @@ def _largest(rows: DataFrame) -> DataFrame:
     return rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
 
 
-def _caption(rows: DataFrame, kinds: list[float]) -> str:
+def _caption(rows: DataFrame, kinds: str) -> str:
     ends = _largest(rows).sort_values("bandwidth_over_injection", ascending=False)
     best, worst = ends.iloc[0], ends.iloc[-1]
-    small = rows[rows["payload_bytes"] == rows["payload_bytes"].min()].sort_values("time_ms")
+    payloads = rows["payload_bytes"]
+    small = where(rows, payload_bytes=payloads.min()).sort_values("time_ms")
     fast, slow = small.iloc[0], small.iloc[-1]
     return sentence(
         f"Ring all-reduce on {counted(rows['topology'].nunique(), 'topology', 'topologies')}, from"
-        f" {_bytes(rows['payload_bytes'].min())} to {_bytes(rows['payload_bytes'].max())}. On"
-        " RailX, HammingMesh and tori the payload is split over the rings of all lines; other"
-        " networks run one ring over the chips in order, on all ports of a chip.",
-        f"With the largest payload {spoken(label(best['topology']))} reaches"
+        f" {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori the"
+        " payload is split over the rings of all lines; other networks run one ring over the chips"
+        " in order, on all ports of a chip.",
+        f"With the largest payload {_spoken(best)} reaches"
         f" {100 * best['bandwidth_over_injection']:.1f} % of its injection"
-        f" ({quantity(best['algorithm_gb_s'])} GB/s) and {spoken(label(worst['topology']))}"
-        f" {100 * worst['bandwidth_over_injection']:.1f} % ({quantity(worst['algorithm_gb_s'])}"
-        " GB/s).",
-        f"With the smallest {spoken(label(fast['topology']))} takes"
-        f" {quantity(1000 * fast['time_ms'])} µs"
-        f" and {spoken(label(slow['topology']))} {quantity(1000 * slow['time_ms'])} µs.",
-        f"The networks differ in speed, {listed([f'{kind:,.0f}' for kind in kinds])} GB/s of"
-        " injection a chip: times of unlike speeds do not compare, shares do."
-        if len(kinds) > 1
-        else f"All have {kinds[0]:,.0f} GB/s of injection a chip.",
+        f" ({quantity(best['algorithm_gb_s'])} GB/s) and {_spoken(worst)}"
+        f" {100 * worst['bandwidth_over_injection']:.1f} %"
+        f" ({quantity(worst['algorithm_gb_s'])} GB/s).",
+        f"With the smallest {_spoken(fast)} takes {quantity(1000 * fast['time_ms'])} µs and"
+        f" {_spoken(slow)} {quantity(1000 * slow['time_ms'])} µs.",
+        f"The networks differ in speed, {kinds} GB/s of injection a chip: times of unlike speeds do"
+        " not compare, shares do."
+        if rows["injection_gb_s_per_chip"].nunique() > 1
+        else f"All have {kinds} GB/s of injection a chip.",
     )
 
 
 def _alternative(rows: DataFrame) -> str:
     ends = "; ".join(
-        f"{spoken(label(row['topology']))} {quantity(row['time_ms'])} ms,"
+        f"{_spoken(row)} {quantity(row['time_ms'])} ms,"
         f" {100 * row['bandwidth_over_injection']:.1f} % of {row['injection_gb_s_per_chip']:,.0f}"
         " GB/s"
         for row in records(_largest(rows))
     )
     return f"Lines of all-reduce time and bandwidth over the payload. At the largest: {ends}."
+
+
+def _spoken(row: Mapping[str, Any] | Series) -> str:
+    return spoken(label(row["topology"]))
 
 
 def _bytes(value: float) -> str:
@@ -166,10 +164,9 @@ def _bytes(value: float) -> str:
 def _name(line: DataFrame, several: bool) -> str:
     first = line.iloc[0]
     scope = f", {label(first['scope']).lower()}" if several else ""
-    rings = f"{first['rings']:,} ring{'s' if first['rings'] != 1 else ''}"
     return (
         f"{label(first['topology'])}{scope}: {first['injection_gb_s_per_chip']:,.0f} GB/s a chip,"
-        f" {first['participants']:,} chips, {rings}"
+        f" {first['participants']:,} chips, {counted(first['rings'], 'ring')}"
     )
 
 

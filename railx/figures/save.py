@@ -1,7 +1,7 @@
 """Writing a figure: SVG with real text, light and dark, PNG and PDF.
 
-Equal tables give equal files: nothing holds a date, and the names inside an SVG are its
-own, so that several can stand on one page.
+Equal tables give equal files: no file has a date, and each SVG has identifiers of its
+name, so that one page can hold several.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import patch, time_unit
-from railx.figures.tables import Tables, pick, records, stack
+from railx.figures.tables import FigureInput, Tables, pick, records, stack
 from railx.figures.theme import INK, degree_colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import time_unit
-from railx.figures.tables import Tables, pick, stack
+from railx.figures.tables import FigureInput, Tables, pick, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -71,7 +71,14 @@ def draw(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn
         if bounded:
             legend["room of the stage that has least"] = _ROOM
         share_legend(page, legend, min(len(legend), 5))
-    return Drawn(_caption(plans, in_bytes), _alternative(plans, in_bytes), drawn)
+    facts = _facts(plans, in_bytes)
+    caption = (
+        f"What a rank of each pipeline stage holds over one iteration: {facts}. A chunk is held"
+        " from the beginning of its forward pass to the end of its backward pass, less the layers"
+        " that are recomputed. Times and bytes are predictions of the cost model, not measurements."
+    )
+    alternative = f"Lines of what each pipeline stage holds over time, a panel per plan: {facts}."
+    return Drawn(caption, alternative, drawn)
 
 
 def _panel(axes: Axes, rows: DataFrame, in_bytes: bool, bounded: bool) -> None:
@@ -109,20 +116,6 @@ def _facts(plans: Mapping[str, DataFrame], in_bytes: bool) -> str:
             f" {unit} on stages {', '.join(str(stage) for stage in peaks.index)}"
         )
     return "; ".join(parts)
-
-
-def _caption(plans: Mapping[str, DataFrame], in_bytes: bool) -> str:
-    return (
-        f"What a rank of each pipeline stage holds over one iteration: {_facts(plans, in_bytes)}. A"
-        " chunk is held from the beginning of its forward pass to the end of its backward pass,"
-        " less the layers that are recomputed. Times and bytes are predictions of the cost model,"
-        " not measurements."
-    )
-
-
-def _alternative(plans: Mapping[str, DataFrame], in_bytes: bool) -> str:
-    facts = _facts(plans, in_bytes)
-    return f"Lines of what each pipeline stage holds over time, a panel per plan: {facts}."
 
 
 FIGURE = Figure(

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import tiles
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
 from railx.figures.theme import INK, MODE_LABELS, MODES, PUBLISHED, mode_colours, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -69,7 +69,7 @@ def draw(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Draw
         for axes, name in zip(grid, panels, strict=True):
             _panel(axes, points[points["panel"] == name])
             axes.set_title(panel_title(_PANELS[name], columns, settings))
-        # One label for all panels: each is too narrow for its own.
+        # One label for all panels: a panel is too narrow for it.
         page.supylabel("Added time (ms)")
         last = (len(panels) - 1) // columns * columns
         page.axes[last + (columns - 1) // 2].set_xlabel("Switching latency (ms)")

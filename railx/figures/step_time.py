@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.honest import cut_bars
-from railx.figures.panels import entries
-from railx.figures.tables import Tables
+from railx.figures.panels import beside, entries
+from railx.figures.tables import FigureInput, Tables, where
 from railx.figures.theme import GREY, PALETTE, label
-from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity, sentence
 from railx.settings import AtLeast
 
 __all__ = ["FIGURE", "StepTimeSettings"]
@@ -67,10 +67,10 @@ class StepTimeSettings(CanvasSettings):
 def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 
-    A note stands where there is no room or no price.
+    A note replaces the bar where there is no room or no price.
     """
     rows = tables.read("steps", "topology", settings.only)
-    jobs = list(dict.fromkeys(rows["job"]))
+    jobs = list(rows["job"].unique())
     bases = [basis for basis in _BASES if basis in set(rows["basis"])]
     chips = ", ".join(f"{count:,}" for count in sorted(set(rows["chips"])))
     subtitle = (
@@ -79,121 +79,79 @@ def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
         " nodes, boards and servers in no bill, one rate on both bases. A bar with a break is cut:"
         " its number is the whole time."
     )
+    cut = 0
+    spans = {}
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         panels = page.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
-        cut: dict[tuple[str, str], list[str]] = {}
-        for across, basis in zip(panels, bases, strict=True):
-            for axes, job in zip(across, jobs, strict=True):
-                cut[job, basis] = _panel(axes, rows, job, basis, settings.cut_over_shortest)
+        for column, job in enumerate(jobs):
+            for axes, basis in zip(panels[:, column], bases, strict=True):
+                cut += _panel(axes, rows, job, basis, settings.cut_over_shortest)
                 title = f"{label(job)}, {_BASES[basis]}"
                 axes.set_title(panel_title(title, len(jobs), settings))
+                spans[label(job), _BASES[basis]] = _span(rows, job, basis, settings.named)
         share_legend(page, entries(panels[0, 0]), len(_PARTS))
-    return Drawn(
-        _caption(rows, jobs, bases, settings.named, cut),
-        _alternative(rows, jobs, bases, settings.named),
-        rows,
+    drawn = [(job, basis, span) for (job, basis), span in spans.items() if span]
+    caption = sentence(
+        "Estimated time of a training step.",
+        *(f"{job} at {basis}: {span}." for job, basis, span in drawn),
+        f"{cut} bars are cut and have their whole time as a number." if cut else "",
+        _METHOD,
     )
+    alternative = (
+        f"Bars of the step time of {rows['topology'].nunique()} topologies, a panel per job and"
+        " basis, stacked by compute, bubble and communication. Shortest, named and longest: "
+        + "; ".join(f"{job}, {basis}, {span}" for job, basis, span in drawn)
+    )
+    return Drawn(caption, f"{alternative}.", rows)
 
 
-def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None) -> list[str]:
-    """The bars of a job; the times of those that are cut are returned."""
+def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None) -> int:
+    """The bars of a job; how many of them are cut is returned."""
     from matplotlib.ticker import MaxNLocator
 
-    names = list(dict.fromkeys(rows["topology"]))
-    without_room = set(rows.loc[(rows["job"] == job) & rows["reason"].notna(), "topology"])
-    group = rows[(rows["job"] == job) & (rows["basis"] == basis)]
+    names = list(rows["topology"].unique())
+    without_room = set(where(rows, job=job).dropna(subset="reason")["topology"])
+    group = where(rows, job=job, basis=basis).dropna(subset="part")
     seconds = (
-        group[group["part"].notna()]
-        .pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
+        group.pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
         .reindex(names)
+        .reindex(columns=list(_PARTS))
+        .fillna(0)
         / 1e3
     )
     total = seconds.sum(axis=1)
     drawn = total[total > 0]
-    most = float(drawn.max()) if len(drawn) else 1.0
-    limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
-    left = 0.0 * seconds.sum(axis=1)
+    limit = float(drawn.max()) if len(drawn) else 1.0
+    if cut is not None and len(drawn):
+        limit = min(limit, cut * float(drawn.min()))
+    left = 0 * total
     for part, (title, colour) in _PARTS.items():
-        width = seconds[part].fillna(0) if part in seconds else left * 0
-        end = (left + width).clip(upper=limit)
+        end = (left + seconds[part]).clip(upper=limit)
         axes.barh(range(len(names)), end - left, left=left, color=colour, label=title, height=0.74)
         left = end
-    texts = [quantity(value) for value in total]
-    shortened = cut_bars(axes, list(total), range(len(names)), limit, texts)
+    shortened = cut_bars(axes, list(total), range(len(names)), limit, list(map(quantity, total)))
     for position, name in enumerate(names):
-        if total[name] <= limit:
-            _mark(axes, position, float(total[name]), name in without_room)
-    axes.set_xlim(0, 1.2 * limit)
-    axes.set_xlabel("Step time (s)")
+        if not total[name]:
+            words = "no room for the job" if name in without_room else "no price"
+            beside(axes, words, 0, position, 3, color=GREY)
+        elif total[name] <= limit:
+            beside(axes, quantity(float(total[name])), float(total[name]), position, 3)
+    axes.set(xlim=(0, 1.2 * limit), xlabel="Step time (s)")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_yticks(range(len(names)), [label(name) for name in names])
+    axes.set_yticks(range(len(names)), list(map(label, names)))
     if not axes.yaxis_inverted():  # shared by all panels
         axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    return shortened
-
-
-def _mark(axes: Axes, position: int, seconds: float, without_room: bool) -> None:
-    """The number at the end of a bar, or the note in the place of a bar."""
-    style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-    if seconds > 0:
-        axes.annotate(quantity(seconds), (seconds, position), (3, 0), **style)
-    else:
-        axes.annotate(
-            "no room for the job" if without_room else "no price",
-            (0, position),
-            (3, 0),
-            color=GREY,
-            **style,
-        )
-
-
-def _steps(rows: DataFrame, job: str, basis: str) -> Series:
-    """Seconds of a step by topology, shortest first."""
-    part = rows[(rows["job"] == job) & (rows["basis"] == basis) & rows["part"].notna()]
-    return part.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
+    return len(shortened)
 
 
 def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     """The shortest and longest step of a panel, and those of named topologies."""
-    steps = _steps(rows, job, basis)
-    ends = [str(steps.index[0]), str(steps.index[-1])]
-    chosen = [name for name in named if name in steps.index]
-    names = dict.fromkeys([ends[0], *chosen, ends[1]])
+    part = where(rows, job=job, basis=basis).dropna(subset="part")
+    steps = part.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
+    chosen = [name for name in named if name in steps]
+    names = dict.fromkeys([*steps.index[:1], *chosen, *steps.index[-1:]])
     return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
-
-
-def _caption(
-    rows: DataFrame,
-    jobs: list[str],
-    bases: list[str],
-    named: Sequence[str],
-    cut: dict[tuple[str, str], list[str]],
-) -> str:
-    sentences = [
-        f"{label(job)} at {_BASES[basis]}: {_span(rows, job, basis, named)}."
-        for job in jobs
-        for basis in bases
-        if len(_steps(rows, job, basis))
-    ]
-    shortened = sum(map(len, cut.values()))
-    if shortened:
-        sentences.append(f"{shortened} bars are cut and have their whole time as a number.")
-    return f"Estimated time of a training step. {' '.join(sentences)} {_METHOD}"
-
-
-def _alternative(rows: DataFrame, jobs: list[str], bases: list[str], named: Sequence[str]) -> str:
-    parts = [
-        f"{label(job)}, {_BASES[basis]}, {_span(rows, job, basis, named)}"
-        for job in jobs
-        for basis in bases
-        if len(_steps(rows, job, basis))
-    ]
-    return (
-        f"Bars of the step time of {rows['topology'].nunique()} topologies, a panel per job and"
-        " basis, stacked by compute, bubble and communication. Shortest, named and longest:"
-        f" {'; '.join(parts)}."
-    )
 
 
 FIGURE = Figure(

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.switching_windows import split_by_mean
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
 from railx.figures.theme import DERIVED, GREY, PALETTE, PUBLISHED_MARK, dot, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity

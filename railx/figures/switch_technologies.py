@@ -1,7 +1,7 @@
 """Technologies of optical switches: how many ports, and how long a change takes.
 
 Nothing here is ours but the jobs: every value is published or recalled, so every mark
-is hollow, and its shape says how far it is to be trusted.
+is hollow, and its shape gives the confidence in it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import Tables, records, refuse_unknown
+from railx.figures.tables import FigureInput, Tables, records, refuse_unknown
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_MARK, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted
@@ -28,7 +28,7 @@ _CONFIDENCE = {
 }
 _SERVERS = (PALETTE[2], PALETTE[7])
 _STATUS = {"commercial": INK, "deployed": PALETTE[0], "research": PALETTE[5]}
-#: Where a name stands: points right and up, alignments.
+#: Position of a name: points right and up, alignments.
 _SIDES = {
     "right": (7, 0, "left", "center"),
     "left": (-7, 0, "right", "center"),

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import published_line, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import Tables, records, to_frame
+from railx.figures.tables import FigureInput, Tables, records, to_frame
 from railx.figures.theme import (
     INK,
     LINE_POINTS,

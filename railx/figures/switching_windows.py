@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
 from railx.figures.panels import beside, patch
-from railx.figures.tables import Tables, milliseconds, records, stack, to_frame
+from railx.figures.tables import FigureInput, Tables, milliseconds, records, stack, to_frame
 from railx.figures.theme import GREY, INK, OPUS_JOBS, PALETTE, label, lighter, published_mark
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity

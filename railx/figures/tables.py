@@ -1,7 +1,7 @@
 """The tables behind a figure, as pandas frames or as rows of a query.
 
-Errors name the file and the column. The metadata of large files says what they are
-about; other tables say it in a column.
+Errors name the file and the column. Large files have their name in the metadata,
+other tables in a column.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from railx.errors import UserError
-from railx.figures.figure import FigureFiles, FigureInput
 from railx.figures.types import DataFrame, Series
 from railx.io import read_metadata, read_table
 
 __all__ = [
+    "FigureFiles",
+    "FigureInput",
     "Rows",
     "Tables",
     "milliseconds",
@@ -30,11 +32,47 @@ __all__ = [
     "refuse_unknown",
     "stack",
     "to_frame",
+    "where",
 ]
 
 Rows = list[dict[str, Any]]
+#: What a figure is drawn from: the files under each input key.
+FigureFiles = Mapping[str, Sequence[Path]]
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True)
+class FigureInput:
+    """A table that a figure reads.
+
+    ``key`` is its name among the inputs of ``draw``. ``table`` names it by stage and
+    output: ``network.bounds`` are the bounds of every topology, or of those in the
+    settings' ``only``. ``columns`` are those that it must have, separated by spaces.
+    ``published`` names a file of resources/published instead of a table. ``required``
+    is false where the figure does without it. ``plan_kind`` leaves out the plans of
+    another kind (None: no plan is left out). Raises ValueError where both or neither of
+    the sources are given.
+    """
+
+    key: str
+    table: str = ""
+    columns: str = ""
+    published: str = ""
+    required: bool = True
+    plan_kind: Literal["sequence_parallel", "pipeline"] | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.table) == bool(self.published):
+            raise ValueError(
+                f"input {self.key}: got table {self.table!r} and published {self.published!r};"
+                " allowed: one of them"
+            )
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns that the table must have."""
+        return tuple(self.columns.split())
 
 
 class Tables:
@@ -99,6 +137,13 @@ def stack(frames: Iterable[DataFrame]) -> DataFrame:
     import pandas as pd
 
     return pd.concat([rows for rows in frames if len(rows)], ignore_index=True)
+
+
+def where(rows: DataFrame, **values: Any) -> DataFrame:
+    """The rows that have these values in their columns."""
+    for column, value in values.items():
+        rows = rows[rows[column] == value]
+    return rows
 
 
 def records(rows: DataFrame) -> Rows:

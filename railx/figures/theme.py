@@ -54,7 +54,7 @@ INK = "#22272e"
 GREY = "#626a76"
 #: Lines that only guide the eye: grid, edges of panels.
 FAINT = "#868e99"
-#: The one width of a line that stands for data.
+#: Width of every line of data.
 LINE_POINTS = 1.8
 
 #: The word for published numbers in every legend, and how they are drawn.

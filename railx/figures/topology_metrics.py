@@ -6,25 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import published_line
-from railx.figures.tables import Tables, records
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import name_rows, published_line
+from railx.figures.tables import FigureInput, Tables, records
 from railx.figures.theme import PUBLISHED, PUBLISHED_LINE, colours, dot, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
 
 __all__ = ["FIGURE", "TopologyMetricsSettings"]
 
-_COLUMNS = (
-    "topology",
-    "family",
-    "chips",
-    "diameter_node_hops",
-    "mean_node_hops",
-    "bisection_gb_s_per_chip",
-    "injection_gb_s_per_chip",
-    "fidelity",
-)
 _TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: The rows of the published table with the diameters of RailX, least and most.
 _DIAMETERS = ("diameter_least", "diameter_most")
@@ -45,36 +35,24 @@ def draw(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> D
     """One row per topology: from the mean hops to the diameter, and the bisection as a
     share of the injection.
     """
-
     frame = tables.read("topologies", "topology", settings.only)
-    data = frame[list(_COLUMNS)].assign(
-        bisection_over_injection=frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
-    )
-    published = tables.read("published").set_index("id")["value"]
+    share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
+    data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
+    published = tables.values("published")
     limits = [float(published[name]) for name in _DIAMETERS]
     subtitle = (
         "A hop is a link that leaves a node (board, server or single chip). Bisection: one"
         " direction of the family's natural cut."
     )
-    with canvas(
-        subtitle,
-        fidelity_line(frame["fidelity"]),
-        title="Hops between nodes and bisection by topology",
-    ) as page:
+    title = "Hops between nodes and bisection by topology"
+    with canvas(subtitle, fidelity_line(frame["fidelity"]), title=title) as page:
         hops, bisection = page.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
         colour = colours(frame["family"])
-        _hops(hops, frame, colour, limits)
+        _hops(hops, data, colour, limits)
         _bisection(bisection, data, colour)
-        hops.set_yticks(
-            range(len(frame)),
-            [
-                f"{label(name)} ({chips:,})"
-                for name, chips in zip(frame["topology"], frame["chips"], strict=True)
-            ],
-        )
-        hops.set_ylim(len(frame) - 0.5, -0.5)
-        for panel in (hops, bisection):
-            panel.grid(axis="y", visible=False)
+        sizes = zip(data["topology"], data["chips"], strict=True)
+        name_rows(hops, [f"{label(name)} ({chips:,})" for name, chips in sizes])
+        bisection.grid(axis="y", visible=False)
         shade = next(iter(colour.values()))
         legend = {
             "mean over all pairs": dot(shade, 6),
@@ -85,40 +63,32 @@ def draw(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> D
     return Drawn(_caption(data, limits), _alternative(data), data)
 
 
-def _hops(axes: Axes, frame: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
-    largest = float(frame["diameter_node_hops"].max())
+def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
+    largest = float(data["diameter_node_hops"].max())
     for limit in limits:
         published_line(axes, limit, "x", zorder=1)
-    columns = ("family", "diameter_node_hops", "mean_node_hops")
-    for position, (family, diameter, mean) in enumerate(
-        zip(*(frame[column].tolist() for column in columns), strict=True)
-    ):
-        shade = colour[str(family)]
+    for position, row in enumerate(records(data)):
+        shade = colour[str(row["family"])]
+        mean, diameter = row["mean_node_hops"], row["diameter_node_hops"]
         axes.plot([mean, diameter], [position] * 2, color=shade, linewidth=1.3)
-        axes.plot([diameter], [position], "|", color=shade, markersize=11, markeredgewidth=2.4)
-        axes.plot([mean], [position], "o", color=shade, markersize=6)
-        axes.text(
-            4.6 * largest, position, f"{quantity(mean)} to {diameter:.0f}", ha="right", va="center"
-        )
+        axes.plot([diameter], [position], **dot(shade, 11, marker="|", markeredgewidth=2.4))
+        axes.plot([mean], [position], **dot(shade, 6))
+        words = f"{quantity(mean)} to {diameter:.0f}"
+        axes.text(4.6 * largest, position, words, ha="right", va="center")
     axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
-    axes.set_xlim(0.85 * min(1.0, float(frame["mean_node_hops"].min())), 5 * largest)
-    ticks = [tick for tick in _TICKS if tick <= 1.5 * largest]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xlim(0.85 * min(1.0, float(data["mean_node_hops"].min())), 5 * largest)
+    shown = [tick for tick in _TICKS if tick <= 1.5 * largest]
+    axes.set_xticks(shown, [str(tick) for tick in shown])
     axes.minorticks_off()
 
 
 def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
     share = 100 * data["bisection_over_injection"]
-    bars = axes.barh(
-        range(len(data)),
-        share,
-        height=0.6,
-        color=[colour[str(family)] for family in data["family"]],
-    )
+    shades = list(data["family"].map(colour))
+    bars = axes.barh(range(len(data)), share, height=0.6, color=shades)
     axes.bar_label(bars, [f"{quantity(value)} %" for value in share], padding=4)
-    axes.set(
-        title="Bisection over injection", xlabel="Bisection per chip (% of injection bandwidth)"
-    )
+    axes.set_title("Bisection over injection")
+    axes.set_xlabel("Bisection per chip (% of injection bandwidth)")
     axes.set_xlim(0, float(share.max()) * 1.2)
 
 

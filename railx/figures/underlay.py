@@ -1,7 +1,7 @@
 """Plans of sequence parallelism on different networks: times and degrees.
 
 A bar is as long as an iteration and parted by degree: the device time that groups of
-each degree take. No paper has this comparison, and the figure says so.
+each degree take. No paper has this comparison; the subtitle says it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, FigureInput, Height
-from railx.figures.panels import patch
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.panels import at_edge, patch
+from railx.figures.tables import (
+    FigureInput,
+    Tables,
+    records,
+    stack,
+    to_frame,
+    where,
+)
 from railx.figures.theme import INK, PALETTE, degree_colours, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -22,7 +29,8 @@ from railx.settings import NotEmpty
 __all__ = ["FIGURE", "UnderlayFigureSettings"]
 
 _WAITING = "#dfe3e8"
-_SINGLE, _CARRIED = PALETTE[1], INK
+_MADE, _LISTED, _BEST = "made for it", "made for the published bandwidths", "best single degree"
+_CARRIED, _SINGLE = dot(INK, marker="x"), dot(PALETTE[1], 11, marker="|")
 _OURS = "No paper has this comparison; it is ours."
 
 
@@ -51,13 +59,11 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
 
     frame = tables.read("mix", "network", settings.only)
     for key in ("adaptive", "single"):
-        plan = getattr(settings, key)
-        if not (frame["plan"] == plan).any():
-            raise UserError(
-                f"{key}: got {plan!r}; allowed: {', '.join(sorted(set(frame['plan'])))}"
-            )
+        plan, plans = getattr(settings, key), sorted(set(frame["plan"]))
+        if plan not in plans:
+            raise UserError(f"{key}: got {plan!r}; allowed: {', '.join(plans)}")
     rows = _rows(frame, settings)
-    panels = list(dict.fromkeys(rows["panel"]))
+    panels = list(rows["panel"].unique())
     degrees = sorted({int(degree) for degree in rows["degree"].dropna() if degree > 0})
     shades = degree_colours(degrees, max(degrees))
     longest = float(rows.loc[rows["mark"] != "degree", "seconds"].max())
@@ -68,9 +74,9 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
     )
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         drawn = page.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-        names = list(dict.fromkeys(rows["label"]))
+        names = list(rows["label"].unique())
         for axes, panel in zip(drawn, panels, strict=True):
-            _panel(axes, rows[rows["panel"] == panel], names, shades)
+            _panel(axes, where(rows, panel=panel), names, shades)
             axes.set_title(panel_title(panel, len(panels), settings))
             axes.set_xlim(0, 1.3 * longest)
             axes.set_xlabel("Iteration (s)")
@@ -80,19 +86,33 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
             f"degree {degree}": patch(shades[degree], edgecolor="none") for degree in degrees
         }
         legend["waiting"] = patch(_WAITING, edgecolor="none")
-        legend["plan made for the published bandwidths"] = dot(_CARRIED, marker="x")
-        legend["best single degree"] = dot(_SINGLE, 11, marker="|")
-        share_legend(page, legend, 5)
-    return Drawn(_caption(rows, panels), _alternative(rows, panels), rows)
+        share_legend(page, legend | {f"plan {_LISTED}": _CARRIED, _BEST: _SINGLE}, 5)
+    parts = {
+        str(panel): "; ".join(
+            f"{label!s}: {_words(bar)}" for label, bar in part.groupby("label", sort=False)
+        )
+        for panel, part in rows.groupby("panel", sort=False)
+    }
+    caption = (
+        f"What the network under a cluster does to plans of sequence parallelism. {_OURS}"
+        " Bars are predicted iterations of plans made for each network, parted by the degree of"
+        " the groups that take the device time; crosses are the plan that was made for the"
+        " published bandwidths, on this network."
+    )
+    alternative = "Stacked bars of the iteration time by network."
+    for panel, text in parts.items():
+        caption += f" {panel}. {text}."
+        alternative += f" {panel}: {text}."
+    return Drawn(caption, alternative, rows)
 
 
 def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     """A row for each part of a bar, and one for each bar and mark as a whole.
 
-    Means over the batches, in seconds. The bandwidths that the cluster lists stand
-    beside the networks of the first rate, which is the cluster's.
+    Means over the batches, in seconds. The bandwidths that the cluster lists are
+    drawn beside the networks of the first rate, which is the cluster's.
     """
-    rates = frame.loc[frame["basis"] == "equal_rate", "outside_gb_s"]
+    rates = where(frame, basis="equal_rate")["outside_gb_s"]
     first = float(rates.min())
     order = [
         ("equal_rate", first, f"Equal rate: {quantity(first)} GB/s a device"),
@@ -104,11 +124,11 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     ]
     parts = []
     for basis, rate, panel in order:
-        rows = frame[frame["basis"] == basis]
+        rows = where(frame, basis=basis)
         if rate is not None:
-            rows = rows[rows["outside_gb_s"] == rate]
+            rows = where(rows, outside_gb_s=rate)
         if rate == first:
-            listed = frame[frame["basis"] == "own"]
+            listed = where(frame, basis="own")
             rows = stack([listed, listed.assign(made_for="network"), rows])
         for (network, label), bar in rows.groupby(["network", "label"], sort=False):
             head = {"panel": panel, "network": network, "label": label}
@@ -118,37 +138,27 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
 
 
 def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
-    fidelity = str(bar["fidelity"].iloc[0])
-    marks = []
+    marks: list[dict[str, Any]] = []
     for mark, plan, made_for in (
-        ("made for it", settings.adaptive, "network"),
-        ("made for the published bandwidths", settings.adaptive, "cluster"),
-        ("best single degree", settings.single, "network"),
+        (_MADE, settings.adaptive, "network"),
+        (_LISTED, settings.adaptive, "cluster"),
+        (_BEST, settings.single, "network"),
     ):
-        rows = bar[(bar["plan"] == plan) & (bar["made_for"] == made_for)]
+        rows = where(bar, plan=plan, made_for=made_for)
         seconds = float(rows.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
         marks.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
-        if mark == "made for it":
+        if mark == _MADE:
             busy = rows.groupby("degree")["device_ms"].sum()
-            shares = busy / busy.sum()
-            marks += [
-                {
-                    "mark": "degree",
-                    "degree": int(str(degree)),
-                    "seconds": share * seconds,
-                    "share": share,
-                }
-                for degree, share in shares.items()
-            ]
-    return [row | {"fidelity": fidelity} for row in marks]
+            for degree, share in (busy / busy.sum()).items():
+                part = {"mark": "degree", "degree": int(str(degree))}
+                marks.append(part | {"seconds": share * seconds, "share": share})
+    return [mark | {"fidelity": str(bar["fidelity"].iloc[0])} for mark in marks]
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]) -> None:
-    style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-    style["xycoords"] = axes.get_yaxis_transform()
     for label, bar in rows.groupby("label", sort=False):
         position = names.index(str(label))
-        parts = bar[bar["mark"] == "degree"].set_index("degree")["seconds"]
+        parts = where(bar, mark="degree").set_index("degree")["seconds"]
         left = 0.0
         for degree in [*sorted(degree for degree in parts.index if degree), 0]:
             width = float(parts.get(degree, 0.0))
@@ -156,45 +166,22 @@ def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]
             axes.barh(position, width, left=left, height=0.7, color=colour, linewidth=0)
             left += width
         total = bar.set_index("mark")["seconds"]
-        carried = float(total["made for the published bandwidths"])
-        single = float(total["best single degree"])
-        axes.plot(carried, position, "x", color=_CARRIED, markersize=5, zorder=4)
-        axes.plot(single, position, "|", color=_SINGLE, markersize=11, markeredgewidth=2, zorder=4)
-        axes.annotate(quantity(left), (1, position), (-4, 0), ha="right", **style)
+        axes.plot(float(total[_LISTED]), position, **_CARRIED, markersize=5, zorder=4)
+        axes.plot(float(total[_BEST]), position, **_SINGLE, markeredgewidth=2, zorder=4)
+        at_edge(axes, quantity(left), position, 4)
     axes.grid(visible=False, axis="y")
 
 
 def _words(bar: DataFrame) -> str:
     total = bar.set_index("mark")["seconds"]
     parts = bar[(bar["mark"] == "degree") & (bar["degree"] > 0)].sort_values("share")
-    most = parts.iloc[::-1].head(2)
     degrees = " and ".join(
-        f"degree {int(row['degree'])} {quantity(100 * row['share'])} %" for row in records(most)
+        f"degree {int(row['degree'])} {quantity(100 * row['share'])} %"
+        for row in records(parts.iloc[::-1].head(2))
     )
     return (
-        f"{quantity(total['made for it'])} s (best single degree"
-        f" {quantity(total['best single degree'])} s; most in {degrees})"
-    )
-
-
-def _caption(rows: DataFrame, panels: list[str]) -> str:
-    sentences = " ".join(f"{panel}. {_of_panel(rows, panel)}." for panel in panels)
-    return (
-        f"What the network under a cluster does to plans of sequence parallelism. {_OURS}"
-        " Bars are predicted iterations of plans made for each network, parted by the degree of"
-        " the groups that take the device time; crosses are the plan that was made for the"
-        f" published bandwidths, on this network. {sentences}"
-    )
-
-
-def _of_panel(rows: DataFrame, panel: str) -> str:
-    part = rows[rows["panel"] == panel]
-    return "; ".join(f"{label}: {_words(bar)}" for label, bar in part.groupby("label", sort=False))
-
-
-def _alternative(rows: DataFrame, panels: list[str]) -> str:
-    return "Stacked bars of the iteration time by network. " + " ".join(
-        f"{panel}: {_of_panel(rows, panel)}." for panel in panels
+        f"{quantity(total[_MADE])} s (best single degree {quantity(total[_BEST])} s; most in"
+        f" {degrees})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Pieces of the sentences that captions and alternative texts are made of."""
+"""Parts of sentences for captions and alternative texts."""
 
 from __future__ import annotations
 

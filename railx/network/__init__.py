@@ -1,7 +1,7 @@
 """Traffic on a topology: exact static channel loads, throughput bounds, collectives.
 
-The package itself has the settings alone, so that a stage depends on no more of its
-modules than it imports.
+The package exports only the settings, so that a stage depends on the modules it imports
+and no others.
 """
 
 from railx.network.settings import (

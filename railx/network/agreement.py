@@ -1,11 +1,11 @@
-"""The flow model against the packet simulator: what arrives in both.
+"""The flow model against the packet simulator: throughput in both.
 
 Traffic, routing and offered load are the same. The flow model gives every flow its
 max-min fair rate with its offered load as demand; flows split in the fixed shares of
 the routing. Below the static bound (the load at which the busiest link is full) the
-flow model delivers what is offered. The packet simulator can lose by what the flow
-model does not have, buffers of finite size behind which packets for free links wait. It
-can win where a flow's packets need not keep their shares when one of its paths is full.
+flow model delivers the offered load. The packet simulator may deliver less, as packets
+wait in finite buffers behind others whose links are busy. It may deliver more, as
+packets of a flow may leave a path that is full.
 """
 
 from __future__ import annotations

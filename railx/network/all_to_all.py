@@ -1,7 +1,7 @@
-"""All-to-all among chips of a network.
+"""All-to-all among chips of a network, in two models.
 
-It is timed by the bottleneck of the routing's exact loads, and by all messages at once
-with fair rates.
+One is the bottleneck of the routing's exact loads, the other sends all messages at once
+at fair rates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AllToAll", "Messages", "all_to_all"]
 
 IntArray = NDArray[np.int64]
 
-#: Messages whose loads are summed up over a routing table; larger networks need closed
+#: Messages whose loads are summed over a routing table; larger networks need closed
 #: forms.
 _MOST_ROUTED = 2_000_000
 _BLOCK = 1_024
@@ -30,9 +30,9 @@ _BLOCK = 1_024
 class AllToAll:
     """The bottleneck and the longest path of an all-to-all.
 
-    ``gb_s``: what a chip can send to all others together while the busiest link is
-    full. ``latency_ns``: the longest path. Where the network is too large to follow
-    every path, the latency is the family's bound.
+    ``gb_s``: rate of a chip to all others together while the busiest link is full.
+    ``latency_ns``: latency of the longest path, or the family's bound where the network
+    is too large to follow every path.
     """
 
     participants: int
@@ -40,7 +40,9 @@ class AllToAll:
     latency_ns: float
 
     def analytic_ns(self, payload_bytes: float) -> float:
-        """Every chip keeps 1 / P of its payload and sends the rest."""
+        """Time at the bottleneck: every chip keeps 1 / P of its payload and sends the
+        rest.
+        """
         share = (self.participants - 1) / self.participants
         return self.latency_ns + share * payload_bytes / self.gb_s
 
@@ -48,7 +50,7 @@ class AllToAll:
 def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | None:
     """The all-to-all of ``chips`` under a routing.
 
-    None where the network is too large and no closed form is known.
+    None for a network that is too large and has no closed form.
     """
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)
@@ -78,10 +80,7 @@ class Messages:
         self._sending = finish_times(paths, link_gb_s(topology), 1 / len(chips)) - paths.latency_ns
 
     def time_ns(self, payload_bytes: float) -> float:
-        """When the last message has arrived.
-
-        Equal messages that start at once take in proportion to their size.
-        """
+        """Arrival of the last message; the time grows in proportion to the payload."""
         return float((self._sending * payload_bytes + self._latency).max())
 
 
@@ -101,9 +100,8 @@ def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
 
 
 def _pairs(chips: IntArray) -> tuple[IntArray, IntArray]:
-    """All ordered pairs, ascending by destination.
-
-    A block so needs few columns of a routing table.
+    """All ordered pairs, ascending by destination so that a block needs few table
+    columns.
     """
     dst, src = (axis.ravel() for axis in np.meshgrid(chips, chips, indexing="ij"))
     return src[src != dst], dst[src != dst]

@@ -1,23 +1,22 @@
 """Times of collectives, in closed form and with messages on the links.
 
 A ring reduce-scatter or all-gather over P participants takes P - 1 steps. In every step
-each participant passes on 1/P of the ring's share of the payload. An all-reduce is a
+each participant sends 1/P of the ring's share of the payload. An all-reduce is a
 reduce-scatter and an all-gather. On d dimensions the payload is cut in d equal parts,
 each of which starts along another dimension and goes on to the next, so that all
-dimensions are at work at once. Sources: the ring algorithm (Patarasuk and Yuan 2009);
+dimensions are busy at once. Sources: the ring algorithm (Patarasuk and Yuan 2009);
 RailX (abstract): the rails of a line are r independent rings, 2 r with both directions,
 in the torus and in the all-to-all setting alike.
 
-Families that know their lines run rings of them, on all ports of the chips
-(``grid_rings`` and ``chip_rings`` of :class:`railx.families.Family`). The other
-families run a ring over the chips in order, whose messages spread over all ports that
-the routing offers.
+Families with lines run rings on them, on all ports of the chips (``grid_rings`` and
+``chip_rings`` of :class:`railx.families.Family`). The other families run a ring over
+the chips in order, whose messages spread over all ports that the routing offers.
 
 * ``analytic``: latency along the slowest chain of P - 1 messages, plus the
   serialisation at the ports of the rings.
 * ``flow``: the messages of a step share all links they cross max-min fairly. A step of
-  a dimension starts when its last step has ended everywhere, while the other dimensions
-  go through their own steps.
+  a dimension starts when its last step has ended everywhere; dimensions do not wait for
+  each other.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ _HALVES: dict[CollectiveName, int] = {
 class _Rings:
     """Rings of one dimension.
 
-    ``participants`` on each, ``rings`` at once (both directions counted), ``gb_s``
+    ``participants`` of each, ``rings`` at once (both directions counted), ``gb_s``
     each. ``chain_latency_ns``: latency along the slowest participants - 1 messages in a
-    row. ``paths``: the messages of one step, None where only the closed form is wanted
-    or known. ``sent_rings`` is how many rings they make up in a line.
+    row. ``paths``: the messages of one step, None for the closed form alone.
+    ``sent_rings``: the number of rings of a line in ``paths``.
     """
 
     participants: int
@@ -80,10 +79,11 @@ class _Rings:
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """Who takes part: rings of one dimension or of several, for each level.
+    """The participants of a collective: rings of one or several dimensions, level by
+    level.
 
-    Levels go from the inside out (the mesh of a node, the nodes). A level works on what
-    the level inside it has reduced; its payload is that of all its rings together.
+    Levels go from the inside out (the mesh of a node, the nodes). A level works on the
+    result of the level inside it; its payload is that of all its rings together.
     """
 
     name: str
@@ -116,10 +116,10 @@ def simulate_collectives(
     * ``row``, ``column`` and in three dimensions ``pillar``: one line of x, y or z.
     * ``nodes`` (RailX, HammingMesh): all nodes or boards, rows and columns at once.
     * ``chips``: all chips. Rings run through the chips of each line, all dimensions at
-      once; one ring over the chips in order where there are no lines.
+      once; without lines a single ring runs over the chips in order.
 
-    A participant is a node (board) in the scopes row, column and nodes of RailX
-    (HammingMesh), where the payload is the node's, and a chip elsewhere. ``rings``:
+    In the scopes row, column and nodes of RailX (HammingMesh) a participant is a node
+    (board) and the payload is the node's; elsewhere a participant is a chip. ``rings``:
     rings at once through a participant, both directions counted. ``algorithm``:
     ``ring`` of a line, ``ring_2d``, ``ring_3d``, ... of as many dimensions at once,
     ``hierarchical`` (the mesh of a node, then the nodes) or
@@ -127,8 +127,8 @@ def simulate_collectives(
     of a chip, all planes of its network together.
 
     Over P participants with all ports of rate b busy, the time of an all-reduce tends
-    to 2 D (P - 1)/P / (ports * b). With lines of different lengths the longest holds up
-    the others. SettingsError for nodes that do not exist or are not joined.
+    to 2 D (P - 1)/P / (ports * b). With lines of different lengths the others wait for
+    the longest. SettingsError for nodes that do not exist or are not joined.
     """
     nodes = sub_grid(topology, collective)
     timed = []
@@ -211,14 +211,14 @@ def _all_to_all_rows(
 # ------------------------------------------------------------------------------
 
 
-#: Time in ns when each dimension of a level works on its payload, all at the same time.
+#: Time in ns while each dimension of a level works on its payload, all at the same
+#: time.
 _Phase = Callable[[Sequence[float]], float]
 
 
 def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | None:
-    """How long a phase of each level takes.
-
-    None where the flow model has no messages.
+    """The duration of a phase of each level; None where the flow model has no
+    messages.
     """
     if fidelity == "analytic":
         return [_analytic_phase(level) for level in scope.levels]
@@ -240,7 +240,7 @@ def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> f
 def _level_ns(level: tuple[_Rings, ...], phase: _Phase, payload: float) -> float:
     """Time of a level: one phase for each dimension.
 
-    All parts of the payload end it before any goes on along its next dimension.
+    All parts of the payload end a phase before any goes on along its next dimension.
     """
     total, parts = (
         0.0,
@@ -267,9 +267,8 @@ def _analytic_phase(level: tuple[_Rings, ...]) -> _Phase:
 
 
 def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
-    """All messages of one step of every dimension at once.
-
-    How long they send grows in proportion to the payload.
+    """All messages of a step of every dimension at once; time is linear in the
+    payload.
     """
     parts = [rings.paths for rings in level if rings.paths is not None]
     paths = join_paths(parts)
@@ -298,7 +297,7 @@ def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
 
 
 # Who sends to whom
-# --------------------------------------------------------------------------------------
+# Participants and messages
 
 
 def _ring_scopes(
@@ -354,7 +353,7 @@ def _grid_scopes(index: ChannelIndex, grid: GridRings, nodes: SubGrid, most: int
 def _chip_scopes(
     index: ChannelIndex, grid: GridRings, nodes: SubGrid, level: tuple[_Rings, ...], most: int
 ) -> list[_Scope]:
-    """Nodes of several chips: one ring level over all chips, and the hierarchy.
+    """Nodes of several chips: a ring level over all chips, and the hierarchy.
 
     The hierarchy is the meshes inside the nodes, then the nodes.
     """
@@ -366,7 +365,7 @@ def _chip_scopes(
         if len(nodes.positions(dimension)) > 1
     ]
     if len(flat) == 2 and all(rings is not None for rings in flat):
-        # One chip row stands for the m of its line; all are alike and share no links.
+        # One chip row represents the m of its line: all are alike and share no links.
         flat_level = tuple(_rings(index, rings, most) for rings in flat if rings is not None)
         scopes.append(_scope("chips", flat_level, chips))
     meshes = (grid.mesh_rings(dimension) for dimension in (0, 1))
@@ -378,9 +377,8 @@ def _chip_scopes(
 
 
 def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
-    """All lines of a dimension.
-
-    One stands for all where their messages are too many.
+    """The rings of all lines of a dimension, or of one line if the messages are too
+    many.
     """
     first = _line_paths(index, line, 0)
     hops = first.latency_ns.reshape(line.rings, line.participants)
@@ -402,14 +400,13 @@ def _line_paths(index: ChannelIndex, line: LineRings, number: int) -> FlowPaths:
 def _chip_order_scope(
     topology: Topology, collective: CollectiveSettings, wants_flow: bool
 ) -> _Scope | None:
-    """One ring over all chips in order, both directions at once.
+    """A ring over all chips in order, both directions at once, on the routing's paths.
 
-    It runs on the routing's paths. A message spreads over all planes and ports that the
-    routing offers from one chip to the next. Families may know the closed form (a fat
-    tree: a ring in every plane, on all ports of a chip). Elsewhere the rate is that of
-    the slowest message of a step, and the algorithm's name says how many ports of a
-    chip that fills. It counts at most all, though chips of a server pass messages on
-    over its scale-up links as well.
+    A message spreads over all planes and ports that the routing offers from one chip to
+    the next. Families may have a closed form (a fat tree: a ring in every plane, on all
+    ports of a chip). Elsewhere the rate is that of the slowest message of a step, and
+    the algorithm's name says how many ports of a chip that fills, at most all of them,
+    though chips of a server also send over its scale-up links.
     """
     settings = topology.settings
     paths = None

@@ -1,20 +1,20 @@
-"""What a group of ranks gets from a topology: bandwidth and latency of its operations.
+"""Bandwidth and latency of the operations of groups of ranks on a topology.
 
-Ranks are placed on the topology as a training job's are (the family's ``placement``).
-For each group size and stride between members, all groups that fill the job communicate
-at once, so that they contend for links as they do in a training step. An operation of
-``bytes`` takes ``latency_us + bytes / gb_s``; its bytes are those of the whole tensor
-that a rank has before or after it (an all-to-all's input, an all-gather's output, a
-reduce-scatter's input, a message).
+Ranks are placed as those of a training job (the family's ``placement``). For each group
+size and stride between members, all groups that fill the job communicate at once, so
+that they contend for links as in a training step. An operation of ``bytes`` takes
+``latency_us + bytes / gb_s``; its bytes are those of the whole tensor of a rank before
+or after it (an all-to-all's input, an all-gather's output, a reduce-scatter's input, a
+message).
 
-Each operation is there once for each algorithm: ``direct`` (every member sends its part
-to every other) and ``ring`` (both directions). What prices an operation takes the
-better one for its size (``railx.replay.pricing``).
+Each operation has a row for each algorithm: ``direct`` (every member sends its part to
+every other) and ``ring`` (both directions). ``railx.replay.pricing`` takes the better
+one for an operation's size.
 
 * ``analytic``: exact channel loads of the routing; the busiest channel sets the rate.
 * ``flow``: all messages at once with max-min fair rates; the last one sets the rate.
 
-Latency is that of the flight alone, message after message; software adds to it.
+Latency is that of the flight alone, message after message, without software.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ IntArray = NDArray[np.int64]
 class _Way:
     """A pattern of messages within groups.
 
-    ``share[i, j]`` is what part of what member i sends goes to member j; ``rounds`` how
-    many messages follow each other.
+    ``share[i, j]``: the part of member i's traffic that goes to member j; ``rounds``:
+    messages in a row.
     """
 
     share: FloatArray
@@ -90,9 +90,8 @@ def group_bandwidth(
 
 
 def all_to_all_gb_s(topology: Topology, ranks: int, routing: str) -> dict[int, float]:
-    """All-to-all bandwidth of groups of consecutive ranks by their size, exact.
-
-    Those rows of :func:`group_bandwidth` alone, in the same unit.
+    """All-to-all bandwidth of groups of consecutive ranks by size, as
+    :func:`group_bandwidth`.
     """
     chips = ranks_in_order(topology, ranks)
     table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
@@ -109,7 +108,7 @@ def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
     """The chip of every rank.
 
     Ranks fill the chips of a node, then the nodes of a row, then rows, on a grid of
-    nodes where the family has one.
+    nodes if the family has one.
     """
     mesh = topology.chips // topology.nodes
     while ranks % mesh:
@@ -161,10 +160,10 @@ def _ways(size: int) -> dict[str, _Way]:
 
 
 def _sent(algorithm: str, size: int) -> dict[str, float]:
-    """What a member sends over the bytes of an operation, for those of an algorithm.
+    """Bytes that a member sends per byte of an operation, by operation of an algorithm.
 
-    An all-reduce is a reduce-scatter and an all-gather. The two ends of a message both
-    send at once, as neighbouring stages of a pipeline do.
+    An all-reduce is a reduce-scatter and an all-gather. Both ends of a message send at
+    once, as neighbouring stages of a pipeline do.
     """
     share = (size - 1) / size
     gathers = {"all_gather": share, "reduce_scatter": share, "all_reduce": 2 * share}
@@ -176,7 +175,7 @@ def _sent(algorithm: str, size: int) -> dict[str, float]:
 def _exact_rate(
     topology: Topology, table: RoutingTable, groups: IntArray, way: _Way
 ) -> tuple[float, float]:
-    """GB/s that each member can send, and the longest flight in ns."""
+    """Rate of each member (GB/s), and the longest flight in ns."""
     demand = np.zeros((topology.chips, len(table.destinations)))
     column = np.searchsorted(table.destinations, groups)
     demand[groups[:, :, None], column[:, None, :]] = way.share
@@ -190,7 +189,9 @@ def _exact_rate(
 def _flow_rate(
     topology: Topology, table: RoutingTable, groups: IntArray, way: _Way
 ) -> tuple[float, float]:
-    """The same by max-min fair rates of all messages at once."""
+    """Rate and flight as :func:`_exact_rate`, by max-min fair rates of all messages at
+    once.
+    """
     member, other = np.nonzero(way.share)
     paths = spread_flows(topology, table, groups[:, member].ravel(), groups[:, other].ravel())
     size_bytes = np.tile(way.share[member, other], len(groups))

@@ -1,6 +1,5 @@
-"""Graph metrics: hops between nodes and between chips, bisection.
-
-The optical circuits are checked here too.
+"""Graph metrics (hops of nodes and chips, bisection) and checks of the optical
+circuits.
 """
 
 from __future__ import annotations
@@ -20,29 +19,28 @@ __all__ = ["check_optical_circuits", "chip_hop_counts", "node_hop_counts", "topo
 
 IntArray = NDArray[np.int64]
 
-#: Largest graphs (vertices) whose hops are counted by breadth-first search from every
-#: vertex.
+#: Largest graph (vertices) for breadth-first search from every vertex.
 _MOST_SEARCHED_VERTICES = 2000
 
 
 def topology_metrics(topology: Topology) -> dict[str, Any]:
-    """Size, hops and bisection of a topology as one flat mapping.
+    """Size, hops and bisection of a topology as a flat mapping.
 
-    None where a value does not apply or is too large to search.
+    Values that do not apply or are too large to search are None.
 
     * ``links``: full-duplex channels, every lane counted.
-    * Hops are means and maxima over ordered pairs of distinct chips, which is what
-      uniform traffic sees. ``node_hops`` counts the links that leave a node on a path
-      with the fewest of them (in a fat tree every link), ``chip_hops`` all links of a
-      shortest path.
+    * Hops are means and maxima over ordered pairs of distinct chips, as of uniform
+      traffic. ``node_hops`` counts the links that leave a node on a path with the
+      fewest of them (in a fat tree every link), ``chip_hops`` all links of a shortest
+      path.
     * ``bisection_gbps``: rate in one direction across the family's natural cut, counted
       in the graph. ``bisection_closed_form_gbps`` is the formula for the same cut,
       ``bisection_gb_s_per_chip`` divides it by the chips of the smaller half, and
       ``bisection_equal_halves`` says whether the halves are equal.
     * ``minimal_paths_min`` and ``minimal_paths_mean``: shortest paths of nodes (and
       switches) between two distinct nodes, parallel links counted as one.
-    * ``disjoint_paths_min``: link-disjoint paths between the two nodes that have the
-      fewest, every lane counted.
+    * ``disjoint_paths_min``: link-disjoint paths between the two nodes with the fewest,
+      every lane counted.
     """
     settings, family = topology.settings, family_of(topology)
     links = topology.links
@@ -82,12 +80,12 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
 
 
 def node_hop_counts(topology: Topology) -> IntArray | None:
-    """How many ordered pairs of chips are h inter-node hops apart (index h).
+    """Ordered pairs of chips that are h inter-node hops apart (index h), or None.
 
     A chip and itself count at 0. Where the lines of a family are all alike, the node
     graph is the product of a row and a column and the hops add up: exact at any size.
-    Families may know their own counts. Other graphs are searched breadth first; None
-    above 2,000 vertices.
+    Families may supply their counts. Other graphs of up to 2,000 vertices are searched
+    breadth first.
     """
     closed_form = family_of(topology).node_hop_counts
     if closed_form is not None:
@@ -111,9 +109,8 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
 
 
 def chip_hop_counts(topology: Topology) -> IntArray | None:
-    """How many ordered pairs of chips are h links apart (index h).
-
-    None above 2,000 vertices.
+    """Ordered pairs of chips that are h links apart (index h); None above 2,000
+    vertices.
     """
     if topology.vertices > _MOST_SEARCHED_VERTICES:
         return None
@@ -123,10 +120,10 @@ def chip_hop_counts(topology: Topology) -> IntArray | None:
 
 
 def check_optical_circuits(topology: Topology) -> None:
-    """Check the optical circuits; ValueError names the first that breaks a rule.
+    """Check the optical circuits; ValueError names the first fault.
 
-    Each port of each optical switch is used at most once and exists (``ocs_radix``).
-    What the circuits join, the family checks itself where it has a check.
+    Each port exists (``ocs_radix``) and is used at most once. A family may also check
+    the resulting links.
     """
     circuits = topology.circuits
     if circuits is None:
@@ -155,18 +152,16 @@ def check_optical_circuits(topology: Topology) -> None:
 
 
 def _line_graphs(topology: Topology) -> list[LineGraph] | None:
-    """A row and a column of nodes, where all rows are alike and all columns are.
-
-    None elsewhere.
+    """A row and a column of nodes where all rows and all columns are alike,
+    else None.
     """
     line_graphs = family_of(topology).line_graphs
     return None if line_graphs is None else line_graphs(topology.settings, topology)
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
-    """Hops (int[sources, vertices]) from each of the first ``sources`` vertices.
-
-    ValueError where the graph is not connected.
+    """Hops (int[sources, vertices]) from the first ``sources`` vertices; all are
+    connected.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra

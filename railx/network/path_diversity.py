@@ -1,8 +1,6 @@
-"""Diversity of the paths between nodes.
+"""Diversity of the paths between nodes: shortest and link-disjoint ones.
 
-How many shortest ones there are, and how many that share no link. Both look at the
-graph of nodes (and electrical switches, where there are any): the links inside nodes do
-not count.
+Both use the graph of nodes (and electrical switches); links inside nodes do not count.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ __all__ = ["disjoint_paths_min", "minimal_path_counts"]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Largest graph whose shortest paths are counted from every vertex, and whose flows are
-#: computed from one vertex to all others.
+#: Largest graph for counting shortest paths from every vertex, and for computing flows
+#: from one vertex to all others.
 _MOST_COUNTED_VERTICES = 2500
 _MOST_FLOW_VERTICES = 300
 #: Above this a count of shortest paths is no longer exact in a float.
@@ -31,14 +29,14 @@ _MOST_EXACT = 2.0**53
 def minimal_path_counts(
     topology: Topology, lines: list[LineGraph] | None
 ) -> tuple[int, float] | None:
-    """Fewest and mean number of shortest node paths.
+    """Fewest and mean number of shortest node paths over ordered pairs of distinct
+    nodes.
 
-    Over ordered pairs of distinct nodes; parallel links count as one. ``lines``:
-    (length, directed edges) of a row and a column where the graph is their product. A
-    pair then has C(h1 + h2, h1) shortest paths for each choice of one in its row and
-    one in its column (h1 and h2 hops), exact at any size. Families whose nodes are
-    alike are counted from one source of each kind. None above 2,500 vertices elsewhere,
-    or where a count exceeds 2^53.
+    Parallel links count as one. ``lines``: (length, directed edges) of a row and a
+    column where the graph is their product. A pair then has C(h1 + h2, h1) shortest
+    paths for each choice of one in its row and one in its column (h1 and h2 hops),
+    exact at any size. Families with symmetric nodes are counted from one source of each
+    kind. None above 2,500 vertices elsewhere, or where a count exceeds 2^53.
     """
     if lines is not None:
         (hops_x, paths_x), (hops_y, paths_y) = (
@@ -75,11 +73,11 @@ def disjoint_paths_min(topology: Topology, lines: list[LineGraph] | None) -> int
     """The fewest link-disjoint paths between any two nodes, every lane counted.
 
     This is the edge connectivity of the graph of nodes. A minimum cut separates node 0
-    from some other node, so that the least maximum flow from node 0 is exact
-    (``scipy``'s ``maximum_flow``). ``lines``: where the graph is the product of a row
-    and a column, its connectivity is the least of the two smallest degrees together and
-    of each factor's connectivity times the other's nodes (Xu and Yang 2006). It holds
-    with parallel links as long as no pair has more of them than the connectivity of the
+    from some other node, so the least maximum flow from node 0 is exact (``scipy``'s
+    ``maximum_flow``). ``lines``: where the graph is the product of a row and a column,
+    its connectivity is the least of the two smallest degrees together and of each
+    factor's connectivity times the other's nodes (Xu and Yang 2006). It holds with
+    parallel links as long as no pair has more of them than the connectivity of the
     other factor, else the graph is searched. None above 300 vertices where a search is
     needed.
     """
@@ -117,9 +115,8 @@ def _connectivity(vertices: int, edges: IntArray, lanes: IntArray, nodes: int) -
 
 
 def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
-    """Vertices (nodes, then electrical switches), joined pairs, and their lanes.
-
-    Pairs are those joined by a link that leaves a node.
+    """Vertices (nodes, then switches), pairs joined by a link between nodes, their
+    lanes.
     """
     links = topology.links
     vertex = np.concatenate(
@@ -134,18 +131,14 @@ def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
 
 
 def _sources(topology: Topology) -> IntArray:
-    """Nodes of which one or more stands for every node by symmetry.
-
-    Each kind equally often; else all nodes.
-    """
+    """Nodes that represent all by symmetry, each kind equally often; else all nodes."""
     symmetric = family_of(topology).symmetric_sources
     return np.arange(topology.nodes) if symmetric is None else symmetric(topology.settings)
 
 
 def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray, FloatArray]:
-    """Hops and number of shortest paths from each source to each vertex.
-
-    All sources level by level; hops are -1 where unreachable.
+    """Hops (-1: unreachable) and number of shortest paths from each source to each
+    vertex.
     """
     from scipy.sparse import csr_array
 
@@ -167,9 +160,8 @@ def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray,
 
 
 def _by_hops(hops: IntArray, paths: FloatArray) -> dict[int, tuple[float, float]]:
-    """Shortest paths by distance: of all ordered pairs together, and the fewest.
-
-    The fewest are those of one pair.
+    """Shortest paths by distance: of all ordered pairs together, and of the poorest
+    pair.
     """
     return {
         h: (float(paths[hops == h].sum()), float(paths[hops == h].min()))

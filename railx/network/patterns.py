@@ -12,7 +12,7 @@ __all__ = ["check_pattern", "is_large"]
 
 
 def is_large(settings: FamilySettings) -> bool:
-    """Whether there are too many chips to list the traffic between every two."""
+    """Whether there are too many chips to list the traffic of every pair."""
     graph = small_graph(settings)
     return graph is None or graph.chips > MOST_EXPLICIT_CHIPS
 

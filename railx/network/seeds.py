@@ -1,4 +1,4 @@
-"""The seeds of a simulation that is repeated."""
+"""The seeds of a repeated simulation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ __all__ = ["repeat_seeds"]
 
 
 def repeat_seeds(seed: int, repeats: int) -> tuple[int, ...]:
-    """``seed`` itself, then seeds drawn from it, ``repeats`` in all.
-
-    More repeats keep those that fewer had.
-    """
+    """``repeats`` seeds: ``seed``, then draws from it; more repeats only add seeds."""
     drawn = (
         int(np.random.SeedSequence(seed, spawn_key=(repeat,)).generate_state(1)[0])
         for repeat in range(1, repeats)

@@ -41,10 +41,9 @@ __all__ = [
 
 #: Offered load in flits/chip/cycle; static models take it as 1.
 Load: TypeAlias = Annotated[float, Positive()]
-#: How packets find their path, as any family offers it; which of them one family
-#: offers, its ``routings`` say.
+#: Routings of any family; a family's ``routings`` lists the ones it offers.
 RoutingName: TypeAlias = Annotated[str, OneOf(routing_names)]
-#: The same without those that choose by queues.
+#: Routings that do not depend on queues.
 StaticRoutingName: TypeAlias = Annotated[str, OneOf(static_routing_names)]
 
 
@@ -77,10 +76,7 @@ class PermutationTraffic:
 
 @dataclass(frozen=True)
 class HotSpotTraffic:
-    """Uniform, but a share of every chip's traffic goes to a few chips.
-
-    The seed draws them.
-    """
+    """Uniform traffic, but a share of it goes to a few chips, which the seed draws."""
 
     pattern: Literal["hot_spot"]
     """Which pattern: hot spots."""
@@ -94,9 +90,9 @@ class HotSpotTraffic:
 
 @dataclass(frozen=True)
 class NeighbourTraffic:
-    """Every chip sends in equal shares to the chips it is directly linked to.
+    """Every chip sends in equal shares to its direct neighbours.
 
-    Through a switch: to those of the same first switch.
+    Chips below the same first switch are neighbours.
     """
 
     pattern: Literal["neighbour"]
@@ -107,10 +103,7 @@ class NeighbourTraffic:
 
 @dataclass(frozen=True)
 class AllToAllTraffic:
-    """Every chip sends one packet to each other chip in turn: a scheduled all-to-all.
-
-    The order is i + 1, i + 2, ...
-    """
+    """A scheduled all-to-all: chip i sends a packet to i + 1, i + 2, ... in turn."""
 
     pattern: Literal["all_to_all"]
     """Which pattern: a scheduled all-to-all."""
@@ -157,10 +150,9 @@ class StaticNetworkSettings:
 
 @dataclass(frozen=True)
 class PacketNetworkSettings:
-    """Packet by packet, cycle by cycle: virtual cut-through.
+    """Packet by packet, cycle by cycle: virtual cut-through as in the RailX simulator.
 
-    The cycle model is the RailX simulator's. A cycle moves one flit over one external
-    port.
+    A cycle moves one flit over one external port.
     """
 
     model: Literal["packet"]
@@ -222,9 +214,8 @@ NetworkSettings: TypeAlias = StaticNetworkSettings | PacketNetworkSettings
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Latency against offered load on one topology.
-
-    With a search for the saturation point.
+    """Latency against offered load on one topology, with a search for the saturation
+    point.
     """
 
     topology: Annotated[str, NotEmpty()]
@@ -273,8 +264,8 @@ class AgreementSettings:
     """Seeds of each comparison: the experiment's and others drawn from it."""
 
 
-#: Collectives that are timed; ``hierarchical_all_reduce`` reduces inside the nodes
-#: first, over all links of their meshes.
+#: Timed collectives; ``hierarchical_all_reduce`` first reduces inside the nodes, over
+#: all links of their meshes.
 CollectiveName: TypeAlias = Literal[
     "ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce", "all_to_all"
 ]
@@ -282,7 +273,7 @@ CollectiveName: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class CollectiveSettings:
-    """Which collectives are timed, over which payloads, on which nodes, and how."""
+    """Collectives to time: payloads, nodes and fidelities."""
 
     collectives: Annotated[tuple[CollectiveName, ...], NotEmpty()]
     """Collectives to time; ``hierarchical_all_reduce`` reduces inside the nodes first,

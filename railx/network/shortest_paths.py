@@ -1,6 +1,5 @@
-"""Channel loads when every pair splits evenly over all its shortest paths.
-
-An independent check for small topologies.
+"""Channel loads of even splits over all shortest paths: a check for small
+topologies.
 """
 
 from __future__ import annotations
@@ -45,15 +44,14 @@ def shortest_path_lane_loads(topology: Topology) -> FloatArray:
 
 
 def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> FloatArray:
-    """Flow on one lane of each row, summed over the sources.
-
-    Each sends 1 to every other chip.
+    """Flow on one lane of each row from the sources, each sending 1 to every other
+    chip.
     """
     levels = _path_counts(topology, lanes, sources)
     paths = sum(levels)
     demand = np.zeros((len(sources), topology.vertices))
     demand[:, : topology.chips] = 1
-    flow = np.zeros_like(demand)  # what passes through or ends at a vertex
+    flow = np.zeros_like(demand)  # traffic that passes through or ends at a vertex
     loads = np.zeros(len(topology.links))
     src, dst = topology.links.src, topology.links.dst
     reached = np.full(demand.shape, -1)
@@ -68,9 +66,8 @@ def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> F
 
 
 def _path_counts(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> list[FloatArray]:
-    """Numbers of shortest paths (float[sources, vertices]) by hops.
-
-    To the vertices at 0, 1, 2, ... hops.
+    """Shortest paths (float[sources, vertices]) to the vertices at 0, 1, 2, ...
+    hops.
     """
     level = np.zeros((len(sources), topology.vertices))
     level[np.arange(len(sources)), sources] = 1

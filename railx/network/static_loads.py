@@ -1,11 +1,10 @@
-"""Exact static channel loads.
+"""Exact static channel loads, in closed form or over a routing table.
 
-Of uniform all-to-all in closed form where a family has one, else over its routing
-table. Every function returns one load per row of ``topology.links``: flits per cycle on
-one lane when chips offer one flit per cycle on average, for uniform traffic spread
-evenly over all other chips. A cycle moves one flit over an external port. Sources: the
-MIN routing of the RailX simulator; dimension-order routing for tori; equal-cost
-multi-path for fat trees.
+Families may have closed forms for uniform all-to-all. Every function returns one load
+per row of ``topology.links``: flits per cycle on one lane when chips offer one flit per
+cycle on average, for uniform traffic spread evenly over all other chips. A cycle moves
+one flit over an external port. Sources: the MIN routing of the RailX simulator;
+dimension-order routing for tori; equal-cost multi-path for fat trees.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["lane_loads", "static_routings", "uniform_lane_loads"]
 
 FloatArray = NDArray[np.float64]
 
-#: The routings that closed forms speak of.
+#: The routings of closed forms.
 _LINE_ROUTINGS: tuple[LineRouting, ...] = ("min", "balanced")
 
 #: Above this a table over all pairs takes minutes, and a gigabyte per block.
@@ -35,9 +34,9 @@ _BLOCK = 1_024
 
 
 def static_routings(topology: Topology) -> tuple[str, ...]:
-    """The routings whose loads can be computed on a topology.
+    """The routings with computable loads on a topology.
 
-    Those of closed forms alone where it is too large for a table over all pairs.
+    Only those of closed forms where it is too large for a table over all pairs.
     """
     family = family_of(topology)
     closed = () if family.loads is None else _LINE_ROUTINGS
@@ -48,9 +47,9 @@ def static_routings(topology: Topology) -> tuple[str, ...]:
 
 
 def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed: int) -> FloatArray:
-    """As :func:`uniform_lane_loads` for any traffic pattern.
+    """:func:`uniform_lane_loads` for any traffic pattern.
 
-    Those other than uniform and all-to-all at up to 6,000 chips.
+    Patterns other than uniform and all-to-all at up to 6,000 chips.
     """
     if isinstance(traffic, UniformTraffic | AllToAllTraffic):
         return uniform_lane_loads(topology, routing)
@@ -59,12 +58,11 @@ def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed:
 
 
 def uniform_lane_loads(topology: Topology, routing: str) -> FloatArray:
-    """Load of one lane of each link row under uniform all-to-all.
+    """Load of one lane of each link row under uniform all-to-all, exact.
 
-    In flits/cycle per flit/chip/cycle offered; the mean of the lanes of each row.
-    Exact. At any size for families with closed forms, at up to 6,000 chips for the
-    others, ValueError above. ``routing`` as in
-    :class:`railx.network.StaticNetworkSettings`.
+    In flits/cycle per flit/chip/cycle offered; the mean of the lanes of each row. At
+    any size for families with closed forms, at up to 6,000 chips for the others,
+    ValueError above. ``routing`` as in :class:`railx.network.StaticNetworkSettings`.
     """
     closed_form = family_of(topology).loads
     for line_routing in _LINE_ROUTINGS:
@@ -85,9 +83,8 @@ def _check_size(topology: Topology, what: str) -> None:
 
 
 def _table_loads(topology: Topology, routing: str, demand: FloatArray | None) -> FloatArray:
-    """The loads of a routing table over all pairs (None: uniform).
-
-    A block of destinations at a time.
+    """The loads of a routing table (``demand`` None: uniform), by blocks of
+    destinations.
     """
     blocks = np.split(
         np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK)

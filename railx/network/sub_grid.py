@@ -1,4 +1,4 @@
-"""The nodes that take part in a collective: all crossings of some columns and rows."""
+"""The nodes of a collective: all crossings of some columns and rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SubGrid:
-    """The nodes of a job: all crossings of these columns and rows.
-
-    They are positions in the grid, in the order along a ring.
-    """
+    """The nodes of a job: all crossings of these columns and rows, in ring order."""
 
     columns: tuple[int, ...]
     rows: tuple[int, ...]
@@ -38,7 +35,7 @@ class SubGrid:
         return self.columns if dimension == 0 else self.rows
 
     def lines(self, dimension: int) -> tuple[int, ...]:
-        """The rows (dimension 0) or columns (1) that the job has a part of."""
+        """The rows (dimension 0) or columns (1) of the job."""
         return self.positions(1 - dimension)
 
     def chips(self, grid: Grid) -> IntArray:
@@ -57,11 +54,10 @@ def grid_rings(topology: Topology) -> GridRings | None:
 
 
 def sub_grid(topology: Topology, settings: CollectiveSettings) -> SubGrid | None:
-    """The nodes that take part.
+    """The nodes of the collective, or None for all chips of a topology without a grid.
 
-    None: the topology is no grid of nodes, all its chips do. SettingsError says what is
-    wrong with ``rows`` or ``columns`` and which are allowed: they must exist, be
-    distinct and be joined by links among themselves.
+    SettingsError names an error in ``rows`` or ``columns`` and the allowed values: they
+    must exist, be distinct and be joined by links among themselves.
     """
     rings = grid_rings(topology)
     if rings is None:

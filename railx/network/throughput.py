@@ -1,4 +1,4 @@
-"""From exact channel loads to throughput bounds, as the rows that the stage writes."""
+"""Throughput bounds from exact channel loads, as the rows of the stage."""
 
 from __future__ import annotations
 
@@ -27,18 +27,15 @@ def simulate_static(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Throughput bounds of a traffic pattern from exact static channel loads.
 
-    ``seed`` draws what the pattern leaves to chance.
-
-    Returns a summary row and the columns of a table of channels (src, dst, kind, rail,
-    load of one lane, fidelity; one row per link row of the topology). Throughput is in
-    flits/chip/cycle, where a cycle moves one flit over an external port, and in GB/s
-    per chip.
+    ``seed`` draws the random parts of the pattern. Returns a summary row and the
+    columns of a table of channels (src, dst, kind, rail, load of one lane, fidelity;
+    one row per link row of the topology). Throughput is in flits/chip/cycle, where a
+    cycle moves one flit over an external port, and in GB/s per chip.
 
     * bound: offered load at which the busiest lane, internal ones at their own width,
       is full.
-    * ideal: the same if the load of each external kind of link were spread evenly over
-      its links (RailX: 4 r / (m^2 h) with h external hops). Internal links are taken to
-      be wide enough.
+    * ideal: the same with the load of each external kind of link spread evenly over its
+      links (RailX: 4 r / (m^2 h) with h external hops) and wide internal links.
     * internal_width_needed: width of an internal lane, in external ports, that does not
       lower the bound; None without internal links.
     """
@@ -79,7 +76,7 @@ def simulate_static(
 
 
 def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
-    """Offered load at which the average lane of the scarcest external kind is full.
+    """Offered load that fills the average lane of the scarcest external kind.
 
     ``load``: of one lane of each link row.
     """
@@ -96,7 +93,7 @@ def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
 def _channels(topology: Topology, load: NDArray[np.float64]) -> dict[str, Any]:
     """The channel table as columns.
 
-    Repeated names are dictionary-encoded, there are millions of rows at full scale.
+    Names are dictionary-encoded: the full scale has millions of rows.
     """
     import pyarrow as pa
 

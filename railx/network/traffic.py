@@ -1,6 +1,6 @@
-"""Traffic patterns: who sends how much to whom.
+"""Traffic patterns: sources, destinations and shares of traffic.
 
-They are flows for exact models and what a packet simulator draws from. Loads are
+Exact models read them as flows, the packet simulator draws from them. Loads are
 relative: the shares of all flows sum to the number of chips, so that the mean chip
 sends 1, and a simulator multiplies by the offered load. No chip sends to itself; a chip
 that a permutation maps to itself sends nothing.
@@ -31,7 +31,7 @@ from railx.vocabulary.topology import Topology
 
 __all__ = ["MOST_EXPLICIT_CHIPS", "Flows", "hot_chips", "read_matrix", "traffic_flows"]
 
-#: Up to this many chips, traffic to everyone is listed flow by flow; above, it stays in
+#: Up to this many chips, traffic to all chips is listed flow by flow; above, it is in
 #: ``Flows.spread``.
 MOST_EXPLICIT_CHIPS = 4096
 
@@ -44,9 +44,9 @@ class Flows:
     """Flows between chips, each pair at most once and none to itself.
 
     ``src``, ``dst`` (int32[F]) and ``share`` (float64[F], greater than 0) list flows.
-    ``spread`` (float64[chips]) is what each chip sends in equal parts to all others
-    beside the list, 0 everywhere for up to :data:`MOST_EXPLICIT_CHIPS` chips. All
-    shares and spreads together sum to the number of chips.
+    ``spread`` (float64[chips]) is further traffic of each chip in equal parts to all
+    others, 0 everywhere for up to :data:`MOST_EXPLICIT_CHIPS` chips. All shares and
+    spreads together sum to the number of chips.
     """
 
     src: NDArray[np.int32]
@@ -77,10 +77,10 @@ class Flows:
 
 
 def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Flows:
-    """The flows of a traffic pattern; the offered load stays out of it.
+    """The flows of a traffic pattern, without the offered load.
 
-    ``seed`` draws random permutations and hot chips. SettingsError says which sizes a
-    pattern needs, and what is wrong with a matrix and where.
+    ``seed`` draws random permutations and hot chips. SettingsError names the allowed
+    sizes of a pattern, or an error in a matrix and its position.
     """
     chips = topology.chips
     if chips < 2:
@@ -208,10 +208,7 @@ def _listed(chips: int, src: IntArray, dst: IntArray, weight: FloatArray) -> Flo
 def _with_spread(
     chips: int, spread: FloatArray, listed: tuple[IntArray, IntArray, FloatArray] | None
 ) -> Flows:
-    """Flows that go to everyone, on top of those listed.
-
-    ``spread[i]`` of chip i together.
-    """
+    """The listed flows with ``spread[i]`` of chip i evenly to all other chips."""
     src, dst, share = (
         listed
         if listed is not None
@@ -227,9 +224,9 @@ def _with_spread(
 
 
 def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
-    """The hot share goes in equal parts to the hot chips other than the sender.
+    """The hot share goes evenly to the hot chips other than the sender.
 
-    An only hot chip spreads its own share.
+    The only hot chip spreads its hot share over all others.
     """
     chips, hot = topology.chips, hot_chips(topology, traffic, seed)
     src, dst = (
@@ -274,9 +271,8 @@ def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray
 
 
 def _derangement(chips: int, seed: int) -> IntArray:
-    """A permutation without fixed points, each with the same probability.
-
-    Draws until one has none: e tries in the mean.
+    """A uniformly random permutation without fixed points, by rejection (e tries on
+    average).
     """
     rng = np.random.default_rng(seed)
     while True:

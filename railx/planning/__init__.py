@@ -1,6 +1,6 @@
-"""Plans: which ranks process which tokens, and when.
+"""Plans: the ranks and the time of every token of a training step.
 
 Rooms, each importing only those before it: ``format``; ``sequence`` and ``pipeline``;
 ``rivals``. ``planners`` lists all planners, ``make`` makes plans with them. Importing
-any of it loads no solver and no Numba: a planner loads what it needs when it plans.
+any of these loads no solver and no Numba: a planner loads them when it plans.
 """

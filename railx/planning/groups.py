@@ -30,9 +30,8 @@ def best_fit_decreasing(
 ) -> list[list[int]]:
     """Pack lengths [n] into bins of ``capacity`` tokens.
 
-    Longest first, each into the fullest bin that still takes it. Returns the positions
-    in each bin, bins in the order in which they were opened, first those that hold
-    ``opened`` tokens already.
+    Longest first, each into the fullest bin with room. Returns the positions in each
+    bin, in order of opening, first the bins that start with ``opened`` tokens.
     """
     tokens = np.asarray(lengths, dtype=np.int64)
     bins: list[list[int]] = [[] for _ in opened]
@@ -65,9 +64,8 @@ def check_lengths_fit(sequences: Lengths, lengths: Lengths, limit: int, where: s
 
 
 def levelled(positions: Sequence[int], lengths: Lengths, bins: int) -> list[list[int]]:
-    """Distribute positions over bins by tokens.
-
-    Longest first, each to the bin with the fewest tokens (no capacity).
+    """Distribute positions over bins by tokens, longest first, to the least
+    loaded bin.
     """
     filled: list[list[int]] = [[] for _ in range(bins)]
     tokens = np.zeros(bins, dtype=np.int64)
@@ -104,8 +102,8 @@ def micro_batch(
     """The plan's form of an assignment.
 
     ``sequences`` [n] are corpus rows, ``lengths`` [n] their tokens. Groups take
-    consecutive ranks in order of falling degree, powers of two before all others, so
-    that each of those starts at a multiple of its size.
+    consecutive ranks in order of falling degree, powers of two first, so that each of
+    those starts at a multiple of its size.
     """
     groups, rank = [], 0
     order = sorted(

@@ -1,7 +1,7 @@
-"""Sequence-parallel groups, elastic pipelines, or their product: the best for a plan.
+"""The better of sequence-parallel groups and elastic pipelines for a plan.
 
 FlexSP gives each micro-batch groups of different degrees on all devices, InfiniPipe
-runs chunks through the stages of one shape. Which one wins depends on the lengths, the
+runs chunks through the stages of one shape. The winner depends on the lengths, the
 devices and the network. Here both plan the same batches under one cost model:
 
 * groups, by our search (``railx.planning.sequence.flexsp``);
@@ -9,18 +9,18 @@ devices and the network. Here both plan the same batches under one cost model:
   devices, two stages or more, by the planner of elastic pipelines
   (``railx.planning.pipeline.infinipipe``).
 
-The least time of all batches together wins, so that a joint plan is never slower than
+The least total time of all batches wins, so that a joint plan is never slower than
 either, at any shape. No paper has such a planner.
 
-A shape is planned only where a bound leaves it a chance: replicas share the work of
-all sequences at the shape's degree, and none is done before the longest sequence.
-Shapes go by that bound, the most promising first. A plan has one kind and a pipeline
-plan one shape for all batches, so that each rank keeps its layers. The account of each
-batch holds the times of everything that was tried on it.
+A lower bound on the time of a shape excludes shapes: replicas share the work of all
+sequences at the shape's degree, and none ends before the longest sequence. Shapes are
+tried in the order of that bound. A plan has one kind and a pipeline plan one shape for
+all batches, so that each rank keeps its layers. The account of each batch lists the
+times of all plans tried on it.
 
 One difference of the two models remains. Groups begin each micro-batch together, as
-ZeRO-3's gathers require; replicas of a pipeline wait for one another at the end of a
-batch alone, as in InfiniPipe. That is why one stage is no shape here.
+ZeRO-3's gathers require; replicas of a pipeline wait for one another only at the end of
+a batch, as in InfiniPipe. That is why one stage is no shape here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Candidate:
 
 
 def shapes_of(task: PlanningTask, most_stages: int) -> list[PipelineShape]:
-    """Every shape of two stages or more that fills the devices, fewest stages first."""
+    """Every shape of two or more stages that fills the devices, fewest stages first."""
     return [
         PipelineShape(stages, degree, task.devices // (stages * degree))
         for stages in range(2, min(most_stages, task.model.layers, task.devices) + 1)
@@ -83,10 +83,9 @@ def shapes_of(task: PlanningTask, most_stages: int) -> list[PipelineShape]:
 
 
 def pipeline_bound_ms(batch: SampledBatch, cost: PipelineCost) -> float:
-    """A time that no pipelines of this shape beat for a batch.
+    """A lower bound on the time of pipelines of this shape for a batch.
 
-    Every stage of a replica works through all that the replica has, in one chunk or
-    more.
+    Every stage of a replica runs all tokens of the replica, in one chunk or more.
     """
     forward, backward, _ = cost.slice_times_ms(0 * batch.lengths, batch.lengths)
     work = forward + backward
@@ -95,7 +94,7 @@ def pipeline_bound_ms(batch: SampledBatch, cost: PipelineCost) -> float:
 
 
 def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
-    """Shapes that memory allows, the most promising first."""
+    """Shapes that memory allows, by ascending bound."""
     candidates = []
     for shape in shapes_of(task, settings.most_stages):
         try:
@@ -157,7 +156,7 @@ def _with_account(
     pipelines: list[_Candidate],
     rest: int,
 ) -> SequenceParallelBatch | PipelineBatch:
-    """A batch of the best candidate with the account of all that were tried."""
+    """A batch of the best candidate with the account of all candidates."""
     batch = tried[best][index]
     bounds = [candidate.bounds_ms[index] for candidate in pipelines]
     if "groups" in tried:

@@ -20,8 +20,7 @@ from railx.workload.model import ModelSettings
 
 __all__ = ["make_plan", "plan_batches"]
 
-#: A longer time (ms) of one sequence, 30,000 years, is a mistake, and no solver counts
-#: so far.
+#: A longer time (ms) of a sequence, 30,000 years, is a mistake and overflows solvers.
 _MOST_MS = 1e15
 
 
@@ -80,7 +79,7 @@ def make_plan(
 
 
 def _check_times(cost: CostModel, longest: int) -> None:
-    """Refuse constants with which nothing ends; SettingsError names their place."""
+    """Refuse constants that make times endless; SettingsError names their key."""
     tokens = min(longest, cost.longest_tokens)
     computed = float(cost.sequence_ms(tokens)) + cost.constant_ms
     exchanged = tokens * max(cost.all_to_all_ms.values())
@@ -94,7 +93,7 @@ def _check_times(cost: CostModel, longest: int) -> None:
 
 
 def plan_batches(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
-    """The batches of a plan, each with what it was planned for."""
+    """The batches of a plan, each with its planned sequences."""
     chosen = planner_of(planner)
     planned: tuple[Any, ...] = chosen.plan(planner, task)
     return tuple(
@@ -104,10 +103,7 @@ def plan_batches(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
 
 
 def _recorded(planned: Any, drawn: SampledBatch, planner: str) -> Any:
-    """A planned batch with what it was planned for.
-
-    Bound, name of the solver and effort get fields of their own.
-    """
+    """A batch with its planned sequences, lower bound, solver and effort."""
     account = dict(planned.solver)
     lifted = {
         "lower_bound_ms": account.pop("lower_bound_ms", planned.lower_bound_ms),

@@ -20,7 +20,7 @@ Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
 
 @dataclass(frozen=True)
 class PlannerBase:
-    """Settings that every planner has."""
+    """Settings of every planner."""
 
     planner: str
     """Which planner it is; a ``Literal`` with the planner's name in each of them."""
@@ -28,12 +28,11 @@ class PlannerBase:
 
 @dataclass(frozen=True)
 class PlanningTask:
-    """A planner's input.
+    """A planner's input: drawn batches, their cost model, longest context and seed.
 
-    The drawn batches, their cost model, the longest context that they must hold, and
-    the seed of whatever a planner leaves to chance. ``cluster``, ``model`` and
-    ``constants`` are what the cost model was built from, for planners that price more
-    than it does.
+    The plan must fit the longest context; the seed serves random choices. ``cluster``,
+    ``model`` and ``constants`` are the inputs of the cost model, for planners that
+    price more than it does.
     """
 
     batches: tuple[SampledBatch, ...]
@@ -52,16 +51,16 @@ class PlanningTask:
 
 @dataclass(frozen=True)
 class Planner:
-    """One entry of ``railx.planning.planners.PLANNERS``.
+    """An entry of ``railx.planning.planners.PLANNERS``.
 
     ``name`` is the value of ``planner`` in its ``settings``. ``kind`` is the format of
-    its plans, None where it chooses one with each plan (:meth:`kind_of`); those of kind
-    ``pipeline`` have a schedule. ``plan`` makes the batches of a plan from the settings
-    and the task. ``ranks`` gives the ranks of a plan for so many devices (None: one per
-    device). ``predictions`` is ``own`` where a planner prices something else than the
-    task's cost model, so that its times cannot be worked out again from that when the
-    plan is read. ``whole_heads`` is False where degrees need not divide the heads, as
-    in ring attention.
+    its plans, None where it chooses a format for each plan (:meth:`kind_of`); those of
+    kind ``pipeline`` have a schedule. ``plan`` makes the batches of a plan from the
+    settings and the task. ``ranks`` gives the ranks of a plan for a number of devices
+    (None: one per device). ``predictions`` is ``own`` where a planner does not price by
+    the task's cost model, so that reading cannot compute its times again.
+    ``whole_heads`` is False where degrees need not divide the heads, as in ring
+    attention.
     """
 
     name: str
@@ -80,5 +79,5 @@ class Planner:
         return "pipeline" if pipelined else "sequence_parallel"
 
     def ranks_of(self, settings: PlannerBase, devices: int) -> int:
-        """The ranks of a plan with these settings for so many devices."""
+        """The ranks of a plan with these settings on ``devices`` devices."""
         return devices if self.ranks is None else self.ranks(settings)

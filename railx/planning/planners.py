@@ -47,7 +47,7 @@ PLANNERS: tuple[Planner, ...] = (
 
 
 def planner_of(settings: PlannerBase) -> Planner:
-    """The planner that the settings are for."""
+    """The planner of the settings."""
     return next(planner for planner in PLANNERS if planner.name == settings.planner)
 
 
@@ -55,5 +55,5 @@ def _members() -> dict[str, type]:
     return {planner.name: planner.settings for planner in PLANNERS}
 
 
-#: The settings of any planner; ``planner`` names which.
+#: The settings of any planner, selected by ``planner``.
 PlannerSettings = Annotated[PlannerBase, Registered("planner", _members)]

@@ -1,9 +1,8 @@
 """Plan single batches of a plan again: ``python -m railx.planning.replan PLAN``.
 
-The process reads batch indices from standard input, a line each, and writes the fields
-of an :class:`Answer`, pickled, to standard output. It ends with its input.
-The sequences are those that the plan's batches were made for; planner, cluster, model
-and cost model are the ones that the plan names.
+The process reads batch indices from standard input, one per line, and writes the fields
+of an :class:`Answer`, pickled, to standard output. It ends with its input. Sequences,
+planner, cluster, model and cost model are those of the plan.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from railx.workload.cost import CostModelSettings
 
 __all__ = ["Answer", "check_inputs", "main", "replanner"]
 
-#: Keys of a plan's ``settings`` that planning again needs.
+#: Keys of a plan's ``settings`` required for planning again.
 _INPUTS = ("planner", *NAMED, "seed")
 
 
@@ -49,10 +48,7 @@ class Answer:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Refuse a plan without the settings it was made from.
-
-    PlanError names the key.
-    """
+    """Refuse a plan without the settings of its planner; PlanError names the key."""
     for key in _INPUTS:
         if key not in plan.settings:
             raise PlanError(
@@ -64,7 +60,7 @@ def check_inputs(plan: Plan) -> None:
 def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBatch]:
     """A function that plans a batch of the plan again, by its index.
 
-    SettingsError or PlanError where the plan's settings are none.
+    SettingsError or PlanError for invalid settings of the plan.
     """
     check_inputs(plan)
     named, given = named_cost_model(plan), plan.settings
@@ -91,8 +87,7 @@ def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBat
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process; returns the exit code."""
     (path,) = sys.argv[1:] if arguments is None else arguments
-    # Standard output carries answers alone: what a solver prints goes to standard
-    # error.
+    # Standard output carries answers alone: prints of a solver go to standard error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -113,14 +108,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(requests: queue.SimpleQueue[int]) -> None:
-    """Queue requests; end the process with its input, also amid a batch."""
+    """Queue requests; end the process with its input, even within a batch."""
     for line in sys.stdin:
         requests.put(int(line))
     os._exit(0)
 
 
 def _send(answers: BinaryIO, answer: Answer) -> None:
-    # Plain: the class of this module as a program is no other process's.
+    # Plain data: the class of this module as a program differs from the importer's.
     pickle.dump((answer.batch, answer.planning_ms, answer.error), answers)
     answers.flush()
 

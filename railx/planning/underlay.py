@@ -1,4 +1,4 @@
-"""Sequence-parallel plans on another network: priced there as made, or made anew."""
+"""Sequence-parallel plans on another network: repriced, or planned again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["mix_rows", "on_network", "remade", "repriced"]
 
 
 def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:
-    """The batches of a plan with the times of another cost model; nothing moves."""
+    """The batches of a plan with the times of another cost model; assignments stay."""
     return tuple(
         replace(
             batch,
@@ -88,9 +88,9 @@ def on_network(
 def remade(
     plan: Plan, lengths: Any, all_to_all_gb_s: Mapping[int, float], switch_ms: float = 0.0
 ) -> tuple[tuple[SequenceParallelBatch, ...], tuple[SequenceParallelBatch, ...]]:
-    """A plan on a network: as it was made, and made anew for it by its own planner.
+    """A plan on a network: repriced, and planned again for it by the same planner.
 
-    ``lengths`` (int64 [n], tokens) are the corpus that it was drawn from.
+    ``lengths`` (int64 [n], tokens) are its corpus.
     """
     there = on_network(plan, all_to_all_gb_s, switch_ms)
     filled = there["batch"].filled(lengths)

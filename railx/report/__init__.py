@@ -1,8 +1,8 @@
 """The page of an experiment: one HTML file, which needs no network.
 
-It says what held, what did not and why; below stand figures, claims, published tables,
-tables of the run, config and provenance. The same as PDF, and its summary for the
-terminal.
+It begins with the verdicts of the claims and their reasons; figures, claims, published
+tables, tables of the run, config and provenance follow. The page is also written as
+PDF, and its summary in the terminal.
 """
 
 from railx.report.claims import count, did_not_hold, read_claims

@@ -1,6 +1,6 @@
-"""What a page is made of: figures, tables, published tables, other results.
+"""Entries of a page: figures, tables, published tables, other results.
 
-Each entry names the files that it is read from, so that the page stands on files alone.
+Each entry names the files that it is read from: a page needs files alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReportTable:
 class OtherResult:
     """The verdicts of another experiment: its claims table and where it comes from.
 
-    ``recorded``: measurements that were kept with their provenance.
+    ``recorded``: whether they are measurements recorded with their provenance.
     """
 
     name: str

@@ -32,10 +32,10 @@ _GROUP = re.compile(r"<g\b[^>]*>|</g>")
 _NAME = re.compile(r' id="([^"]+)"')
 _REFERENCE = re.compile(r'( id="|url\(#|href="#)([^")]+)(["\)])')
 _LOOK = re.compile(r' style="([^"]+)"')
-#: A look that stands there fewer times than this is no shorter as a class.
+#: A style that occurs fewer times than this is no shorter as a class.
 _OFTEN = 3
 _SIDE = re.compile(r'\b(width|height)="([\d.]+)pt"')
-#: What may not stand in a data URL inside single quotes and a list of sources.
+#: Characters that a data URL inside single quotes and a list of sources must escape.
 _ESCAPED = str.maketrans(
     {
         "%": "%25", "#": "%23", "'": "%27", "<": "%3C", ">": "%3E", "&": "%26",

@@ -1,7 +1,7 @@
-"""Rendering the page: one HTML file that holds everything it needs.
+"""Rendering the page: one HTML file that contains everything it needs.
 
-Style and script stand in the file and are named to the browser by their digests, so
-that nothing else can run: the texts of claims, tables and configs are never more than
+Style and script are part of the file, and the browser runs them alone, by their
+digests: the texts of claims, tables and configs are never more than
 texts.
 """
 
@@ -42,7 +42,7 @@ _MOST_CONFIG, _MOST_ALTERNATIVE, _MOST_NAMES = 60_000, 2_000, 20
 _ALL = "all"
 #: The table of verdicts, below the results.
 _VERDICTS = "evidence/claims"
-#: Heading, explanation and what the number held against ours is, for each kind of
+#: Heading, explanation and name of the number that ours is compared with, by kind of
 #: claim, in the order of the page.
 _KIND_WORDS = {
     "published": (
@@ -91,7 +91,7 @@ def write_report(
     ``claims`` is the claims table, ``config`` the resolved config and ``provenance``
     the result of ``collect_provenance``, both JSON. ``published`` are the papers' own
     tables and ``judged`` says which row of which of their files (file, id) each claim
-    is held against. ``others`` are verdicts of other experiments, ``jobs`` the
+    is compared with. ``others`` are verdicts of other experiments, ``jobs`` the
     provenance of each job. Raises ValueError naming the file that lacks a column or
     holds an unknown paper, kind, verdict or fidelity.
     """

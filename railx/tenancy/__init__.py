@@ -1,7 +1,8 @@
 """Jobs and failures on a reconfigurable grid.
 
-Placement, circuits, the largest usable job, streams of jobs, degraded lines. The
-package exports the settings alone, so that checking an experiment loads no solver.
+The modules place jobs, set their circuits, find the largest usable job, simulate
+streams of jobs and measure degraded lines. The package exports the settings alone, so
+that checking an experiment loads no solver.
 """
 
 from railx.tenancy.settings import (

@@ -2,13 +2,13 @@
 
 RailX and HammingMesh take products, a torus takes a block. RailX joins the chosen
 positions of a line by circuits of its optical switches, HammingMesh by the electrical
-switches of the line. The difference: circuits belong to the job, and are limited to an
-all-to-all of r + 1 nodes. On a torus the links are fixed, and a job takes a rectangle
-of neighbours, which may wrap around. Every system may turn a job by 90 degrees.
+switches of the line. Circuits belong to the job, and are limited to an all-to-all of r
++ 1 nodes. On a torus the links are fixed, and a job takes a rectangle of neighbours,
+which may wrap around. Every system may turn a job by 90 degrees.
 
-Whether a free product of a given size exists is a hard problem in general (a biclique),
-and the searches for it are heuristics: their results are always free, but they may miss
-a product. The search for a block is exact.
+Finding a free product of a given size is a hard problem in general (a biclique). The
+searches are heuristics: their results are always free, but they may miss a product. The
+search for a block is exact.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Lines = tuple[IntArray, IntArray]
 def find_nodes(
     free: BoolArray, rows: int, columns: int, system: System, policy: FitPolicy
 ) -> Lines | None:
-    """Free rows and columns for a job by the rule of ``system``.
+    """Free rows and columns for a job by the rule of ``system``, or None.
 
-    None where none are found; ``free`` is bool[side, side].
+    ``free`` is bool[side, side].
     """
     return (
         find_block(free, rows, columns, policy)
@@ -45,23 +45,22 @@ def find_product(
 ) -> Lines | None:
     """A set of rows and a set of columns (ascending) whose crossings are all free.
 
-    ``turn``: columns x rows will do as well.
+    ``turn``: also allow columns x rows.
 
-    first_fit: rows are taken in order while they keep enough free columns in common
-    with those taken before, from every first row. best_fit: from every first row, the
-    set is grown by the row with the most columns in common and, in another try, by the
-    fullest row that still fits. Of all sets found it takes the one that leaves the
-    fewest free nodes in the lines it touches. Sources: the greedy allocation is the one
-    that HammingMesh's product rule suggests; the score is our own.
+    first_fit: rows are taken in order while enough common columns stay free, from every
+    first row. best_fit: from every first row, the set grows by the row with the most
+    columns in common and, in another try, by the fullest row that still fits. The
+    result leaves the fewest free nodes in the lines it touches. Sources: HammingMesh's
+    product rule suggests the greedy allocation; the score is this project's.
     """
     return _either_way(_product, free, rows, columns, policy, turn)
 
 
 def find_block(free: BoolArray, rows: int, columns: int, policy: FitPolicy) -> Lines | None:
-    """The rows and columns of a contiguous free block on a torus.
+    """The rows and columns of a contiguous free block on a torus, in its order.
 
-    They are in the order of the block, which may wrap around. first_fit: the first
-    position by row and column. best_fit: the one with the fewest free nodes around it.
+    The block may wrap around. first_fit: the first position by row and column.
+    best_fit: the one with the fewest free nodes around it.
     """
     return _either_way(_block, free, rows, columns, policy, True)
 
@@ -84,10 +83,7 @@ def _either_way(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
-    """Columns that two masks share.
-
-    The set bits of their conjunction, counted in parallel within each word.
-    """
+    """Columns that two masks share, counted in parallel within each word."""
     total = np.int64(0)
     for w in range(len(a)):
         word = a[w] & b[w]
@@ -104,8 +100,8 @@ def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
 def _core(free: BoolArray, rows: int, columns: int) -> NDArray[np.uint64]:
     """The free columns of each row as bits, uint64[rows, words].
 
-    Lines that no rows x columns product can use are left out: a row needs ``columns``
-    free nodes and a column ``rows`` of them. Lines with fewer go, until none does.
+    Lines outside every rows x columns product are removed, repeatedly: a row needs
+    ``columns`` free nodes and a column ``rows`` of them.
     """
     height, width = free.shape
     usable = free.copy()
@@ -188,10 +184,7 @@ def _product(
 def _choose(
     shared: NDArray[np.uint64], in_column: IntArray, chosen: IntArray, fullest: bool
 ) -> None:
-    """Fill ``chosen`` with columns of ``shared`` in ascending order.
-
-    The fullest ones, or the first.
-    """
+    """Fill ``chosen`` with the fullest or first columns of ``shared``, ascending."""
     width, needed = len(in_column), len(chosen)
     limit, at_limit = (
         int(np.max(in_column)),
@@ -232,11 +225,11 @@ def _grow(
     growth: int,
     first: int,
 ) -> int:
-    """Add rows to ``taken`` until there are enough or none fits.
+    """Add rows to ``taken`` until there are enough or none fits; return their number.
 
-    It works in place, on ``shared`` too, and returns how many there are. ``growth``: 0
-    the row with the most columns in common, ties to the fullest; 1 the fullest row,
-    ties to the most in common; 2 the next row in order after ``first``.
+    ``taken`` and ``shared`` change in place. ``growth``: 0 the row with the most
+    columns in common, ties to the fullest; 1 the fullest row, ties to the most in
+    common; 2 the next row in order after ``first``.
     """
     count, large = 1, len(in_row) + masks.shape[1] * 64 + 1
     while count < rows:

@@ -1,20 +1,18 @@
 """The bandwidth of a line after failures of switches and rails, and after rewiring.
 
-It is counted link by link on the line's rings. A line of N nodes with r rails is a ring
-per rail. As an all-to-all (N = r + 1) every pair has two links. A failed switch removes
-one ring; a failed rail of one node removes that node's two links of one ring. Static
-loads under routing are not modelled here.
-
-Plans:
+It counts links on the line's rings. A line of N nodes with r rails is a ring per rail;
+as an all-to-all (N = r + 1) every pair has two links. A failed switch removes one ring;
+a failed rail of a node removes that node's two links of one ring. Loads under routing
+are not modelled. Plans:
 
 * ``keep`` leaves all other circuits as they are.
-* ``rewire`` sets them anew. After failed switches the rails left over carry the first
-  rings of the undirected decomposition, of which any first k cover as many pairs as k
-  rings can, and from ceil(N / 2) rings on all of them (derived: for even N ring s joins
-  the pairs whose sum modulo N - 1 is 2 s or 2 s + 1, and the hub to s and s - (N - 2) /
-  2; for odd N the first half of the rings is a decomposition of K_N). After failed
-  rails the ring passes the node by.
-* ``shrink`` leaves nodes out until every pair has its two links again.
+* ``rewire`` sets all circuits again. After failed switches the remaining rails carry
+  the first rings of the undirected decomposition, of which any first k cover as many
+  pairs as k rings can, and from ceil(N / 2) rings on all of them (derived: for even N
+  ring s joins the pairs whose sum modulo N - 1 is 2 s or 2 s + 1, and the hub to s and
+  s - (N - 2) / 2; for odd N the first half of the rings is a decomposition of K_N).
+  After failed rails the ring bypasses the node.
+* ``shrink`` removes nodes until every pair has its two links again.
 """
 
 from __future__ import annotations
@@ -45,11 +43,10 @@ LinePlan = Literal["keep", "rewire", "shrink"]
 
 
 def rewired_rings(length: int, rails: int) -> IntArray:
-    """All-to-all rings of ``length`` nodes for other than its length - 1 rails.
+    """All-to-all rings of ``length`` nodes on ``rails`` rails: shape (rails, length).
 
-    Shape (rails, length). The first ``rails`` rings of the undirected decomposition,
-    again from the first where rails are left: every pair has a link from ceil(length /
-    2) rails on, two from length - 1 on.
+    The rings of the undirected decomposition in order, repeated for further rails:
+    every pair has a link from ceil(length / 2) rails on, two from length - 1 on.
     """
     rings = undirected_rings(length)
     return rings[np.arange(rails) % len(rings)]
@@ -67,15 +64,14 @@ def line_bandwidth(
 
     ``failed`` are (node, rail) pairs; for failed switches only the rail counts.
 
-    * ``ring_share``: rails whose ring still joins all nodes used, over r, the share of
+    * ``ring_share``: rails whose ring still joins all used nodes, over r: the share of
       a ring collective's bandwidth.
-    * ``worst_pair_share`` and ``mean_pair_share`` compare the links of pairs with those
-      when all is well (a rewired pair may have more). Pairs are those joined directly
-      then, among the nodes used.
+    * ``worst_pair_share`` and ``mean_pair_share``: links of pairs over those without
+      failures (a rewired pair may have more), for used nodes with a direct link then.
     * ``worst_node_share``: working links of the node with the fewest over 2 r.
 
     Raises ValueError for an all-to-all that r rails cannot make, and where shrink
-    leaves fewer than 3 nodes or no rail is left.
+    leaves fewer than 3 nodes or no rail.
     """
     pairs_failed = sorted(set(failed))
     dead = sorted({rail for _, rail in pairs_failed}) if fault == "switch" else []
@@ -140,9 +136,8 @@ def _links(rings: IntArray, length: int) -> IntArray:
 
 
 def _rail_links(ring: IntArray, length: int, out: list[int], *, bypass: bool) -> IntArray:
-    """The links of one rail without those of the nodes ``out``, which cannot use it.
-
-    ``bypass`` closes the ring over the others.
+    """The links of a rail without the nodes ``out``; ``bypass`` closes the ring past
+    them.
     """
     if bypass:
         ring = ring[~np.isin(ring, out)]
@@ -164,7 +159,7 @@ def degraded_rows(
     """One row per setting, kind and number of failures, plan and random draw.
 
     The line has min(side, r + 1) nodes. The same draw of failures serves all settings
-    and plans; plans that are impossible or change nothing for a setting have no row.
+    and plans. Plans that are impossible or change nothing for a setting have no row.
     """
     length = min(side, rails + 1)
     plans: dict[tuple[str, str], tuple[LinePlan, ...]] = {

@@ -1,10 +1,9 @@
-"""Jobs on a RailX grid: their nodes and their circuits.
+"""Jobs on a RailX grid: their nodes, their circuits, and a check of both.
 
-A check refuses shared and failed parts. Rails of X leave a node only along its row and
-rails of Y only along its column, and an optical switch joins any two of its
-ports. A job can therefore take any set of rows times any set of columns, adjacent or
-not, and jobs whose nodes are disjoint share no port (RailX, abstract: jobs of different
-shape and scale; the product rule is derived from the wiring).
+Rails of X leave a node only along its row and rails of Y only along its column, and an
+optical switch joins any two of its ports. A job can therefore take any set of rows
+times any set of columns, and jobs with disjoint nodes share no port (RailX, abstract:
+jobs of different shape and scale; the product rule follows from the wiring).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class NodeGrid:
 
 @dataclass(frozen=True)
 class Faults:
-    """What has failed.
+    """Failed parts of the grid.
 
     ``nodes`` as (row, column), ``switches`` as (dimension, line, rail), ``rails`` as
     (row, column, dimension, rail). A failed rail is both ports of that rail of one
@@ -89,9 +88,8 @@ class Faults:
                     )
 
     def healthy(self, grid: NodeGrid) -> BoolArray:
-        """Which nodes work, bool[side, side] by row and column.
-
-        Failed rails and switches leave their nodes usable.
+        """Working nodes, bool[side, side]; failed rails and switches leave nodes
+        usable.
         """
         mask = np.ones((grid.side, grid.side), dtype=np.bool_)
         for row, column in self.nodes:
@@ -101,10 +99,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class PlacedJob:
-    """A job on its nodes: every node of ``rows`` x ``columns``.
-
-    Positions are in ascending order.
-    """
+    """A job on every node of ``rows`` x ``columns``, positions in ascending order."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
@@ -115,15 +110,14 @@ class PlacedJob:
         return len(self.rows) * len(self.columns)
 
     def mask(self, grid: NodeGrid) -> BoolArray:
-        """Its nodes, bool[side, side]."""
+        """The job's nodes, bool[side, side]."""
         mask = np.zeros((grid.side, grid.side), dtype=np.bool_)
         mask[np.ix_(self.rows, self.columns)] = True
         return mask
 
     def check(self, grid: NodeGrid) -> None:
-        """Raises ValueError for lines outside the grid or named twice.
-
-        The same for a shape that the wiring cannot join.
+        """Raises ValueError for lines outside the grid, repeated lines or an unwirable
+        shape.
         """
         for key, lines in (("rows", self.rows), ("columns", self.columns)):
             if (
@@ -142,12 +136,12 @@ class PlacedJob:
 
 
 def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
-    """The ring of positions 0..length-1 that each of ``rails`` rails closes.
+    """The ring of positions 0..length-1 on each of ``rails`` rails: shape (rails,
+    length).
 
-    Shape (rails, length), no rows for a single node. torus and ring: the same ring on
-    all rails. hyperx: the length - 1 rings of a Hamiltonian decomposition (undirected
-    for 4 and 6 nodes), again from the first where rails are left. Raises ValueError
-    where an all-to-all lacks rails.
+    A single node has no rows. torus and ring: the same ring on all rails. hyperx: the
+    length - 1 rings of a Hamiltonian decomposition (undirected for 4 and 6 nodes),
+    repeated for further rails. Raises ValueError where an all-to-all lacks rails.
     """
     if length == 1:
         return np.zeros((0, 1), dtype=np.int64)
@@ -165,9 +159,8 @@ def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
 def usable_rails(
     grid: NodeGrid, faults: Faults, dimension: int, line: int, positions: Sequence[int]
 ) -> IntArray:
-    """The rails of a line that work at ``positions``, ascending.
-
-    Its switch and both ports of every node there work.
+    """The rails of a line, ascending, whose switch and ports at ``positions``
+    all work.
     """
     usable = np.ones(grid.rails, dtype=np.bool_)
     for d, at, rail in faults.switches:
@@ -187,8 +180,8 @@ def placement_circuits(
     """The circuits that wire a placed job.
 
     In each of its lines they are the rings of :func:`position_rings` on the usable
-    rails. Raises ValueError where an all-to-all line lacks rails (the message names the
-    line), or a line has none left.
+    rails. Raises ValueError, naming the line, where an all-to-all lacks rails or no
+    rail is left.
     """
     placement.check(grid)
     faults = Faults() if faults is None else faults
@@ -231,9 +224,8 @@ _COLUMNS = {
 def _line(
     grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray
 ) -> dict[str, IntArray]:
-    """The circuits of one line.
-
-    ``rings`` holds positions on the line, shape (rails, nodes).
+    """The circuits of one line; ``rings``: positions on the line, shape (rails,
+    nodes).
     """
     a, b = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
     rail = np.repeat(rails, rings.shape[1])
@@ -257,10 +249,10 @@ def check_placements(
 ) -> dict[str, int]:
     """Check jobs against each other and against the failures; returns counts.
 
-    The check is from their circuits alone. Every circuit must join two nodes of its own
-    job through the switch of the line and rail that they share, no port of a switch may
-    be used twice, and no failed node, rail or switch may be touched. Raises ValueError
-    that names the first offence.
+    The check uses only their circuits. Every circuit must join two nodes of its job
+    through the switch of their common line and rail, no port of a switch may be used
+    twice, and no failed node, rail or switch may be touched. Raises ValueError that
+    names the first offence.
     """
     faults.check(grid)
     owner = np.full(grid.nodes, -1, dtype=np.int64)
@@ -327,7 +319,7 @@ def _refuse(job: int, what: str, wrong: BoolArray, where: NDArray[np.int32] | In
 def random_faults(
     grid: NodeGrid, nodes: int, rails: int, switches: int, rng: np.random.Generator
 ) -> Faults:
-    """Failures drawn uniformly without repetition, of each kind as many as asked."""
+    """Failures of each kind in the given number, drawn uniformly without repetition."""
 
     def draw(count: int, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         chosen = rng.choice(int(np.prod(shape)), size=count, replace=False)

@@ -1,16 +1,15 @@
 """The largest job on a grid with failed nodes, exactly.
 
-For products of lines and for contiguous blocks. A product of rows and columns avoids
-the failed nodes if every failed (row, column) pair has its row or its column left out:
-the lines left out are a vertex cover of a bipartite graph. With a rows and c columns
-left out the job has (R - a)(C - c) nodes, so the search needs the smallest c for every
-a. A matching gives a minimum vertex cover, but not its division between rows and
-columns.
+It is a product of lines or a contiguous block. A product of rows and columns avoids the
+failed nodes if every failed (row, column) pair has its row or its column removed: the
+removed lines are a vertex cover of a bipartite graph. With a rows and c columns removed
+the job has (R - a)(C - c) nodes, so the search needs the smallest c for every a. A
+matching gives a minimum vertex cover, but not its division between rows and columns.
 
-Two exact methods are given: branching over connected components (fast where the graph
-is sparse, as with tens of failures on thousands of nodes) and an integer programme for
+Both methods are exact: branching over connected components (fast where the graph is
+sparse, as with tens of failures on thousands of nodes) and an integer programme for
 every a, pruned by the size of a maximum matching (Kőnig's theorem). Source: RailX,
-faults (the model is derived; the paper's own numbers are not available).
+faults (the model is derived; the paper's numbers are not available).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = ["Largest", "formula_share", "largest_block", "largest_product", "matc
 BoolArray = NDArray[np.bool_]
 Edge = tuple[int, int]
 #: The least number of columns with their row and column sets (bit masks), by the number
-#: of rows left out.
+#: of rows removed.
 _Cover = tuple[int, int, int]
 #: Components with more failed nodes than this go to the integer programme.
 _MOST_EDGES = 44
@@ -41,7 +40,7 @@ _MOST_EDGES = 44
 
 @dataclass(frozen=True)
 class Largest:
-    """A largest job: the rows and columns that it leaves out, and its nodes."""
+    """A largest job: the rows and columns that it excludes, and its number of nodes."""
 
     rows_out: tuple[int, ...]
     columns_out: tuple[int, ...]
@@ -52,8 +51,8 @@ def formula_share(failed: int, side: int) -> float:
     """Share of the nodes in the largest product when no failed nodes share a line.
 
     Of side x side nodes it is (1 - f / (2 side))^2. With R = 2 side this is 1 - 2 f / R
-    + f^2 / R^2. It is exact for even f, and for odd f the real-valued optimum over how
-    the lines left out divide into rows and columns.
+    + f^2 / R^2. It is exact for even f, and for odd f the real-valued optimum over the
+    division of removed lines into rows and columns.
     """
     if not 0 <= failed <= side:
         raise UserError(
@@ -86,9 +85,8 @@ def largest_product(
 
 
 def matching_size(healthy: BoolArray) -> int:
-    """Lines that any cover of the failed nodes leaves out at least.
-
-    The size of a maximum matching.
+    """The size of a maximum matching: lines that any cover of the failed nodes
+    removes.
     """
     return int((maximum_bipartite_matching(csr_array((~healthy).astype(np.int8))) >= 0).sum())
 
@@ -125,7 +123,7 @@ def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
 def _branch(edges: frozenset[Edge], solved: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
     """Least columns by number of rows for one component.
 
-    Its busiest line is left out, or all lines that cross it there are.
+    It removes the busiest line, or all lines that cross it at a failed node.
     """
     if edges in solved:
         return solved[edges]
@@ -161,9 +159,8 @@ def _shifted(covers: list[_Cover], side: int, lines: frozenset[int]) -> list[_Co
 
 
 def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cover]:
-    """The better of two at every number of rows.
-
-    Never more columns than with fewer rows.
+    """The better of two covers at every number of rows; columns never rise with
+    rows.
     """
     result: list[_Cover] = []
     for a in range(max(len(first), len(second))):
@@ -178,9 +175,8 @@ def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cov
 
 
 def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
-    """Covers of two parts that share no line.
-
-    For every total of rows, the best division between them.
+    """Covers of two parts without a common line: the best division of every row
+    total.
     """
     result: list[_Cover | None] = [None] * (len(first) + len(second) - 1)
     for a, (c, rows, columns) in enumerate(first):
@@ -192,9 +188,8 @@ def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
 
 
 def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
-    """For every number of rows left out, the least columns by an integer programme.
-
-    A number is skipped where Kőnig's bound says no.
+    """Least columns for every number of rows by an integer programme, skipped by
+    Kőnig's bound.
     """
     rows, columns = (sorted({edge[axis] for edge in edges}) for axis in (0, 1))
     at_row, at_column = ({line: i for i, line in enumerate(lines)} for lines in (rows, columns))
@@ -235,9 +230,10 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
 
 
 def largest_block(healthy: BoolArray) -> int:
-    """Nodes of the largest contiguous rectangle without a failed node on a torus.
+    """Nodes of the largest rectangle of a torus (bool[rows, columns]) without a failed
+    node.
 
-    Blocks may wrap around; bool[rows, columns].
+    It may wrap around.
     """
     return int(_largest_block(np.ascontiguousarray(healthy)))
 

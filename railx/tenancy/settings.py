@@ -25,15 +25,15 @@ __all__ = [
     "check_job",
 ]
 
-#: How the rails of a job's lines are set: all-to-all in every line, the same ring on
-#: all rails in both dimensions, one line's ring.
+#: Wiring of the rails of a job's lines: all-to-all in every line, the same ring on all
+#: rails in both dimensions, one line's ring.
 Wiring = Literal["hyperx", "torus", "ring"]
 #: RailX and HammingMesh take any rows times any columns, the torus a contiguous block
 #: (which may wrap around).
 System = Literal["railx", "hammingmesh", "torus"]
 FitPolicy = Literal["first_fit", "best_fit"]
-#: reject: a job that does not fit at once is lost; fifo: jobs start in their order;
-#: backfill: a later job may pass a waiting one.
+#: reject: jobs that do not fit at once are lost; fifo: jobs start in their order;
+#: backfill: a later job may overtake a waiting one.
 Queue = Literal["reject", "fifo", "backfill"]
 
 
@@ -129,8 +129,8 @@ class ScenarioSettings:
 class StreamSettings:
     """A random stream of jobs, the same for every system.
 
-    Arrivals are Poisson, durations log-normal. A node that fails is repaired; its job
-    starts again from its last checkpoint, ahead of the queue.
+    Arrivals are Poisson, durations log-normal. A failed node is repaired; its job
+    restarts from its last checkpoint, ahead of the queue.
     """
 
     jobs: Annotated[tuple[StreamJobSettings, ...], NotEmpty()]
@@ -183,9 +183,9 @@ class StreamSettings:
 class TenancySettings:
     """Jobs and failures on a grid of R/2 x R/2 nodes.
 
-    They stand around optical switches of R = ``ocs_radix`` ports. A node has m x m
-    chips and r = m * n rails per side. A line takes an all-to-all of up to r + 1 nodes
-    and a ring of any length.
+    The optical switches have R = ``ocs_radix`` ports. A node has m x m chips and r = m
+    * n rails per side. A line takes an all-to-all of up to r + 1 nodes and a ring of
+    any length.
     """
 
     m: Annotated[int, AtLeast(1)]
@@ -267,11 +267,11 @@ class TenancySettings:
 
 
 def check_job(job: GridJobSettings, side: int, rails: int) -> None:
-    """Refuse a job that the grid cannot hold at all; SettingsError names what can.
+    """Refuse a job too large for the idle grid; SettingsError names the allowed sizes.
 
     The grid has ``side`` x ``side`` nodes with ``rails`` rails. An all-to-all of k
-    nodes needs k - 1 rails, so that a line of it has at most r + 1 nodes (RailX,
-    theorem 3.1).
+    nodes needs k - 1 rails, so a line of it has at most r + 1 nodes (RailX, theorem
+    3.1).
     """
     for key in ("rows", "columns"):
         length = getattr(job, key)

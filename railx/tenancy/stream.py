@@ -1,10 +1,9 @@
-"""A random stream of jobs on a grid with failures.
+"""A random stream of jobs on a grid with failures: use, waiting times and rejections.
 
-It measures the use of the grid, waiting times and rejections. The stream is
-event-driven and deterministic: arrivals, finishes, failures and repairs come in order
-of time, each followed by an attempt to start waiting jobs. It counts nodes and
-simulates no network. The paper prints no such numbers; the distributions of sizes,
-arrivals and durations are our settings.
+The simulation is event-driven and deterministic: arrivals, finishes, failures and
+repairs come in order of time, each followed by an attempt to start waiting jobs. It
+counts nodes and simulates no network. The paper prints no such numbers; sizes, arrivals
+and durations are drawn by our settings.
 """
 
 from __future__ import annotations
@@ -27,15 +26,14 @@ BoolArray = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Events at the same time: what frees nodes comes first.
+# Events at the same time: those that free nodes come first.
 _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Jobs by arrival.
-
-    ``kind`` (index into the settings' jobs), ``arrival_hours`` and ``duration_hours``.
+    """Jobs by arrival: ``kind`` (index of the settings' jobs), arrival and duration in
+    hours.
     """
 
     kind: IntArray
@@ -45,10 +43,9 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """Failures while jobs run.
+    """Failures while jobs run: node (row, column) ``nodes[i]`` fails at ``hours[i]``.
 
-    At ``hours`` (ascending) the node (row, column) of ``nodes`` (int[failures, 2])
-    fails.
+    ``hours`` ascend; ``nodes`` is int[failures, 2].
     """
 
     hours: Floats
@@ -60,11 +57,11 @@ class Outcome:
     """The outcome of every job, and the use of the grid.
 
     * ``start_hours`` and ``end_hours`` are NaN for a job that never started or ended,
-      ``remaining_hours`` what it still had to do.
+      ``remaining_hours`` is its unfinished work.
     * The averages count from ``from_hours`` to ``to_hours``. ``busy_node_hours`` and
       ``healthy_node_hours`` are integrals over that time, ``total_node_hours`` is the
       busy one over the whole run.
-    * ``lost_node_hours`` is work since the last checkpoint that a failure undid (whole
+    * ``lost_node_hours``: work since the last checkpoint undone by failures (whole
       run).
     * ``blocked_hours``: time in which the job at the head of the queue waited although
       as many nodes were free as it needs.
@@ -90,7 +87,7 @@ def draw_stream(
 ) -> Stream:
     """A stream for a grid of ``nodes`` nodes.
 
-    With the same state of ``rng`` only the time axis of arrivals depends on ``load``.
+    ``load`` only stretches the time axis of arrivals drawn from the same ``rng`` state.
     """
     weights = np.array([job.weight for job in settings.jobs])
     sizes = np.array([job.nodes for job in settings.jobs])
@@ -108,9 +105,8 @@ def draw_stream(
 def draw_failures(
     side: int, mean_hours: float | None, until_hours: float, rng: np.random.Generator
 ) -> Failures:
-    """Poisson failures of ``side`` x ``side`` nodes.
-
-    Each node fails after ``mean_hours`` on average; none does where that is None.
+    """Poisson failures of ``side`` x ``side`` nodes, ``mean_hours`` apart per node
+    (None: none).
     """
     if mean_hours is None:
         return Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
@@ -132,11 +128,10 @@ def simulate_stream(
     repair_hours: float,
     checkpoint_hours: float,
 ) -> Outcome:
-    """Run the stream to its last finish on the nodes of ``healthy``.
+    """Run the stream to its last finish on the nodes of ``healthy`` (bool[side, side]).
 
-    bool[side, side]. The averages end with the last arrival. A job that fits nowhere
-    even on the idle grid never starts; with fifo it would hold up all others, so it
-    counts as rejected.
+    The averages end with the last arrival. A job that fits nowhere even on the idle
+    grid never starts; it counts as rejected, as with fifo it would block all others.
     """
     run = _Run(jobs, stream, healthy.copy(), system, policy, queue, repair_hours, checkpoint_hours)
     run.from_hours = float(stream.arrival_hours[int(warmup_share * len(stream.kind))])
@@ -203,11 +198,11 @@ class _Run:
             np.zeros(count, dtype=np.bool_),
         )
         self.possible: dict[int, bool] = {}
-        # Kinds of job for which no free nodes were found; nodes only get fewer until
-        # some are released or repaired.
+        # Kinds of job without enough free nodes; the free nodes only shrink until a
+        # release or repair.
         self.failed: set[int] = set()
         sides = [sorted((job.rows, job.columns)) for job in self.jobs]
-        # What holds a job that does not fit, does not fit either.
+        # A job that contains one without room has no room either.
         self.contains = [
             {k for k, (c, d) in enumerate(sides) if c >= a and d >= b} for a, b in sides
         ]
@@ -278,7 +273,7 @@ class _Run:
         return True
 
     def _release(self, job: int) -> float:
-        """Free the job's nodes; returns when its run began."""
+        """Free the job's nodes; returns the start of its run."""
         lines, began = self.running.pop(job)
         block = np.ix_(*lines)
         self.free[block] = self.healthy[block]

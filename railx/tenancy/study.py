@@ -1,7 +1,5 @@
-"""The tables of the tenancy studies.
-
-Largest job against failures, use by a stream of jobs, degraded lines, and a mix of
-jobs.
+"""The tables of the tenancy studies: failures, job streams, degraded lines, job
+mixes.
 """
 
 from __future__ import annotations
@@ -55,9 +53,9 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
     One row per count, draw and system; shares are of all side^2 nodes. ``placement``:
     random (nodes drawn uniformly) or distinct_lines (no two in one line, the case of
     the formula). RailX and HammingMesh take products of lines and have the same
-    optimum; the torus takes a contiguous block. ``formula_share`` is NaN where so many
-    failures cannot lie in distinct lines. ``lines_needed`` is the size of a maximum
-    matching of the failed pairs.
+    optimum; the torus takes a contiguous block. ``formula_share`` is NaN for more
+    failures than distinct lines. ``lines_needed`` is the size of a maximum matching of
+    the failed pairs.
     """
     side, rows = settings.side, []
     for count in counted(settings.faults.counts, "counts of failures"):
@@ -94,9 +92,8 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
 def _draws(
     settings: TenancySettings, count: int, seed: int
 ) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
-    """Healthy masks.
-
-    One with the failures on a diagonal where it is long enough, then random ones.
+    """Healthy masks: the failures on a diagonal if it is long enough, then
+    random ones.
     """
     side = settings.side
     if count <= side:
@@ -109,7 +106,7 @@ def _draws(
 
 
 def _healthy(side: int, failed: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which nodes work when ``failed`` of them, drawn uniformly, do not."""
+    """Working nodes when ``failed`` of them, drawn uniformly, do not work."""
     healthy = np.ones(side**2, dtype=np.bool_)
     healthy[rng.choice(side**2, size=failed, replace=False)] = False
     return healthy.reshape(side, side)
@@ -128,16 +125,16 @@ def allocate_jobs(
 ) -> list[PlacedJob | None]:
     """Place jobs one after another, the largest first, around the failures.
 
-    None for a job that no free product was found for. An all-to-all of k nodes takes no
-    line with fewer than k - 1 rails that work on all of its healthy nodes; a ring takes
-    any line with a rail left.
+    None for a job without a free product. An all-to-all of k nodes takes no line with
+    fewer than k - 1 rails that work on all of its healthy nodes; a ring takes any line
+    with a working rail.
     """
     free = faults.healthy(grid)
     placed: list[PlacedJob | None] = [None] * len(jobs)
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].nodes):
         job = jobs[index]
         for a, b in dict.fromkeys(((job.rows, job.columns), (job.columns, job.rows))):
-            # Which lines have rails enough depends on how the job lies, so the search
+            # The lines with enough rails depend on the job's orientation, so the search
             # must not turn it.
             lines = find_product(
                 _wireable(grid, free, faults, job, a, b), a, b, "best_fit", turn=False
@@ -159,9 +156,8 @@ def _wireable(
     rows: int,
     columns: int,
 ) -> NDArray[np.bool_]:
-    """The free nodes without the lines whose rails do not suffice.
-
-    For the job lying as ``rows`` x ``columns``.
+    """The free nodes without lines that lack rails, for a job of ``rows`` x
+    ``columns``.
     """
     mask = free.copy()
     broken: list[dict[int, set[int]]] = [{}, {}]
@@ -181,7 +177,7 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
     """Jobs of several shapes and settings placed together around random failures.
 
     They are checked port by port. Returns the placed jobs, the failures and flat
-    counts. Raises ValueError where :func:`railx.tenancy.grid.check_placements` does;
+    counts. Raises ValueError as :func:`railx.tenancy.grid.check_placements`;
     ``ports_shared`` and the counts of failed parts used are counted again here, from
     the circuits of all jobs.
     """
@@ -222,9 +218,8 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
 
 
 def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
-    """Numbers of the parts that the circuits of all jobs touch.
-
-    Nodes, rails of nodes, switches and ports.
+    """Numbers of the nodes, node rails, switches and ports in the circuits of
+    all jobs.
     """
     ocs, dimension, rail = (
         np.concatenate([getattr(part, name) for part in circuits]).astype(np.int64)
@@ -253,8 +248,8 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
 
     One row per system, policy, queue, scenario, offered load and draw. All systems and
     policies see the same arrivals and failures. HammingMesh places by the rule of
-    RailX, so its rows repeat those of RailX; what differs between the two is not
-    counted in nodes.
+    RailX, so its rows repeat those of RailX; the two differ in more than counts of
+    nodes.
     """
     rows: Rows = []
     stream = settings.stream

@@ -46,8 +46,8 @@ def read_curves(
 ) -> Curves:
     """Curves named ``curve/value``: the median of all repeats that are not set aside.
 
-    With two repeats or more each has curves of its own,
-    ``curve/repeat_0/value``. See :class:`workflow.stage.History` for the arguments.
+    With two repeats or more each also has its curves, ``curve/repeat_0/value``. See
+    :class:`workflow.stage.History` for the arguments.
     ValueError for a word of ``values`` that is none of max and mean.
     """
     unknown = sorted(set(values.values()) - set(_HOW))

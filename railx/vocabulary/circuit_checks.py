@@ -17,8 +17,8 @@ IntArray = NDArray[np.int64]
 def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
     """Check that every port of a switch belongs to the node at its position.
 
-    Port 2p (plus side) or 2p + 1 (minus side) of a switch of a line belongs to the node
-    at position p of that line.
+    The node at position p of a line owns the ports 2p (plus side) and 2p + 1 (minus
+    side) of every switch of the line.
     """
     for node, port, side in (
         (circuits.node_a, circuits.port_a, 0),

@@ -1,16 +1,15 @@
-"""What a network is built of and how much bandwidth it gives, in closed form.
+"""Components and bandwidths of a network in closed form, the input of its bill.
 
-It is what the bill of every network family answers. RailX and its rivals follow the
-counts per chip port of RailX (m x m chips per node, n ports per side, r = m n rails).
-One direction of a port counts as its bandwidth. Ports are counted as used: a switch
-that is not full is charged by the port. Chips, links inside a node and fibres are in no
-bill: no source gives their price.
+RailX and its rivals follow the counts per chip port of RailX (m x m chips per node, n
+ports per side, r = m n rails). One direction of a port counts as its bandwidth. Only
+used ports count: a switch that is not full is charged by the port. Chips, links inside
+a node and fibres are in no bill, as no source gives their price.
 
-All-to-all bandwidth is uniform traffic that is routed minimally with ties spread
-evenly. For every kind of link it is the link's ports per chip over the mean number of
-such links on a path. The least of them counts, and never more than the injection
-bandwidth. Bisection is one direction across the middle of the longest dimension (tori
-and grids) or of the groups, per chip of one half.
+All-to-all bandwidth is that of uniform traffic, routed minimally with ties spread
+evenly. Each kind of link bounds it by the link's ports per chip over the mean number of
+such links on a path; the injection bandwidth bounds it too. Bisection is one direction
+across the middle of the longest dimension (tori and grids) or of the groups, per chip
+of one half.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _BITS_PER_BYTE = 8
 
 @dataclass(frozen=True)
 class Ports:
-    """A network in ports: what it is built of, and its bandwidths in ports per chip."""
+    """The components of a network, and its bandwidths in ports per chip."""
 
     chips: int
     """Number of chips."""
@@ -106,7 +105,7 @@ class NetworkCounts:
 
 @dataclass(frozen=True)
 class TreeBill(Generic[S]):
-    """What the bill of a tree of switches knows beside that of any network."""
+    """The part of the bill that only trees of switches have."""
 
     tiers: Callable[[S], int]
     """Tiers of the tree that the settings describe."""
@@ -121,12 +120,12 @@ class TreeBill(Generic[S]):
 
 
 def no_check(settings: Any) -> None:
-    """Every network that the settings allow can be priced."""
+    """Accept all settings: every network of the family can be priced."""
 
 
 @dataclass(frozen=True)
 class Bill(Generic[S]):
-    """The bill of materials of one network family, on the settings of its graph."""
+    """The bill of materials of a network family, from the settings of its graph."""
 
     ports: Callable[[S], Ports]
     """What a network is built of."""
@@ -164,8 +163,8 @@ class Bill(Generic[S]):
 def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:
     """Components and bandwidths (GB/s per chip) of a network.
 
-    Cables of the kinds ``copper`` are copper, all others fibres with a transceiver at
-    each end.
+    Cables of the kinds ``copper`` are copper. All others are fibres with a transceiver
+    at each end.
     """
     components = {
         "electrical_switch_port": ports.electrical_switch_ports,
@@ -191,8 +190,8 @@ def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:
 def torus_all_to_all_ports(chips: tuple[int, ...], n: int) -> float:
     """All-to-all of a torus of single chips in ports per chip.
 
-    2 n ports per dimension over its mean hops; the longest dimension binds (8 n / K in
-    an even torus with K chips per side).
+    It is 2 n ports per dimension over the mean hops of the longest dimension (8 n / K
+    in an even torus with K chips per side).
     """
     total = math.prod(chips)
     longest = max(chips)
@@ -214,8 +213,8 @@ def check_boards(side: int, **lengths: int) -> None:
 def torus_ports(lengths: tuple[int, ...], *, board_side: int, n: int, port_gbps: float) -> Ports:
     """A torus without switches: ``n`` ports on each side of a chip.
 
-    A transceiver stands at both ends of every link between boards of ``board_side``
-    chips per side.
+    Links between boards of ``board_side`` chips per side have a transceiver at each
+    end.
     """
     dimensions = len(lengths)
     faces = 2 * dimensions * board_side ** (dimensions - 1) * n
@@ -231,10 +230,9 @@ def torus_ports(lengths: tuple[int, ...], *, board_side: int, n: int, port_gbps:
 
 
 def torus_boards(chips: int, dimensions: int, board_side: int) -> tuple[int, ...]:
-    """Chips per dimension, the most first, of a torus of whole boards.
+    """Chips per dimension, the largest first, of the torus of boards nearest to a cube.
 
-    It is as near to a square (cube) as holds the chips: the boards per dimension differ
-    by one at most.
+    It holds ``chips`` chips; the boards per dimension differ by at most one.
     """
     boards = math.ceil(chips / board_side**dimensions)
     side = max(2, math.ceil(boards ** (1 / dimensions) - 1e-9))
@@ -248,7 +246,7 @@ def torus_boards(chips: int, dimensions: int, board_side: int) -> tuple[int, ...
 def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float, float]:
     """Mean hops inside and between groups.
 
-    A packet to another group leaves by a random node and arrives at a random one.
+    A packet to another group leaves at a random node and arrives at a random node.
     """
     chips = group * groups * chips_per_node
     between = (groups - 1) / groups * chips / (chips - 1)
@@ -257,9 +255,9 @@ def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float,
 
 
 def rail_tree_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
-    """Rails of electrical switches, non-blocking trees of so many tiers.
+    """Rails of electrical switches: non-blocking trees of ``tiers`` tiers.
 
-    2 T - 1 switch ports and 2 T transceivers per end port.
+    An end port takes 2 T - 1 switch ports and 2 T transceivers.
     """
     ends = chips * planes
     return Ports(
@@ -276,18 +274,17 @@ def rail_tree_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) ->
 def opus_rail_switch_ports(servers: int, rails: int) -> int:
     """Switch ports of rails as the released cost script of Opus counts them (fig. 15).
 
-    Switches have k = round(sqrt(4 S)) ports for S servers. There are 2 floor(S /
-    floor(k/2)) leaves per rail and rails S / k spines, and all their ports count.
+    Switches have k = round(sqrt(4 S)) ports for S servers. A rail has 2 floor(S /
+    floor(k/2)) leaves, and all rails have rails S / k spines. All their ports count.
     """
     radix = round(math.sqrt(4 * servers))
     return radix * (rails * 2 * (servers // (radix // 2)) + rails * servers // radix)
 
 
 def opus_tree_switch_ports(chips: int) -> int:
-    """Switch ports of a fat tree as the same script counts them.
+    """Switch ports of a fat tree as the released cost script of Opus counts them.
 
-    Switches have k = round((4 G)^(1/3)) ports for G chips; there are k^2 + floor(k^2 /
-    4) of them.
+    There are k^2 + floor(k^2 / 4) switches of k = round((4 G)^(1/3)) ports for G chips.
     """
     radix = round(math.pow(4 * chips, 1 / 3))
     return radix * (radix**2 + radix**2 // 4)
@@ -315,9 +312,9 @@ def fewest_tiers(
     chips: int,
     chips_per_end: int = 1,
 ) -> int:
-    """The fewest tiers, ``tiers`` at most, of a tree with so many end ports.
+    """The fewest tiers, at most ``tiers``, of a tree with enough end ports.
 
-    Raises SettingsError("chips") with the largest size where they do not reach.
+    Raises SettingsError("chips") with the largest size where they are too few.
     """
     for count in range(1, tiers + 1):
         if ends <= largest_tree(count, radix, leaf_down):
@@ -333,7 +330,7 @@ def fewest_tiers(
 
 
 def too_large(chips: int, largest: int, what: str) -> SettingsError:
-    """The error of a family that ends at ``largest`` chips."""
+    """The error for more chips than the ``largest`` size of a family."""
     return SettingsError(
         "chips", f"got {chips}; allowed: at most {largest} ({what}); the nearest is {largest}"
     )
@@ -350,10 +347,10 @@ def best_size(options: Iterable[S], ports: Callable[[S], Ports]) -> S:
 
 
 def smallest_size(options: Iterable[S], chips: int, ports: Callable[[S], Ports], what: str) -> S:
-    """The settings with the fewest chips, ``chips`` at least.
+    """The settings with the fewest chips, at least ``chips``.
 
-    Of equals the one with the most all-to-all bandwidth. Raises SettingsError("chips")
-    with the largest size where none is large enough.
+    Among equals: the most all-to-all bandwidth. Raises SettingsError("chips") with the
+    largest size where none is large enough.
     """
     best: S | None = None
     best_rank, largest = (math.inf, 0.0), 0

@@ -57,22 +57,17 @@ def circuits_of(topology: Topology) -> Circuits:
 
 
 def circuit_set(circuits: Circuits) -> IntArray:
-    """The circuits without their direction, sorted; shape (circuits, 3).
-
-    Rows are (ocs, lower port, higher port).
-    """
+    """The circuits without direction, sorted: rows (ocs, lower port, higher port)."""
     low, high = (
         np.minimum(circuits.port_a, circuits.port_b),
         np.maximum(circuits.port_a, circuits.port_b),
     )
-    return _sorted_rows(np.stack([circuits.ocs, low, high], axis=1).astype(np.int64))
+    rows = np.stack([circuits.ocs, low, high], axis=1).astype(np.int64)
+    return rows[np.lexsort(rows.T[::-1])]
 
 
 def switch_names(circuits: Circuits) -> tuple[str, ...]:
-    """The name of each switch: dimension and line, then the rail.
-
-    As in ``x3-rail7``; ``x-rail7`` where it serves several lines.
-    """
+    """The names of the switches: ``x3-rail7``, or ``x-rail7`` for several lines."""
     dimension, line, rail = switch_places(circuits)
     return tuple(
         f"{DIMENSIONS[d]}{'' if at < 0 else at}-rail{r}" if d >= 0 else f"unused{i}"
@@ -83,10 +78,7 @@ def switch_names(circuits: Circuits) -> tuple[str, ...]:
 
 
 def switch_places(circuits: Circuits) -> tuple[IntArray, IntArray, IntArray]:
-    """Dimension, line (-1: several) and rail of each switch.
-
-    Dimension -1 where no circuit uses it.
-    """
+    """Dimension (-1: unused), line (-1: several) and rail of each switch."""
     count = int(circuits.ocs.max()) + 1 if len(circuits) else 0
     dimension, line, rail = (np.full(count, -1) for _ in range(3))
     dimension[circuits.ocs], line[circuits.ocs], rail[circuits.ocs] = (
@@ -99,10 +91,7 @@ def switch_places(circuits: Circuits) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def port_nodes(circuits: Circuits) -> IntArray:
-    """The node behind each port of each switch: shape (switches, ports).
-
-    -1 where no circuit uses the port.
-    """
+    """The node behind each port (-1: unused): shape (switches, ports)."""
     ports = int(max(circuits.port_a.max(), circuits.port_b.max())) + 1
     nodes = np.full((int(circuits.ocs.max()) + 1, ports), -1)
     nodes[circuits.ocs, circuits.port_a] = circuits.node_a
@@ -128,9 +117,8 @@ def write_circuits(path: str | Path, topology: Topology) -> None:
 
 
 def read_circuits(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits` wrote.
-
-    ValueError names the file and the first thing that is wrong in it.
+    """Read a file of :func:`write_circuits`; ValueError names the file and the first
+    fault.
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
@@ -177,9 +165,8 @@ def write_circuits_csv(path: str | Path, topology: Topology) -> None:
 
 
 def read_circuits_csv(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits_csv` wrote.
-
-    ValueError names the file and the first thing that is wrong in it.
+    """Read a file of :func:`write_circuits_csv`; ValueError names the file and first
+    fault.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
@@ -244,7 +231,7 @@ def _from_rows(rows: Sequence[tuple[int, ...]]) -> Circuits:
 
 
 def _checked(circuits: Circuits, path: str | Path) -> Circuits:
-    """The circuits, where no port is in two of them."""
+    """The circuits; ValueError where two share a port."""
     ocs = np.tile(circuits.ocs, 2).astype(np.int64)
     port = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
     span = int(port.max(initial=0)) + 1
@@ -256,7 +243,3 @@ def _checked(circuits: Circuits, path: str | Path) -> Circuits:
             " allowed: at most 1"
         )
     return circuits
-
-
-def _sorted_rows(rows: IntArray) -> IntArray:
-    return rows[np.lexsort(rows.T[::-1])]

@@ -1,12 +1,12 @@
-"""What every RailX setting shares: nodes of m x m chips on a grid, and rails.
+"""A RailX grid: nodes of m x m chips, joined by rails.
 
-Every rail of a line is plugged into a separate optical switch. A RailX setting differs
-from another only in the circuits that the optical switches close, so a setting is given
-by the arcs of its rails: from the plus side of one position of a line to the minus side
-of another. An optical switch is any matching of its ports, so a rail of a line is any
-set of disjoint rings over the line's nodes. Link rows: the internal ones first, then
-two rows (plus to minus, minus to plus) for each circuit, in the order of the circuits.
-Source: RailX (abstract) and its public simulator (node layout, rail numbering).
+Every rail of a line is plugged into a separate optical switch. RailX settings differ
+only in the circuits that the optical switches close. Arcs describe them: each leads
+from the plus side of a position of a line to the minus side of another. An optical
+switch closes any matching of its ports, so a rail is any set of disjoint rings over the
+nodes of its line. Link rows: the internal ones first, then two rows (plus to minus,
+minus to plus) for each circuit, in the order of the circuits. Source: RailX (abstract)
+and its public simulator (node layout, rail numbering).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ IntArray = NDArray[np.int64]
 
 
 class NodeSettings(Protocol):
-    """What the settings of every grid of nodes say about a node and its links."""
+    """The settings of a node and its links that all grids of nodes have."""
 
     @property
     def m(self) -> int: ...
@@ -71,12 +71,12 @@ class NodeSettings(Protocol):
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers a RailX grid is built from.
+    """The sizes of a RailX grid.
 
-    ``columns`` by ``rows`` nodes of ``m`` x ``m`` chips with ``n`` ports per side; r =
-    m * n rails per side. ``internal_width``: rate of an internal lane over the rate of
-    an external port. Node (X, Y) is number Y * columns + X; its chip (x, y) adds y * m
-    + x.
+    ``columns`` by ``rows`` nodes of ``m`` x ``m`` chips with ``n`` ports per side make
+    r = m * n rails per side. ``internal_width``: rate of an internal lane over the rate
+    of an external port. Node (X, Y) is number Y * columns + X; its chip (x, y) adds y *
+    m + x.
     """
 
     m: int
@@ -90,7 +90,7 @@ class Grid:
 
     @classmethod
     def of(cls, settings: NodeSettings, columns: int, rows: int) -> Grid:
-        """``columns`` by ``rows`` nodes as the settings describe them."""
+        """The grid of ``columns`` by ``rows`` nodes of the settings."""
         return cls(
             m=settings.m,
             n=settings.n,
@@ -122,11 +122,11 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Circuits before they have ports.
+    """Circuits before they get ports.
 
-    Rail ``rail`` of line ``line``, plus side of position ``a`` to minus side of ``b``.
-    All arrays (int64) have the same length. On a rail a position is on at most one arc
-    as ``a`` and on at most one as ``b``.
+    An arc joins the plus side of position ``a`` of line ``line`` to the minus side of
+    ``b`` on rail ``rail``. All arrays (int64) have the same length. On a rail a
+    position is the start of at most one arc and the end of at most one.
     """
 
     line: IntArray
@@ -140,7 +140,7 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class RailPorts:
-    """What is behind each external port.
+    """The link and the neighbour behind each external port.
 
     Arrays of shape (2, nodes, r, 2) by dimension (0: x), node, rail and side (1: plus).
     ``link``: the row of ``topology.links`` that leaves the node there; ``neighbour``:
@@ -155,10 +155,10 @@ class RailPorts:
 class LineWiring:
     """The k links between every ordered pair of positions of a line of L nodes.
 
-    They have a fixed order (minus side first, then by rail). ``rail`` (int[L, L, k]):
-    the rail of each link from a to b; ``plus`` (bool[L, L, k]): whether it leaves a on
-    its plus side. The diagonal holds rail -1. k is 2 where each rail of a line is used
-    once (:func:`line_wiring`).
+    They are ordered by side (minus first), then by rail. ``rail`` (int[L, L, k]): the
+    rail of each link from a to b, -1 on the diagonal; ``plus`` (bool[L, L, k]): whether
+    the link leaves a on its plus side. k is 2 where each rail of a line is used once
+    (:func:`line_wiring`).
     """
 
     rail: IntArray
@@ -174,8 +174,8 @@ def build_grid(
 ) -> Topology:
     """Build a RailX topology from the rings of its rails.
 
-    ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold the ring of line positions
-    of each rail.
+    ``rings_x`` (r, columns) and ``rings_y`` (r, rows) list the line positions of each
+    rail's ring.
     """
     return build_lines(
         settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns)
@@ -192,10 +192,9 @@ def build_lines(
 ) -> Topology:
     """Build a RailX topology from the arcs that its optical switches close.
 
-    The arcs are those of the rows and of the columns. ``paired_columns``: columns X and
-    X + columns/2 are cabled to the same optical switches, so that a column line has 2
-    rows positions: 0..rows-1 in column X, then rows..2 rows - 1 in column X + columns/2
-    (see :func:`line_nodes`).
+    ``paired_columns``: columns X and X + columns/2 are cabled to the same optical
+    switches. A column line then has 2 rows positions: 0..rows-1 in column X, then
+    rows..2 rows - 1 in column X + columns/2 (see :func:`line_nodes`).
     """
     x_links, x_circuits = _rails(grid, 0, arcs_x, paired_columns)
     y_links, y_circuits = _rails(grid, 1, arcs_y, paired_columns)
@@ -217,10 +216,7 @@ def build_lines(
 
 
 def ring_arcs(rings: IntArray, lines: int) -> Arcs:
-    """The arcs of one ring per rail, alike on each of ``lines`` lines.
-
-    Rings have shape (r, L): positions in ring order.
-    """
+    """The arcs of a ring per rail, the same on all ``lines``; rings: int[r, L]."""
     line = np.arange(lines)[:, None, None]
     rail = np.arange(len(rings))[None, :, None]
     arrays = np.broadcast_arrays(line, rail, rings[None], np.roll(rings, -1, axis=1)[None])
@@ -228,10 +224,7 @@ def ring_arcs(rings: IntArray, lines: int) -> Arcs:
 
 
 def successor_arcs(successors: IntArray) -> Arcs:
-    """The arcs of ``successors`` (shape (lines, r, L)).
-
-    They hold the position that follows on the ring of each line, rail and position.
-    """
+    """The arcs of ``successors`` (int[lines, r, L]), the next position on each ring."""
     lines, rails, length = successors.shape
     line, rail, a = (axis.ravel() for axis in np.indices((lines, rails, length)))
     return Arcs(line, rail, a, successors.ravel().astype(np.int64))
@@ -240,10 +233,7 @@ def successor_arcs(successors: IntArray) -> Arcs:
 def line_nodes(
     grid: Grid, dimension: int, line: IntArray, position: IntArray, *, paired_columns: bool = False
 ) -> IntArray:
-    """The node at a position of a row (dimension 0) or of a column (1).
-
-    A column line may be a pair of columns.
-    """
+    """The node at a position of a row (dimension 0) or a column or column pair (1)."""
     if dimension == 0:
         return line * grid.columns + position
     if not paired_columns:
@@ -254,7 +244,7 @@ def line_nodes(
 def rail_ports(topology: Topology) -> RailPorts:
     """The links and neighbours behind every external port of every node.
 
-    Raises ValueError where the topology has no optical circuits.
+    Raises ValueError for a topology without optical circuits.
     """
     circuits, links = topology.circuits, topology.links
     if circuits is None:
@@ -274,9 +264,8 @@ def rail_ports(topology: Topology) -> RailPorts:
 
 
 def rail_of_links(topology: Topology) -> IntArray:
-    """The rail that each link row runs on (int[links]), -1 for links inside nodes.
-
-    ValueError as :func:`rail_ports`.
+    """The rail of each link row (int[links]), -1 inside nodes; errors:
+    :func:`rail_ports`.
     """
     if topology.circuits is None:
         raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
@@ -285,9 +274,8 @@ def rail_of_links(topology: Topology) -> IntArray:
 
 
 def mesh_links(m: int) -> IntArray:
-    """The directed links of an m x m mesh as pairs of local chips.
-
-    Shape (4 m (m - 1), 2); chip (x, y) is y * m + x.
+    """The directed links of an m x m mesh as pairs of local chips y * m + x: int[links,
+    2].
     """
     chip = np.arange(m * m).reshape(m, m)
     pairs = np.concatenate(
@@ -303,8 +291,7 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
     """The links between every pair of nodes of a line of an all-to-all setting.
 
     They are read from the circuits of its first line. ``dimension``: 0 for rows, 1 for
-    columns. Raises ValueError where the lines differ from each other or a pair has not
-    two links.
+    columns. Raises ValueError where lines differ or a pair does not have two links.
     """
     circuits = topology.circuits
     if circuits is None:
@@ -318,7 +305,7 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
 def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWiring:
     """The ``links`` links between every ordered pair of positions, from arcs a -> b.
 
-    ValueError where a pair has another number.
+    Raises ValueError where a pair has more or fewer.
     """
     length = int(max(a.max(), b.max())) + 1
     ends = np.concatenate(
@@ -345,11 +332,10 @@ def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWir
 
 
 def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
-    """The circuits of one line; shape (r L, 3).
+    """The circuits of a line: rows (plus-side position, minus-side position, rail).
 
-    Columns: position with the plus side, position with the minus side, rail.
     ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines of the
-    dimension are not all wired alike.
+    dimension differ.
     """
     rows = circuits.dimension == dimension
     lines = int(circuits.line[rows].max()) + 1
@@ -364,9 +350,8 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
 
 
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
-    """Half (0, the smaller, or 1) of each chip when a dimension is cut in the middle.
-
-    The dimension of the grid of nodes; None: the longer one.
+    """Half (0: the smaller, or 1) of each chip, cut across ``dimension`` (None:
+    longer).
     """
     if dimension is None:
         dimension = 0 if grid.columns >= grid.rows else 1
@@ -393,9 +378,8 @@ def _internal(grid: Grid) -> Links:
 
 
 def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
-    """Links and circuits of one dimension, in the order of the arcs.
-
-    The two directions of a link follow each other.
+    """Links and circuits of a dimension in the order of the arcs, links as (there,
+    back).
     """
     line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
     node_a, node_b = (

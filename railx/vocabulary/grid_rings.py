@@ -1,11 +1,10 @@
-"""Rings through the lines of a grid of nodes: who passes a message to whom.
+"""Rings through the lines of a grid of nodes: senders, receivers and channels.
 
-They also say over which channels. :class:`GridRings` is a torus of nodes; families
-whose lines are joined in another way say in a subclass what differs. Every rail of a
-line is one ring through all its nodes, so that r rails make 2 r directed rings at once
-(RailX, abstract). A job may take some positions of a line only: c neighbours on a ring
-keep a chain, on which a ring goes there and back, so that one is left of the two
-directions.
+:class:`GridRings` is a torus of nodes; families that join their lines in another way
+subclass it. Every rail of a line is a ring through all its nodes, so r rails make 2 r
+directed rings at once (RailX, abstract). A job may use only c neighbouring positions of
+a line. These form a chain, on which a ring goes there and back: one ring instead of
+two.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ Link: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Arc:
-    """From position ``a`` of a line to ``b`` on a rail.
-
-    Out of the plus or the minus side of a.
+    """A hop from position ``a`` of a line to ``b`` on a rail, out of a's plus or minus
+    side.
     """
 
     a: int
@@ -44,18 +42,17 @@ class Arc:
 
     @property
     def back(self) -> Arc:
-        """The same the other way."""
+        """The hop from b to a."""
         return Arc(self.b, self.a, self.rail, not self.plus)
 
 
 @dataclass(frozen=True, eq=False)
 class GridRings:
-    """Rings through nodes of the lines of ``grid``, and through their chips.
+    """Rings through the nodes of the lines of ``grid``, and through their chips.
 
-    Dimension 0 is a row, 1 a column. ``joined``: any nodes of a line are joined by
-    links of their own, else only neighbours along the ring are. ``full_lines_only``:
-    rings of chips need all nodes of a line. ``single_chips``: the nodes are the chips
-    themselves.
+    Dimension 0 is a row, 1 a column. ``joined``: links join any two nodes of a line,
+    not only neighbours along the ring. ``full_lines_only``: rings of chips need all
+    nodes of a line. ``single_chips``: every node is a single chip.
     """
 
     topology: Topology
@@ -67,7 +64,7 @@ class GridRings:
     def arcs(self, positions: Sequence[int], dimension: int) -> tuple[list[list[Arc]], bool]:
         """The directed rings through positions of a line, and whether they are closed.
 
-        Those that are not go there and back along a chain.
+        Open rings go there and back along a chain.
         """
         if len(positions) == self.length(dimension):
             return closed_rings(self.rail_orders(dimension)), True
@@ -78,19 +75,16 @@ class GridRings:
         return rings, False
 
     def arc_links(self, dimension: int, arc: Arc) -> list[Link]:
-        """The links that an arc stands for, between places of its line."""
+        """The links of an arc, between places of its line."""
         src, dst = self.arc_chips(dimension, arc)
-        # Round a ring of two single chips both directions lead to the same neighbour.
+        # In a ring of two single chips both directions lead to the same neighbour.
         second = int(self.grid.m == 1 and self.length(dimension) == 2 and not arc.plus)
         if self.topology.circuits is None:
             return [(src, dst, -1, arc.rail + self.grid.n * second)]
         return [(src, dst, arc.rail, second)]
 
     def vertices(self, dimension: int, lines: Sequence[int]) -> IntArray:
-        """The vertices of whole lines: the chips of all positions.
-
-        int[lines, places].
-        """
+        """The chips of all positions of the lines: int[lines, places]."""
         grid = self.grid
         node = np.arange(grid.nodes).reshape(grid.rows, grid.columns)
         node = (node if dimension == 0 else node.T)[list(lines)]
@@ -100,9 +94,9 @@ class GridRings:
     def node_rings(
         self, positions: Sequence[int], dimension: int, lines: Sequence[int]
     ) -> LineRings:
-        """Rings whose participants are the nodes at ``positions`` of each of ``lines``.
+        """Rings of the nodes at ``positions`` of each of ``lines``.
 
-        A node takes a message in at one edge chip of it and passes it on from another.
+        A node receives a message at an edge chip and sends it on from another.
         """
         m = self.grid.m
         arcs, closed = self.arcs(positions, dimension)
@@ -121,11 +115,11 @@ class GridRings:
     def chip_rings(
         self, positions: Sequence[int], dimension: int, lines: Sequence[int]
     ) -> LineRings | None:
-        """Rings whose participants are all chips of one chip row (column) of the nodes.
+        """Rings of all chips of a chip row (column) of the nodes.
 
-        2 n closed rings, n on a chain. The first chip row of a line stands for all m.
-        None where the links of a part of a line do not spread evenly over the chip
-        rows.
+        There are 2 n closed rings, or n on a chain. The first chip row of a line
+        represents all m. None where the links of a part of a line do not spread evenly
+        over the chip rows.
         """
         grid = self.grid
         if self.full_lines_only and len(positions) < self.length(dimension):
@@ -144,7 +138,7 @@ class GridRings:
         return line_rings(participants, len(lane_rings), self.vertices(dimension, lines), entries)
 
     def mesh_rings(self, dimension: int) -> LineRings | None:
-        """One ring there and back along the first chip row (column) of the first node.
+        """A ring there and back along the first chip row (column) of the first node.
 
         It takes all lanes of its links. None where a node is a single chip.
         """
@@ -164,10 +158,7 @@ class GridRings:
         return self.grid.columns if dimension == 0 else self.grid.rows
 
     def edge_chip(self, dimension: int, rail: int, plus: bool) -> int:
-        """The chip of a node behind a rail on the plus or minus side.
-
-        Its place in the node.
-        """
+        """The place in its node of the chip behind a rail on the plus or minus side."""
         m = self.grid.m
         edge, beside = (m - 1 if plus else 0), rail // self.grid.n
         return beside * m + edge if dimension == 0 else edge * m + beside
@@ -179,10 +170,7 @@ class GridRings:
         return src, arc.b * chips + self.edge_chip(dimension, arc.rail, not arc.plus)
 
     def rail_orders(self, dimension: int) -> list[list[int]]:
-        """The positions along the ring of each rail of a line.
-
-        As the circuits join them; in order without circuits.
-        """
+        """The positions along the ring of each rail, in line order without circuits."""
         length, rails = self.length(dimension), self.grid.rails
         if self.topology.circuits is None:
             return [list(range(length))] * rails
@@ -207,8 +195,8 @@ class GridRings:
             links.append(self.arc_links(dimension, arc))
         if closed:
             return links
-        # A chain: up to its far end, through the last node's chips, and back over the
-        # same links the other way.
+        # On a chain: up to its far end, through the last node's chips, and back over
+        # the same links.
         up = links[: len(links) // 2]
         last = hops[len(hops) // 2].a * m**2
         up += [[(last + step * k, last + step * (k + 1), -1, 0)] for k in range(m - 1)]
@@ -216,7 +204,7 @@ class GridRings:
 
 
 def closed_rings(orders: Sequence[Sequence[int]]) -> list[list[Arc]]:
-    """Both directions of the ring of each rail, ``orders``: the positions along it."""
+    """Both directions of each rail's ring; ``orders``: the positions along it."""
     rings = []
     for rail, order in enumerate(orders):
         following = [*order[1:], *order[:1]]
@@ -226,10 +214,10 @@ def closed_rings(orders: Sequence[Sequence[int]]) -> list[list[Arc]]:
 
 
 def _places(participants: int, closed: bool) -> list[int]:
-    """The place in its ring of the participant that sends over link k of the ring.
+    """The ring place of the participant that sends over link k of the ring.
 
-    Along a chain every second participant takes part on the way up and the others on
-    the way back, so that no message is longer than two links.
+    On a chain every second participant takes part on the way up and the others on the
+    way back, so that no message crosses more than two links.
     """
     if closed:
         return list(range(participants))

@@ -1,17 +1,16 @@
-"""Hamiltonian decompositions of complete graphs.
+"""Hamiltonian decompositions of complete graphs, the all-to-all rings of RailX.
 
-By them the rails of a RailX line become an all-to-all. A line of N nodes has r = N - 1
-rails, and every rail is one ring. If the rings are the directed Hamiltonian cycles of a
-decomposition of the complete directed graph K*_N, then every ordered pair of nodes is
-joined by exactly one rail: the same wiring serves ring collectives and all-to-all
+A line of N nodes has r = N - 1 rails, and every rail is a ring. If the rings are the
+cycles of a decomposition of the complete directed graph K*_N, exactly one rail joins
+every ordered pair of nodes: the same wiring serves ring collectives and all-to-all
 (RailX, theorem 3.1 and appendix A.1).
 
-* odd N: Walecki's zig-zag paths, closed through one hub.
+* odd N: Walecki's zig-zag paths, closed through a hub.
 * even N >= 8: a decomposition for N - 1 with the new vertex N - 1 inserted into one arc
-  of each cycle. The cut arcs together form a Hamiltonian path of the N - 1 old
-  vertices, and closing that path through the new vertex gives the last cycle. Only the
-  choice of the arcs differs between N = 4k (RailX) and N = 4k + 2 (a closed choice of
-  our own; that decompositions exist for every even N >= 8 is Tillson 1980).
+  of each cycle. The cut arcs form a Hamiltonian path of the N - 1 old vertices, and
+  closing that path through the new vertex gives the last cycle. N = 4k (RailX) and N =
+  4k + 2 (this project) differ only in the choice of the arcs; decompositions exist for
+  every even N >= 8 (Tillson 1980).
 * N = 4 and N = 6 have none (Bermond and Faber 1976); the undirected rings of
   :func:`undirected_rings` exist for every N.
 """
@@ -52,14 +51,13 @@ def hamiltonian_cycles(n: int) -> IntArray:
 
 
 def undirected_rings(n: int) -> IntArray:
-    """Undirected Hamiltonian rings that join every pair of vertices exactly twice.
+    """Undirected Hamiltonian rings that join every unordered pair exactly twice.
 
-    Pairs are unordered, and there are ``n`` >= 3 vertices. Returns an array of shape (n
-    - 1, n). Full-duplex links do not need the direction of a ring, so these wire a line
-    as an all-to-all with two links per pair even for n = 4 and n = 6. Odd n: the
-    directed cycles, where rings s and s + (n-1)/2 are the same ring. Even n: the
-    zig-zag over n - 1 vertices (odd, so the rotations of one path are all distinct)
-    closed through one hub.
+    Shape (n - 1, n) for ``n`` >= 3 vertices. Full-duplex links need no direction, so
+    these rings wire a line as an all-to-all with two links per pair even for n = 4 and
+    n = 6. Odd n: the directed cycles, where rings s and s + (n-1)/2 are the same ring.
+    Even n: the zig-zag over n - 1 vertices (odd, so all rotations of the path differ),
+    closed through a hub.
     """
     if n < 3:
         raise UserError(f"n: got {n}; allowed: at least 3, a ring needs 3 vertices")
@@ -67,9 +65,9 @@ def undirected_rings(n: int) -> IntArray:
 
 
 def check_decomposition(cycles: IntArray) -> None:
-    """Check that ``cycles`` are Hamiltonian and use every arc exactly once.
+    """Check that ``cycles`` (n - 1, n) are Hamiltonian and use every arc exactly once.
 
-    Shape (n - 1, n). ValueError says what is wrong.
+    Raises ValueError with the fault.
     """
     counts = _arc_counts(cycles)
     wrong = np.argwhere(counts != 1 - np.eye(len(counts), dtype=np.int64))
@@ -82,9 +80,10 @@ def check_decomposition(cycles: IntArray) -> None:
 
 
 def check_undirected(rings: IntArray) -> None:
-    """Check that ``rings`` are Hamiltonian and join every unordered pair exactly twice.
+    """Check that ``rings`` (n - 1, n) are Hamiltonian and join every pair exactly
+    twice.
 
-    Shape (n - 1, n). ValueError otherwise.
+    Raises ValueError with the fault.
     """
     counts = _arc_counts(rings)
     both = counts + counts.T
@@ -95,10 +94,7 @@ def check_undirected(rings: IntArray) -> None:
 
 
 def _arc_counts(cycles: IntArray) -> IntArray:
-    """How often each arc (row: tail, column: head) is used.
-
-    Checked first are the shape and that every row spans all vertices.
-    """
+    """The uses of each arc (row: tail, column: head), after a check of the cycles."""
     cycles = np.asarray(cycles)
     if cycles.ndim != 2 or cycles.shape[0] != cycles.shape[1] - 1:
         raise ValueError(f"cycles: got the shape {cycles.shape}; allowed: (n - 1, n)")
@@ -120,9 +116,8 @@ def _zig_zag(count: int) -> IntArray:
 
 
 def _rotations(path: IntArray) -> IntArray:
-    """Every rotation of a path over Z_count, closed through a hub.
-
-    The hub gets the number count.
+    """Every rotation of a path over Z_count, closed through a hub with the number
+    count.
     """
     count = len(path)
     rotated = (path[None, :] + np.arange(count)[:, None]) % count
@@ -134,9 +129,8 @@ def _odd_cycles(n: int) -> IntArray:
 
 
 def _insert_vertex(base: IntArray, cuts: IntArray) -> IntArray:
-    """A decomposition on one more vertex.
-
-    The new vertex goes into cycle s of ``base`` after position ``cuts[s]``.
+    """A decomposition with a new vertex in cycle s of ``base`` after position
+    ``cuts[s]``.
     """
     old = base.shape[1]
     position = np.arange(old + 1)[None, :]
@@ -161,9 +155,9 @@ def _path_from_arcs(successor: IntArray) -> list[int]:
 
 
 def _cuts_of_4k(base: IntArray) -> IntArray:
-    """Where to cut each cycle when n = 4k, k >= 2 (RailX, appendix A.1).
+    """The cut of each cycle for n = 4k, k >= 2 (RailX, appendix A.1).
 
-    Told by the vertex at position 2h - 1, h = k - 1.
+    The vertex at position 2h - 1, h = k - 1, selects it.
     """
     h = (base.shape[1] + 1) // 4 - 1
     at = base[:, 2 * h - 1]
@@ -174,14 +168,14 @@ def _cuts_of_4k(base: IntArray) -> IntArray:
 
 
 def _cuts_of_4k_plus_2(base: IntArray) -> IntArray:
-    """Where to cut each cycle when n = 4k + 2, k >= 2.
+    """The cut of each cycle for n = 4k + 2, k >= 2.
 
-    One arc of every cycle, together a Hamiltonian path. Arc a -> b of Z_M (M = n - 2)
-    belongs to the cycle that is rotated by the midpoint of a and b, so the path must
-    have M distinct midpoints. See :func:`_rainbow_path` for the path.
+    The cuts are one arc of every cycle, together a Hamiltonian path. Arc a -> b of Z_M
+    (M = n - 2) belongs to the cycle that is rotated by the midpoint of a and b, so the
+    path must have M distinct midpoints (:func:`_rainbow_path`).
     """
     path = _rainbow_path(len(base))
-    position = np.argsort(base, axis=1)  # position[s, v]: where vertex v stands in cycle s
+    position = np.argsort(base, axis=1)  # position[s, v]: the position of vertex v in cycle s
     cycle_of = np.full((base.shape[1], base.shape[1]), -1, dtype=np.int64)
     cycle_of[base, np.roll(base, -1, axis=1)] = np.arange(len(base))[:, None]
     cuts = np.empty(len(base), dtype=np.int64)
@@ -198,14 +192,14 @@ def _cuts_of_4k_plus_2(base: IntArray) -> IntArray:
 
 
 def _rainbow_path(count: int) -> IntArray:
-    """A Hamiltonian path with one arc of each of the count odd cycles.
+    """A Hamiltonian path over Z_count and the hub with one arc of each odd cycle.
 
-    It is over Z_count and the hub (number count); count = 4k >= 8. A walk over Z_count
-    with steps c, e, c, e, ... visits every vertex and takes its arcs from count - 1
-    different cycles. Cutting it after a few positions and joining the pieces and the
-    hub in another order frees as many cycles as it needs. The parameters, found by
-    exhaustive search on small sizes and linear in count for each residue modulo 12, are
-    checked for n up to 3,000.
+    The hub has number count; count = 4k >= 8. A walk over Z_count with steps c, e, c,
+    e, ... visits every vertex and takes its arcs from count - 1 different cycles.
+    Cutting it after a few positions and joining the pieces and the hub in another order
+    frees as many cycles as it needs. The parameters come from exhaustive search on
+    small sizes, are linear in count for each residue modulo 12, and are checked for n
+    up to 3,000.
     """
     j, residue = divmod(count, 12)
     cuts: tuple[int, ...]

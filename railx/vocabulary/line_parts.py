@@ -1,12 +1,11 @@
-"""Parts of a line: some of its rails wire equal sub-lines of its nodes.
+"""Parts of a line: rails that wire equal sub-lines of its nodes.
 
-Each sub-line is a ring or an all-to-all. A line of L nodes has r rails. A part takes
-``rails`` of them, in order, and cuts the line into L / size sub-lines of ``size`` nodes
-that stand ``stride`` positions apart: position p is coordinate (p // stride) % size of
-its sub-line. With strides 1, s1, s1 s2, ... the parts of sizes s1, s2, s3, ... arrange
-the line as a grid, one logical dimension each. An optical switch is any matching of its
-ports, so that one rail of one switch closes the rings of all sub-lines of the line at
-once.
+Each sub-line is a ring or an all-to-all. A part takes the next ``rails`` of a line's r
+rails and cuts its L nodes into L / size sub-lines of ``size`` nodes at a distance of
+``stride`` positions: position p is coordinate (p // stride) % size of its sub-line.
+With strides 1, s1, s1 s2, ... the parts of sizes s1, s2, s3, ... arrange the line as a
+grid with a logical dimension each. An optical switch closes any matching of its ports,
+so one rail of one switch closes the rings of all sub-lines of the line.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ __all__ = [
 
 IntArray = NDArray[np.int64]
 Rings = Literal["directed", "undirected"]
-#: More rails than any line of the paper has, by far.
+#: A limit far above the rails of any line in the paper.
 MOST_RAILS = 1024
 
 
 @dataclass(frozen=True)
 class PartSettings:
-    """A part of a line: some rails that wire sub-lines of its nodes alike.
+    """The settings of a part of a line.
 
-    An all-to-all takes size - 1 rails or a multiple of it: so many copies of it, each
-    pair of a sub-line joined twice per copy.
+    An all-to-all takes size - 1 rails per copy; each copy joins every pair of a
+    sub-line twice.
     """
 
     kind: Literal["ring", "all_to_all"]
@@ -69,10 +68,7 @@ class PartSettings:
 
 @dataclass(frozen=True)
 class LinePart:
-    """A part with its position among the rails of its line.
-
-    Rails ``first_rail`` to ``first_rail + rails - 1`` of all lines.
-    """
+    """A part with its rails: ``first_rail`` to ``first_rail + rails - 1``."""
 
     kind: Literal["ring", "all_to_all"]
     rails: int
@@ -82,9 +78,8 @@ class LinePart:
 
     @property
     def copies(self) -> int:
-        """Copies of the all-to-all, or of the ring.
-
-        A pair of an all-to-all has 2 links per copy, a neighbour in a ring one.
+        """Copies of the all-to-all (2 links per pair each) or of the ring (1 per
+        neighbour).
         """
         return self.rails // (self.size - 1) if self.kind == "all_to_all" else self.rails
 
@@ -97,10 +92,7 @@ class LinePart:
         return position + (coordinate - self.coordinate(position)) * self.stride
 
     def sub_lines(self, length: int) -> IntArray:
-        """The positions of every sub-line of a line of ``length`` nodes.
-
-        Shape (length / size, size).
-        """
+        """The positions of every sub-line of a line: shape (length / size, size)."""
         block, offset, coordinate = np.indices(
             (length // (self.size * self.stride), self.stride, self.size)
         )
@@ -111,7 +103,7 @@ class LinePart:
 
 
 def line_parts(parts: tuple[PartSettings, ...]) -> tuple[LinePart, ...]:
-    """The parts with the rails that each takes, in order."""
+    """The parts with the rails of each, in order."""
     first = np.concatenate([[0], np.cumsum([part.rails for part in parts])])
     return tuple(
         LinePart(part.kind, part.rails, part.size, part.stride, int(rail))
@@ -132,10 +124,11 @@ def part_rings(part: LinePart, rings: Rings) -> IntArray:
 
 
 def part_wiring(part: LinePart, rings: Rings) -> LineWiring:
-    """The 2 * copies links between every ordered pair of places of a sub-line.
+    """The 2 * copies links between every ordered pair of places of an all-to-all
+    sub-line.
 
-    For an all-to-all part. ``rail`` counts within the line (``first_rail`` is
-    included). Raises ValueError for a ring part.
+    ``rail`` counts within the line, from ``first_rail``. Raises ValueError for a ring
+    part.
     """
     if part.kind == "ring":
         raise ValueError(
@@ -152,9 +145,8 @@ def build_parts(
     parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
     rings: Rings,
 ) -> Topology:
-    """Build a RailX topology whose rows and columns are wired by parts.
-
-    A rail closes the rings of its part on all sub-lines.
+    """Build a RailX topology whose rails close the rings of their part on all
+    sub-lines.
     """
     next_x = line_successors(parts[0], grid.columns, rings)
     next_y = line_successors(parts[1], grid.rows, rings)
@@ -164,10 +156,7 @@ def build_parts(
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:
-    """The position that follows each position of a line on each rail.
-
-    Shape (r, length).
-    """
+    """The next position on each rail from each position of a line: (r, length)."""
     successors = np.full((sum(part.rails for part in parts), length), -1)
     for part in parts:
         lines = part.sub_lines(length)
@@ -177,11 +166,10 @@ def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> I
 
 
 def crossing_ports(parts: tuple[LinePart, ...], length: int) -> int:
-    """Links of one line across its middle, in closed form.
+    """Links of a line between its first ``length // 2`` positions and the others.
 
-    Between its first ``length // 2`` positions and the others. A sub-line with h of its
-    s places below the cut has 2 h (s - h) links across it per copy of its all-to-all,
-    and 2 per rail of its ring where 0 < h < s.
+    A sub-line with h of its s places below the cut has 2 h (s - h) links across it per
+    copy of its all-to-all, and 2 per rail of its ring where 0 < h < s.
     """
     total = 0
     for part in parts:
@@ -196,10 +184,10 @@ def crossing_ports(parts: tuple[LinePart, ...], length: int) -> int:
 def cut_dimension(
     grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]]
 ) -> tuple[int, int]:
-    """The dimension whose cut in the middle is the natural one.
+    """The dimension to cut in the middle, and the ports across the cut in one
+    direction.
 
-    With it, the ports across it in one direction. Equal halves come first, then fewer
-    ports, then x.
+    Equal halves are preferred, then fewer ports, then x.
     """
     lengths = (grid.columns, grid.rows)
     ports = [crossing_ports(parts[d], lengths[d]) * lengths[1 - d] for d in (0, 1)]
@@ -208,7 +196,7 @@ def cut_dimension(
 
 
 def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: int) -> None:
-    """Check that the parts fit a line and join it; SettingsError names ``key``.
+    """Check that the parts fit and join a line; SettingsError names ``key``.
 
     The line has ``length`` nodes with ``rails`` rails.
     """
@@ -245,9 +233,8 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
 
 
 def check_rails(rails: int) -> None:
-    """Refuse more rails of a line than :data:`MOST_RAILS`.
-
-    Which sizes would do with them is searched for by trying.
+    """Refuse more rails of a line than :data:`MOST_RAILS`, which bounds the search for
+    sizes.
     """
     if rails > MOST_RAILS:
         raise SettingsError(
@@ -256,9 +243,8 @@ def check_rails(rails: int) -> None:
 
 
 def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None:
-    """Refuse directed rings for an all-to-all over 4 or 6 nodes.
-
-    It has no directed Hamiltonian decomposition.
+    """Refuse an all-to-all of directed rings over 4 or 6 nodes: no decomposition
+    exists.
     """
     for i, part in enumerate(parts):
         if rings == "directed" and part.kind == "all_to_all" and part.size in (4, 6):
@@ -271,7 +257,7 @@ def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None
 
 
 def check_radix(ocs_radix: int | None, columns: int, rows: int) -> None:
-    """Refuse a switch that has not two ports for each node of the longer line."""
+    """Refuse a switch with fewer than two ports for each node of the longer line."""
     longest = max(columns, rows)
     if ocs_radix is not None and ocs_radix < 2 * longest:
         raise SettingsError(
@@ -282,7 +268,7 @@ def check_radix(ocs_radix: int | None, columns: int, rows: int) -> None:
 
 
 def _pieces(parts: tuple[PartSettings, ...], length: int) -> int:
-    """Connected pieces of a line."""
+    """The connected components of a line."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -301,9 +287,8 @@ def _multiples(value: int, step: int) -> str:
 
 
 def _near_sizes(part: PartSettings, length: int) -> str:
-    """The sizes (at least 2) next to the part's that fit its stride.
-
-    Where none fits, the strides that fit any.
+    """The sizes (at least 2) nearest to the part's that fit its stride, or fitting
+    strides.
     """
     fits = length // part.stride if length % part.stride == 0 else 1
     sizes = sorted(

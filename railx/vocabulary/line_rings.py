@@ -1,9 +1,8 @@
-"""Rings of a line, link by link.
+"""Rings of a line, link by link, for every family.
 
-One description for the rings of every family, and a way to find their links. A line is
-a row of nodes, of boards or of chips. A collective over d dimensions runs the rings of
-all lines of all d dimensions at once. A family gives the order of the participants on
-its rings, and the channels between them.
+A line is a row of nodes, of boards or of chips. A collective over d dimensions runs the
+rings of all lines of all d dimensions at once. A family gives the order of the
+participants on its rings and the channels between them.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ __all__ = [
 ]
 
 IntArray = NDArray[np.int64]
-#: Of one message over one link: message, source place, destination place, rail (-1:
-#: any), channel.
+#: A message over a link: message, source place, destination place, rail (-1: any),
+#: channel.
 RingLink: TypeAlias = tuple[int, int, int, int, int]
 
 
@@ -38,15 +37,14 @@ RingLink: TypeAlias = tuple[int, int, int, int, int]
 class LineRings:
     """Directed rings through ``participants`` of a line, all at once, link by link.
 
-    Lines are all alike. In a step each participant of each ring passes one message on.
-    Entry k says that message ``message[k]`` (ring * participants + place of the sender
-    in its ring) goes from place ``src[k]`` to place ``dst[k]`` of the line. It goes
-    over channel number ``channel[k]`` of those between the two on rail ``rail[k]`` (-1:
-    on any rail), counted over the lanes of all link rows in the order of their rails.
+    All lines are alike. In a step each participant of each ring sends one message. In
+    entry k, message ``message[k]`` (ring * participants + place of the sender in its
+    ring) goes from place ``src[k]`` to place ``dst[k]`` of the line over channel
+    ``channel[k]`` of those between the two on rail ``rail[k]`` (-1: on any rail),
+    counted over the lanes of all link rows in the order of their rails.
 
     ``vertices`` (int[lines, places]): the vertex at each place of each line. ``ports``:
-    the rate of each ring, as a multiple of that of an external port, with all rings at
-    work.
+    the rate of each ring while all rings are busy, in external ports.
     """
 
     participants: int
@@ -73,8 +71,8 @@ class LineRings:
 class ChipOrderRing:
     """Rings over all chips in order, each at the rate of a port.
 
-    ``rings``: rings at once. ``chain_latency_ns``: latency along the slowest chain of
-    messages, one less than there are chips.
+    ``rings``: rings at once. ``chain_latency_ns``: latency of the slowest chain of
+    messages, one message fewer than chips.
     """
 
     rings: int
@@ -88,9 +86,8 @@ def line_rings(
     entries: Sequence[RingLink],
     ports: float = 1.0,
 ) -> LineRings:
-    """The rings of these entries, in the order of their messages.
-
-    The links of a message stay in the order given.
+    """The rings of these entries, sorted by message; a message's links keep their
+    order.
     """
     columns = np.array(entries, dtype=np.int64).T
     message, src, dst, rail, channel = columns[:, np.argsort(columns[0], kind="stable")]
@@ -98,9 +95,8 @@ def line_rings(
 
 
 class ChannelIndex:
-    """Finds the link row of a channel.
-
-    By its two vertices, its rail and its place among the channels between them.
+    """Finds the link row of a channel by its two vertices, its rail and its index
+    there.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -129,8 +125,8 @@ class ChannelIndex:
         return key
 
 
-# Grids of single chips: a line of a torus is n rings in each direction. A line of L
-# chips that are all joined has L - 1 rings in each direction which take every pair of
+# Grids of single chips. A line of a torus is n rings in each direction. A line of L
+# fully joined chips has L - 1 rings in each direction, which take every pair of
 # neighbours twice, so that each has half of the links of a pair. Together they fill all
 # ports.
 
@@ -144,7 +140,7 @@ def torus_rings(chip: IntArray, n: int) -> tuple[LineRings, ...]:
 
 
 def joined_rings(chip: IntArray, lanes: int) -> tuple[LineRings, ...]:
-    """The same where all chips of a line are joined, each pair by ``lanes`` links."""
+    """The rings of every dimension where ``lanes`` links join each pair of a line."""
     return tuple(_joined_line(lines, lanes) for lines in _lines(chip))
 
 
@@ -158,8 +154,8 @@ def _lines(chip: IntArray) -> list[IntArray]:
 def _torus_line(lines: IntArray, n: int) -> LineRings:
     length = lines.shape[1]
     order = list(range(length))
-    # Round a ring of two both ways lead to the same neighbour: the way down takes the
-    # second n channels.
+    # In a ring of two both directions lead to the same neighbour: the way down takes
+    # the second n channels.
     second = n * (length == 2)
     both = [
         (way, lane + second * (way is not order))
@@ -180,7 +176,7 @@ def _joined_line(lines: IntArray, lanes: int) -> LineRings:
 def _directed_rings(
     lines: IntArray, rings: Sequence[tuple[list[int], int]], ports: float
 ) -> LineRings:
-    """Rings by the order of their positions and their channel."""
+    """The rings of these orders of positions, with their channel."""
     length = lines.shape[1]
     entries: list[RingLink] = [
         (ring * length + k, order[k], order[(k + 1) % length], -1, channel)

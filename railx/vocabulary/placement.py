@@ -1,8 +1,8 @@
-"""Chips of the ranks of a job, by the kind of network.
+"""Placement of the ranks of a job on the chips of a network.
 
 The ranks form a box: chips of a node (mesh) x nodes of a row (x) x nodes of a column
 (y). Networks without nodes on a grid get the nearest equivalent: blocks of a torus,
-runs of chips below the same switch of a switched network.
+runs of chips below a switch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,10 @@ Sizes: TypeAlias = tuple[int, int, int]
 class Placement:
     """The chips of the ranks (int64[mesh, x, y]) and their kind of placement.
 
-    ``kind`` is one of:
-
-    * ``grid``: nodes of a row are neighbours in a row of the network, and likewise for
-      columns.
-    * ``snake``: the network's grid has another shape: nodes follow each other along a
-      snake through its rows, x fastest.
-    * ``runs``: nodes of consecutive chips, cut across as few switches as leave room for
-      the job.
+    * ``grid``: nodes of a row are neighbours in a row of the network, columns alike.
+    * ``snake``: the network's grid has another shape, so nodes follow each other along
+      a snake through its rows, x fastest.
+    * ``runs``: nodes of consecutive chips, cut across as few switches as possible.
     """
 
     chips: IntArray
@@ -46,8 +42,8 @@ class Placement:
 def snake(columns: int, rows: int) -> IntArray:
     """Positions (y * columns + x) of a mesh along a path of neighbours.
 
-    Up column 0 and snaking back through the others. It is a ring where the columns or
-    rows are even and more than one.
+    The path goes up column 0 and snakes back through the others. It is a ring where the
+    columns or rows are even and more than one.
     """
     if rows % 2 and columns % 2 == 0 and rows > 1:
         y, x = np.divmod(snake(rows, columns), rows)
@@ -65,12 +61,12 @@ def snake(columns: int, rows: int) -> IntArray:
 def node_placement(
     topology: Topology, sizes: Sizes, grid: tuple[int, int] | None = None
 ) -> Placement:
-    """On the grid of nodes, or along a snake where the grid has another shape.
+    """Nodes on the grid, or along a snake where the grid has another shape.
 
-    By node number where there is no grid. ``grid``: columns and rows of nodes, node (X,
-    Y) being number Y * columns + X. Within a node ranks follow a snake, so that
+    Without a grid, nodes follow their numbers. ``grid``: columns and rows of nodes;
+    node (X, Y) is number Y * columns + X. Within a node ranks follow a snake, so that
     neighbours in rank are neighbours in the mesh and the last closes the ring where a
-    side is even. SettingsError("layout") where there is no room.
+    side is even. Raises SettingsError("layout") where the job does not fit.
     """
     mesh, x, y = sizes
     per_node = topology.chips // topology.nodes
@@ -100,7 +96,7 @@ def _rows_snake(columns: int, rows: int) -> IntArray:
 
 
 def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -> Placement:
-    """Blocks as nodes, those with the smallest surface that leave room.
+    """Blocks as nodes: those with the smallest surface of which enough fit.
 
     In three dimensions the first two make the row.
     """
@@ -144,9 +140,9 @@ def _surface(block: Sequence[int]) -> float:
 
 
 def _walk(block: Sequence[int]) -> IntArray:
-    """Positions of a box (int[positions, dimensions]) along a path of neighbours.
+    """Positions of a box along a path of neighbours, a ring in layers of an even side.
 
-    A ring in layers of an even side.
+    int[positions, dimensions].
     """
     layer = np.stack(np.divmod(snake(block[0], block[1]), block[0])[::-1], axis=1)
     if len(block) == 2:
@@ -162,7 +158,7 @@ def _walk(block: Sequence[int]) -> IntArray:
 
 
 def run_placement(topology: Topology, sizes: Sizes) -> Placement:
-    """Nodes of consecutive chips, cut into as few equal parts as leave room.
+    """Nodes of consecutive chips, cut into as few equal parts as fit.
 
     Each part is below one switch or in one server.
     """
@@ -185,10 +181,7 @@ def run_placement(topology: Topology, sizes: Sizes) -> Placement:
 
 
 def _chips_below_a_switch(topology: Topology) -> int:
-    """Chips of a server, or below the first switch of chip 0.
-
-    Chips below a switch are numbered in a row.
-    """
+    """Chips of a server, or consecutive chips below the first switch of chip 0."""
     per_node = topology.chips // topology.nodes
     if per_node > 1:
         return per_node
@@ -199,7 +192,7 @@ def _chips_below_a_switch(topology: Topology) -> int:
 
 
 def _no_room(topology: Topology, sizes: Sizes, room: Sizes | None) -> SettingsError:
-    """``room``: the most that each axis may take; None: only their product counts."""
+    """The error; ``room``: the limit of each axis, None: only their product counts."""
     got = f"got {_times(sizes)} (chips of a node x nodes of a row x nodes of a column)"
     allowed = f"allowed on {topology.family} of {topology.chips} chips: at most"
     if room is not None:

@@ -1,9 +1,9 @@
-"""Reconfiguration plans: the steps that take the optical switches between settings.
+"""Reconfiguration plans: the steps from one setting of the optical switches to another.
 
-They are taken here too. A plan lists for each switch that changes what to disconnect
-and then what to connect. Switches do not wait for each other. Inside one switch all its
-disconnects come before its connects, so that no port is in two circuits at any time.
-Circuits that both settings have stay up.
+A plan lists for each switch that changes the circuits to disconnect and then those to
+connect. Switches do not wait for each other. In a switch all disconnects come before
+its connects, so that no port is ever in two circuits. Circuits of both settings stay
+up.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ ACTIONS = ("disconnect", "connect")
 
 @dataclass(frozen=True)
 class TransitionSettings:
-    """Two topologies of an experiment, to plan the change from one to the other.
-
-    They are settings of the same hardware.
-    """
+    """Two topologies of an experiment on the same hardware, before and after."""
 
     before: Annotated[str, NotEmpty()]
     """Name of the topology whose circuits are up at first."""
@@ -63,10 +60,10 @@ class TransitionSettings:
 class ReconfigurationPlan:
     """Steps from one setting of the switches to another, in a safe order.
 
-    By switch, its disconnects before its connects. ``ocs``, ``action`` (an index of
-    :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64) have one entry per step.
-    ``before`` and ``after`` are the settings of the two topologies, ``unchanged`` the
-    circuits that stay up, ``switches`` all switches, ``names`` their names.
+    The steps are sorted by switch, its disconnects first. ``ocs``, ``action`` (an index
+    of :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64) have one entry per step.
+    ``before`` and ``after`` are the circuits of the two topologies, ``unchanged`` those
+    that stay up, ``switches`` the number of switches, ``names`` their names.
     """
 
     before: dict[str, Any]
@@ -107,9 +104,8 @@ class ReconfigurationPlan:
 
     @property
     def most_steps_of_a_switch(self) -> int:
-        """Steps of the switch that changes most.
-
-        So long the change takes where switches work at once, one step after another.
+        """Steps of the switch that changes most: the duration where switches work in
+        parallel.
         """
         return int(np.bincount(self.ocs).max()) if len(self) else 0
 
@@ -117,9 +113,8 @@ class ReconfigurationPlan:
 def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPlan:
     """The steps from the circuits of ``before`` to exactly those of ``after``.
 
-    Raises ValueError where the two are not settings of the same hardware: other m, n,
-    chips, nodes or optical switches, a switch of another line or rail, or a port cabled
-    to another node.
+    Raises ValueError for different hardware: other m, n, chips, nodes or optical
+    switches, a switch of another line or rail, or a port cabled to another node.
     """
     old, new = circuits_of(before), circuits_of(after)
     check_same_hardware(before, after)
@@ -147,11 +142,10 @@ def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPl
 
 
 def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
-    """Take the steps one by one from ``circuits``.
+    """Apply the steps one by one to ``circuits``.
 
-    Returns the circuits at the end as :func:`circuit_set` gives them. Raises ValueError
-    at the first step that disconnects a circuit that is not there or connects a port
-    that is in use.
+    Returns the final circuits as :func:`circuit_set` does. Raises ValueError at the
+    first step that disconnects a missing circuit or connects a port in use.
     """
     start = circuit_set(circuits)
     steps = np.stack([plan.ocs, plan.port_a, plan.port_b], axis=1)
@@ -187,7 +181,9 @@ def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
 
 
 def check_same_hardware(before: Topology, after: Topology) -> None:
-    """Refuse two topologies whose nodes or cabling differ: ValueError says in what."""
+    """Refuse two topologies with different nodes or cabling: ValueError names the
+    difference.
+    """
     old_settings, new_settings = to_dict(before.settings), to_dict(after.settings)
     for what, old_value, new_value in (
         ("m", old_settings.get("m"), new_settings.get("m")),
@@ -231,9 +227,6 @@ def check_same_hardware(before: Topology, after: Topology) -> None:
 
 
 def _keys(*tables: IntArray) -> list[IntArray]:
-    """One number for each row of tables (ocs, port, port).
-
-    With the same meaning in all of them.
-    """
+    """A number for each row (ocs, port, port), with the same meaning in all tables."""
     span = max((int(table[:, 1:].max()) + 1 for table in tables if len(table)), default=1)
     return [(table[:, 0] * span + table[:, 1]) * span + table[:, 2] for table in tables]

@@ -1,7 +1,6 @@
-"""Files of reconfiguration plans.
+"""Files of reconfiguration plans: JSON with a line per switch, CSV with a row per step.
 
-JSON (schema ``railx.reconfiguration/1``), one line per switch that changes, and CSV,
-one row per step.
+The JSON schema is ``railx.reconfiguration/1``.
 """
 
 from __future__ import annotations
@@ -57,9 +56,10 @@ def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
 
 
 def read_reconfiguration(path: str | Path) -> ReconfigurationPlan:
-    """Read what :func:`write_reconfiguration` wrote.
+    """Read a file of :func:`write_reconfiguration`; names of unchanged switches are
+    lost.
 
-    Names of switches without a step are lost. Raises ValueError where it is not a plan.
+    Raises ValueError where the file is not a plan.
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != RECONFIGURATION_SCHEMA:

@@ -26,7 +26,7 @@ __all__ = [
     "kind_code",
 ]
 
-#: What a link is, by code: inside a node, a rail of RailX, a side of a plain mesh or
+#: Kinds of links, by code: inside a node, a rail of RailX, a side of a plain mesh or
 #: torus, a tier of a fat tree, a board's port to its row or column switch, a dimension
 #: of a HyperX, inside a Dragonfly group or between two, an optical circuit between
 #: nodes.
@@ -50,15 +50,15 @@ LINK_KINDS = (
 INTERNAL = 0
 DIMENSIONS = ("x", "y", "z")
 
-#: Above this a topology does not fit a workstation's memory (about 26 bytes per row in
+#: Above this a topology exceeds a workstation's memory (about 26 bytes per row in
 #: memory, more while building).
 _MOST_LINK_ROWS = 50_000_000
 
 
 class FamilySettings(Protocol):
-    """What the settings of every network family have.
+    """Settings of every network family: its name and the rate of an external port.
 
-    The family's name, and the rate of an external port in one direction (10^9 bit/s).
+    ``port_gbps``: one direction, in 10^9 bit/s.
     """
 
     @property
@@ -100,14 +100,13 @@ class Links:
 class Circuits:
     """Optical cross-connects, one row each.
 
-    port_a and port_b of optical switch ``ocs`` are joined, in both directions.
+    port_a and port_b of optical switch ``ocs`` are joined in both directions.
     ``dimension`` is a code of :data:`DIMENSIONS`, ``line`` the row (x) or column (y) of
-    nodes that the switch serves. The node at position a of its line owns the ports 2a
-    (plus side) and 2a + 1 (minus side) of every switch of the line, so that a circuit
-    takes rail ``rail`` from the plus side of ``node_a`` to the minus side of
-    ``node_b``. A switch that serves all cubes (TPU v4) or all servers (Opus) numbers
-    its ports by cube or server in the same way; what ``line`` means there its family
-    says.
+    nodes on the switch. The node at position a of its line owns the ports 2a (plus
+    side) and 2a + 1 (minus side) of every switch of the line. A circuit takes rail
+    ``rail`` from the plus side of ``node_a`` to the minus side of ``node_b``. A switch
+    that serves all cubes (TPU v4) or all servers (Opus) numbers its ports by cube or
+    server in the same way; its family defines ``line``.
     """
 
     ocs: NDArray[np.int32]
@@ -127,9 +126,9 @@ class Circuits:
 class Topology:
     """A network: chips, electrical switches, and the links between them.
 
-    Vertices 0..chips-1 are the chips, then come ``switches`` switches. ``settings`` are
-    those it was built from, ``chip_node`` (int32[chips]) the node of each chip;
-    ``circuits`` is None where there are no optical switches.
+    Vertices 0..chips-1 are the chips, followed by ``switches`` switches. ``settings``
+    are the settings of its family, ``chip_node`` (int32[chips]) the node of each chip;
+    ``circuits`` is None without optical switches.
     """
 
     settings: FamilySettings
@@ -151,9 +150,7 @@ class Topology:
 
 
 def kind_code(name: str) -> int:
-    """The code of a link kind; ValueError where :data:`LINK_KINDS` has none of this
-    name.
-    """
+    """The code of a link kind; ValueError for names outside :data:`LINK_KINDS`."""
     if name not in LINK_KINDS:
         raise UserError(f"link kind: got {name!r}; allowed: {', '.join(LINK_KINDS)}")
     return LINK_KINDS.index(name)
@@ -169,7 +166,7 @@ def duplex_links(
     lanes: int = 1,
     rail: NDArray[np.integer] | int = -1,
 ) -> Links:
-    """Full-duplex links between pairs of vertices, given as arrays of any equal shape.
+    """Full-duplex links between pairs of vertices, as arrays of equal shape.
 
     Row 2i goes from ``a`` to ``b``, row 2i + 1 back. ``gbps``: rate of a lane in one
     direction; ``latency_ns``: time of flight; ``rail``: rail index of both rows.
@@ -198,10 +195,7 @@ def join_links(parts: list[Links]) -> Links:
 
 
 def check_size(key: str, rows: int) -> None:
-    """Refuse a topology whose link table would not fit in memory.
-
-    ``key`` is the setting to lower.
-    """
+    """Refuse a link table that exceeds memory; ``key`` is the setting to lower."""
     if rows > _MOST_LINK_ROWS:
         raise SettingsError(
             key,

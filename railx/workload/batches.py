@@ -1,4 +1,4 @@
-"""Global batches: which sequences of a corpus each training step takes."""
+"""Global batches: the sequences of a corpus in each training step."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The global batches of a plan.
-
-    How many sequences each training step takes, and how long they may be.
-    """
+    """The global batches of a plan: sequences per training step and their lengths."""
 
     batch_size: Annotated[int, AtLeast(1)] | None
     """Sequences per step; null takes the whole corpus in each."""
@@ -41,7 +38,9 @@ class BatchSettings:
     leaves them out."""
 
     def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
-        """With what is null taken from a corpus of ``lengths`` int64 [n]."""
+        """The settings with null values taken from a corpus of ``lengths``
+        int64 [n].
+        """
         corpus = checked_lengths(lengths)
         limit = self.max_length_tokens if self.max_length_tokens is not None else int(corpus.max())
         size = self.batch_size if self.batch_size is not None else len(corpus)
@@ -57,7 +56,7 @@ class BatchSettings:
 
 
 def checked_lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Lengths int64 [n] of a corpus; ValueError names the first that is none."""
+    """Lengths int64 [n] of a corpus; ValueError names the first invalid one."""
     given = np.asarray(lengths)
     if not given.size:
         raise UserError("lengths: no sequences; allowed: at least one length")
@@ -79,7 +78,7 @@ def checked_lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class FilledBatchSettings:
-    """Batch settings with nothing left open."""
+    """Batch settings without null values."""
 
     batch_size: int
     """Sequences per step."""
@@ -95,7 +94,7 @@ class FilledBatchSettings:
 class SampledBatch:
     """One step: corpus rows int64 [batch_size], each at most once, and lengths.
 
-    The lengths int64 [batch_size] are those after truncation.
+    The lengths int64 [batch_size] are truncated.
     """
 
     sequences: npt.NDArray[np.int64]
@@ -105,9 +104,9 @@ class SampledBatch:
 def check_batch(
     lengths: npt.NDArray[np.int64], settings: FilledBatchSettings
 ) -> npt.NDArray[np.int64]:
-    """Rows of the corpus that a batch may take; ``lengths`` int64 [n] are its own.
+    """Rows of the corpus that a batch may take; ``lengths`` int64 [n] are the corpus's.
 
-    SettingsError below ``batch`` where they are fewer than a batch needs.
+    SettingsError below ``batch`` where there are too few for a batch.
     """
     limit = settings.max_length_tokens
     if settings.overlong == "truncate":
@@ -134,10 +133,10 @@ def sample_batches(
 ) -> list[SampledBatch]:
     """Draw batches without replacement.
 
-    The order is new and random each time the corpus has been used up. ``lengths`` int64
-    [n] are those of the corpus. What is left of an order that no longer fills a batch
-    is passed over, so that no batch holds a sequence twice. SettingsError where fewer
-    sequences may be used than a batch needs.
+    A new random order follows whenever the corpus is used up. ``lengths`` int64 [n] are
+    those of the corpus. The rest of an order that no longer fills a batch is dropped,
+    so that no batch contains a sequence twice. SettingsError where a batch needs more
+    sequences than the corpus allows.
     """
     corpus = checked_lengths(lengths)
     limit = settings.max_length_tokens

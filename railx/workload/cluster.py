@@ -1,12 +1,12 @@
-"""The machine that plans are made for.
+"""The machine of a plan.
 
-Devices, memory and all-to-all bandwidth by the degree of sequence parallelism; what
-pipelines send between stages and gather within one, where anybody knows it.
+Devices, memory and all-to-all bandwidth by the degree of sequence parallelism;
+bandwidth between and within pipeline stages, where known.
 
-A table of bandwidths ends somewhere (the published ones at degree 64). Larger powers of
-two take its last value, which flatters them, as they were not measured. A degree that
-is no power of two takes the value of the next larger one of the table, in FlexSP's the
-slower of its neighbours.
+Larger powers of two than in the table of bandwidths (the published ones end at degree
+64) take its last value, which flatters them, as they were not measured. Another degree
+takes the value of the next larger one of the table, in FlexSP's the slower of its
+neighbours.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class ClusterSettings:
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:
-    """Bandwidth (GB/s per device) by power-of-two degree, degrees ascending.
+    """Bandwidth (GB/s per device) by power-of-two degree up to the devices, ascending.
 
-    Up to the number of devices; beyond the last degree of the table its last value.
+    Degrees beyond the table have its last value.
     """
     table = _table(cluster)
     last = max(table, default=0)
@@ -109,8 +109,8 @@ def with_topology(
 
     ``rows`` are those of its table (stage bandwidth): the exact rates of groups of
     consecutive ranks, in 10^9 byte/s; ``unit`` is that of the cost model
-    (:func:`railx.workload.cost.bandwidth_unit`). SettingsError where the table has no
-    such groups.
+    (:func:`railx.workload.cost.bandwidth_unit`). SettingsError for a table without such
+    groups.
     """
     table = {
         str(row["group_size"]): row["gb_s"] / unit

@@ -1,9 +1,9 @@
 """Corpora: the sequences that plans distribute and training reads.
 
-Each is named by the source of its lengths. ``kind`` is how real a corpus is:
-``real_text`` (tokens and lengths), ``real_lengths`` (a user's lengths, no tokens),
-``published_quantiles`` (drawn from a published distribution) and ``synthetic`` (a
-stand-in where no lengths are published).
+Each is named by the source of its lengths. ``kind`` is one of ``real_text`` (tokens and
+lengths), ``real_lengths`` (a user's lengths, no tokens), ``published_quantiles`` (drawn
+from a published distribution) and ``synthetic`` (a stand-in where no lengths are
+published).
 """
 
 from __future__ import annotations
@@ -66,9 +66,8 @@ _TOKENS_DESCRIBED = (
 
 @dataclass(frozen=True)
 class StdlibCorpusSettings:
-    """The running interpreter's own standard-library sources.
-
-    Real text with a real long tail, without a network.
+    """The running interpreter's standard-library sources: real text with a long
+    tail.
     """
 
     source: Literal["stdlib"]
@@ -151,7 +150,7 @@ class MixtureCorpusSettings:
 
 @dataclass(frozen=True)
 class FileCorpusSettings:
-    """A user's own lengths from a file."""
+    """A user's lengths from a file."""
 
     source: Literal["file"]
     """Where the lengths come from: a file."""
@@ -165,9 +164,8 @@ class FileCorpusSettings:
 
 @dataclass(frozen=True)
 class FolderCorpusSettings:
-    """A user's own text.
-
-    Each file below ``path`` that matches the glob ``pattern`` is a document.
+    """A user's text: a document per file below ``path`` that matches the glob
+    ``pattern``.
     """
 
     source: Literal["folder"]
@@ -210,7 +208,7 @@ class Encoded:
 class Corpus:
     """Sequences in a fixed order: ``lengths`` int64 [n] in tokens, and the texts.
 
-    The beginning-of-sequence token is not included in a text nor among its ids.
+    A text and its ids exclude the beginning-of-sequence token.
     """
 
     name: str
@@ -226,8 +224,8 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
     """Gather or draw a corpus. The same settings, seed and input give the same corpus.
 
     A document of n tokens is a sequence of n + 1, the first being the beginning of the
-    sequence. A byte-pair tokenizer is trained on the documents that are kept.
-    ValueError names a missing, empty or malformed file and what is allowed.
+    sequence. A byte-pair tokenizer is trained on the selected documents. ValueError
+    names a missing, empty or malformed file and the allowed values.
     """
     if isinstance(settings, StdlibCorpusSettings):
         described = (
@@ -258,11 +256,11 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
 def write_corpus(path: str | Path, corpus: Corpus) -> None:
     """Write a corpus as one Parquet table: sequence, length_tokens, tokens.
 
-    Tokens are the ids of the text one after another, each an unsigned integer of
-    ``token_bytes`` bytes, lowest first; null where only lengths are known. So bytes as
-    tokens are the text itself. The metadata names the corpus, its kind, the tokenizer
-    with its merges, the vocabulary, the width of a token and the beginning-of-sequence
-    token that stands before the ids, and gives the summary of the lengths.
+    Tokens are the ids of the text in order, each an unsigned integer of ``token_bytes``
+    bytes, lowest first; null where only lengths are known. So bytes as tokens are the
+    text itself. The metadata gives the corpus, its kind, the tokenizer with its merges,
+    the vocabulary, the width of a token, the beginning-of-sequence token before the
+    ids, and the summary of the lengths.
     """
     encoded = corpus.encoded
     kind = (
@@ -377,8 +375,8 @@ def _digest(lengths: npt.NDArray[np.int64], tokens: Sequence[bytes | None]) -> s
     return digest.hexdigest()
 
 
-# Third-party packages are no part of the interpreter, and its tests are left out
-# because many distributions do not ship them.
+# Third-party packages are not part of the interpreter; its tests are left out because
+# many distributions do not ship them.
 _LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 )
@@ -419,10 +417,7 @@ def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
 
 
 def folder_files(folder: str | Path, pattern: str) -> list[Path]:
-    """The files with text that :func:`folder_documents` reads, sorted by path.
-
-    Raises what it raises, without reading any.
-    """
+    """The paths of :func:`folder_documents`, unread; the same errors."""
     root = Path(folder)
     if not root.is_dir():
         raise UserError(f"{folder}: no such folder; allowed: a folder of text files")
@@ -444,9 +439,10 @@ def folder_files(folder: str | Path, pattern: str) -> list[Path]:
 
 
 def split_definitions(source: bytes) -> list[bytes]:
-    """A Python source cut before each top-level function and class.
+    """A Python source cut before each top-level function and class, decorators
+    included.
 
-    Decorators are included; joined again it is unchanged.
+    The parts join to the unchanged source.
     """
     starts = [match.start() for match in _DEFINITION.finditer(source)]
     bounds = [0, *(start for start in starts if start > 0), len(source)]

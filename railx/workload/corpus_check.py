@@ -1,6 +1,6 @@
 """Checks of corpora, and of the batches drawn from them, that need no corpus file.
 
-What they read takes a part of a second, so that they run before any job.
+They take a fraction of a second and run before any job.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ __all__ = ["check_corpus", "check_drawn_batch"]
 
 #: Files of lengths up to this size are read; larger ones take seconds.
 _MOST_READ_BYTES = 2**24
-#: Lengths that are drawn to be counted; more take a part of a second.
+#: Most lengths that a check draws in a fraction of a second.
 _MOST_DRAWN = 1_000_000
-#: Documents that the standard library has for certain; reading it takes half a second.
+#: A lower bound on the documents of the standard library; reading it takes half a
+#: second.
 _SURELY_STANDARD = 256
 
 
 def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> None:
-    """Refuse lengths and text that are not there or cannot be read, below ``key``.
+    """Refuse missing or unreadable lengths and text, below ``key``.
 
-    Paths are those from ``folder``. A file of lengths is read where it is not large.
+    Paths are relative to ``folder``. Only small files of lengths are read.
     """
     if isinstance(corpus, FileCorpusSettings | FolderCorpusSettings):
         place = folder / corpus.path
@@ -87,10 +88,10 @@ def check_drawn_batch(
 def _lengths(
     corpus: CorpusSettings, batch: BatchSettings, seed: int, folder: Path
 ) -> NDArray[np.int64] | None:
-    """Lengths int64 [n] as far as they are known without work; None where they are not.
+    """Lengths int64 [n] if known without work, else None.
 
-    Sequences of text have the shortest that there is, the beginning and one token: so
-    there are never fewer sequences here than in the corpus.
+    Sequences of text count with the least length, the beginning and one token, so there
+    are never fewer sequences here than in the corpus.
     """
     asked, limit = batch.batch_size or 1, batch.max_length_tokens
     if isinstance(corpus, FileCorpusSettings):

@@ -1,24 +1,23 @@
 """Time and memory of sequences on a cluster.
 
 There is one form, fitted to measurements (published ones or a profile of our own) or
-derived from operations and bytes. All kinds come down to the same few coefficients
-(:class:`CostModel`): a group of degree d that holds sequences of lengths s takes
+derived from operations and bytes. All kinds give the same coefficients
+(:class:`CostModel`): a group of degree d with sequences of lengths s takes
 
     compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
     all-to-all = Σ s · c(d) + l(d), 0 for d = 1   (Ulysses; FlexSP, public code)
 
-and may hold at most ``tokens_per_device`` · d tokens. The latency l(d) of a group's
-exchanges is ours and off unless it is asked for: FlexSP's constants have none. FlexSP's
-public code prices no traffic of ZeRO-3; :class:`ShardingTraffic` is a term of our own
-for it, off unless it is asked for. It is the same for every micro-batch, so it is part
-of b1.
+and at most ``tokens_per_device`` · d tokens fit. Two terms are this project's, off by
+default: the latency l(d) of a group's exchanges, which FlexSP's constants lack, and the
+traffic of ZeRO-3 (:class:`ShardingTraffic`), which FlexSP's public code does not price.
+The latter is the same for every micro-batch, so it is part of b1.
 
 :meth:`CostModel.group_time_ms` counts the latency. Our search, its small optimum and
-groups of any degree also plan with it; the published planners do not know it, and our
-lower bound, which leaves it out, stays one.
+groups of any degree also plan with it; the published planners do not, and our lower
+bound omits it and remains a lower bound.
 
-A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. No overlap of
-computation with all-to-all, no dependence on where a group lies.
+A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. Computation
+never overlaps with all-to-all, and the position of a group does not matter.
 """
 
 from __future__ import annotations
@@ -75,11 +74,11 @@ _MIB = 2.0**20
 
 @dataclass(frozen=True)
 class ShardingTraffic:
-    """What ZeRO-3 exchanges among all devices in every micro-batch. The term is ours.
+    """Traffic of ZeRO-3 among all devices in every micro-batch, this project's term.
 
     Each device gathers the parameters for the forward pass and again for the backward
-    pass, and its gradients are reduced and scattered once: of each the part that the
-    other devices hold.
+    pass, and its gradients are reduced and scattered once; only the part of the other
+    devices is moved.
     """
 
     gb_s: Annotated[float, Positive()]
@@ -180,8 +179,8 @@ class AnalyticCostSettings:
 class ProfiledCostSettings:
     """Coefficients from a profile of the experiment: a layer, measured and fitted.
 
-    Of a layer's coefficients the model has as many as layers, and those of embedding,
-    head and loss once.
+    The model has a layer's coefficients once per layer, and those of embedding, head
+    and loss once.
     """
 
     kind: Literal["profile"]
@@ -256,13 +255,13 @@ class CostModel:
     * ``constant_ms``: once per micro-batch. ``sharding_ms`` is the part of it that is
       exposed traffic of ZeRO-3 (0 without).
     * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
-      degrees that may be used, powers of two and others, ascending.
-    * ``latency_ms``: of a group's exchanges in all layers, whatever they move, by
-      degree; empty where it is off.
-    * ``tokens_per_device``: how many tokens a group may hold per rank.
+      usable degrees, powers of two and others, ascending.
+    * ``latency_ms``: of a group's exchanges in all layers, independent of their size,
+      by degree; empty if off.
+    * ``tokens_per_device``: most tokens of a group per rank.
     * ``forward_share``: forward part of the compute time.
     * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
-      cluster's table; from these follow the times of all other degrees.
+      cluster's table; the times of all other degrees follow from these.
     * ``heads``: of the model, None where unknown.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
@@ -290,38 +289,36 @@ class CostModel:
     def any_degrees(self) -> tuple[int, ...]:
         """All degrees that cluster and model allow, ascending.
 
-        Ulysses shares out whole heads, so they are divisors of the heads.
+        Ulysses distributes whole heads, so they are divisors of the heads.
         """
         return tuple(self.all_to_all_ms)
 
     @property
     def degrees_in_words(self) -> str:
-        """The degrees for an error: which, and what they must divide."""
+        """The degrees and the heads they must divide, for an error."""
         heads = "" if self.heads is None else f" that divide the model's {self.heads} heads"
         return f"{', '.join(map(str, self.degrees))}, those of the cluster{heads}"
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Compute time (ms) of each sequence on one device, a1 s² + a2 s.
-
-        Lengths [n] in tokens.
+        """Compute time (ms) of each sequence of lengths [n] on one device, a1 s² + a2
+        s.
         """
         tokens = np.asarray(lengths, dtype=np.float64)
         return self.quadratic_ms * tokens**2 + self.linear_ms * tokens
 
     def group_time_ms(self, lengths: npt.ArrayLike, degree: int) -> GroupTime:
-        """Time of a group that runs sequences of these lengths [n] with this degree.
-
-        FlexSP eq. 12 and its all-to-all term.
+        """Time of a group of this degree with sequences of lengths [n] (FlexSP
+        eq. 12).
         """
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
         exchange = float(np.sum(lengths)) * self.all_to_all_for(degree)
         return GroupTime(compute, exchange + self.latency_for(degree))
 
     def all_to_all_for(self, degree: int) -> float:
-        """``all_to_all_ms`` of any degree, also of one that does not divide the heads.
+        """``all_to_all_ms`` of any degree, including those that do not divide the
+        heads.
 
-        At the bandwidth of the next larger degree of the cluster's table; beyond its
-        last one, at the last.
+        At the bandwidth of the next larger degree of the cluster's table, or its last.
         """
         if degree in self.all_to_all_ms:
             return self.all_to_all_ms[degree]
@@ -336,7 +333,7 @@ class CostModel:
     def latency_for(self, degree: int) -> float:
         """``latency_ms`` of any degree, 0 for a power of two that is missing.
 
-        Others have that of the next larger degree listed, if there is one.
+        Others have that of the next larger listed degree, if there is one.
         """
         if degree in self.latency_ms or PowerOfTwo().accepts(degree):
             return self.latency_ms.get(degree, 0.0)
@@ -362,9 +359,8 @@ class CostModel:
         return ChunkTime(forward, compute + exchange - forward, exchange)
 
     def smallest_degree(self, length: int) -> int | None:
-        """The smallest allowed degree whose group can hold a sequence of this length.
-
-        None where none can.
+        """The smallest allowed degree whose group fits a sequence of this length, or
+        None.
         """
         return next(
             (degree for degree in self.degrees if length <= self.tokens_per_device * degree), None
@@ -372,7 +368,7 @@ class CostModel:
 
     @property
     def longest_tokens(self) -> int:
-        """The longest sequence that a group of the largest degree can hold."""
+        """The longest sequence that fits a group of the largest degree."""
         return self.tokens_per_device * self.degrees[-1]
 
 
@@ -386,9 +382,9 @@ def build_cost_model(
     """Coefficients for a model on a cluster.
 
     ``max_length_tokens`` sizes learned positions, hence model states. ``degrees`` are
-    those that groups may have; None takes the divisors of the heads up to the devices,
-    the ones that Ulysses can run. SettingsError where the coefficients were fitted for
-    another model or the model's states leave no memory for tokens.
+    the allowed ones; None takes the divisors of the heads up to the devices, which
+    Ulysses can run. SettingsError where the coefficients were fitted for another model
+    or the model's states leave no memory for tokens.
     """
     if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
         # Measured bandwidths replace those of the cluster.
@@ -461,7 +457,7 @@ def layer_latencies_ms(settings: CostModelSettings, cluster: ClusterSettings) ->
 def _group_latency_ms(
     settings: CostModelSettings, cluster: ClusterSettings, layers: float
 ) -> dict[int, float]:
-    """Latency of the exchanges of so many layers by degree; empty where it is off."""
+    """Latency of the exchanges of all layers by degree; empty if off."""
     if not settings.group_latency:
         return {}
     table = layer_latencies_ms(settings, cluster)
@@ -476,14 +472,14 @@ def _group_latency_ms(
 
 @dataclass(frozen=True)
 class _Recomputed:
-    """What recomputing a share of the layers makes of whole-model coefficients."""
+    """Whole-model coefficients under recomputation of a share of the layers."""
 
     share: float
     forward: float
     """Forward part of the time without it."""
 
     def taken(self, time: float) -> float:
-        """A forward pass of those layers more."""
+        """Time with another forward pass of those layers."""
         return time * (1 + self.share * self.forward)
 
     def exchanged(self, amount: float) -> float:
@@ -491,7 +487,7 @@ class _Recomputed:
         return amount * (1 + self.share / 2)
 
     def stored(self, all_layers: float, inputs: float) -> float:
-        """Of those layers their input alone."""
+        """The input alone of those layers."""
         return (1 - self.share) * all_layers + self.share * inputs
 
     @property
@@ -502,7 +498,7 @@ class _Recomputed:
 def _bandwidths(
     cluster: ClusterSettings, model: ModelSettings, degrees: Iterable[int] | None
 ) -> dict[int, float]:
-    """GB/s of each degree that may be used, degrees ascending."""
+    """GB/s of each usable degree, ascending."""
     powers = all_to_all_gb_s(cluster)
     if degrees is None:
         degrees = (
@@ -525,7 +521,7 @@ def _sharding_ms(
     model: ModelSettings,
     max_length_tokens: int,
 ) -> float:
-    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 where it is left out.
+    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 if off.
 
     A stage of a pipeline has its share of the parameters, and of this time.
     """
@@ -575,7 +571,7 @@ def _profiled(
         fit.forward_share
         * (1.0 if fit.recompute_over_forward is None else fit.recompute_over_forward),
     )
-    # What exchanges keep is counted whatever the degree: no group may hold too much.
+    # Tensors kept by exchanges count at every degree: no group may exceed memory.
     layer = fit.activation_bytes_per_token + fit.exchange_bytes_per_token
     inputs = fit.checkpoint_bytes_per_token
     if inputs is None:
@@ -636,7 +632,7 @@ def _tokens_per_device(
     max_length_tokens: int,
     activation_mib: float,
 ) -> int:
-    """The token cap: what model states leave of a device's memory, in tokens.
+    """The token cap: the memory left by model states on a device, in tokens.
 
     Source: FlexSP, public code, memory model.
     """

@@ -1,7 +1,4 @@
-"""Sequence lengths, drawn or read from a user's file.
-
-They are drawn from published quantiles or a synthetic mixture.
-"""
+"""Sequence lengths, from published quantiles, a synthetic mixture or a user's file."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ __all__ = [
 
 Lengths = npt.NDArray[np.int64]
 
-#: The longest sequence that is taken for one: sums and squares stay exact enough.
+#: The longest valid sequence: sums and squares stay exact enough.
 MOST_TOKENS = 2**40
 
 
@@ -80,11 +77,11 @@ def published_quantiles(
 def sample_quantiles(
     lengths: npt.NDArray[np.float64], above: npt.NDArray[np.float64], sequences: int, seed: int
 ) -> Lengths:
-    """Draw ``sequences`` lengths by the inverse of a distribution known at points.
+    """Draw ``sequences`` lengths by the inverse of a distribution given at points.
 
     Points are (length, share above it). Between them the logarithm of the length is
-    linear in the logarithm of the share above it, a Pareto piece, so that the inverse
-    is monotone and never leaves the published range.
+    linear in the logarithm of the share above it, a Pareto piece, so the inverse is
+    monotone and stays in the published range.
     """
     uniform = np.random.default_rng(seed).random(sequences)
     # np.interp needs ascending positions: -log(share above) ascends with the length.
@@ -119,11 +116,10 @@ def sample_mixture(
 
 
 def read_length_file(path: str | Path, column: str) -> Lengths:
-    """Lengths in tokens from a file.
+    """Lengths in tokens from a JSON list, a text file with one per line, or a table.
 
-    A JSON list, a text file with one per line, or the ``column`` of a CSV or Parquet
-    table. ValueError names the file, and the sequence or line, of what is missing,
-    empty, not an integer or not positive.
+    ``column`` is that of a CSV or Parquet table. ValueError names the file, the
+    sequence or line, and the fault: missing, empty, not an integer or not positive.
     """
     if not Path(path).is_file():
         what = "a folder" if Path(path).is_dir() else "no such file"
@@ -146,10 +142,9 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
 
 
 def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
-    """Lengths as an array.
+    """Lengths as an array from pairs (position in the file, value).
 
-    ``values`` are pairs (where in the file, value). ValueError names ``origin`` and the
-    place.
+    ValueError names ``origin`` and the position.
     """
     lengths = []
     for location, value in values:
@@ -173,9 +168,9 @@ def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
 
 
 def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
-    """Summary of lengths [n] in tokens.
+    """Count, sum, mean and quantiles of lengths [n] in tokens, and shares of long ones.
 
-    Count, sum, mean, quantiles, and the shares above 8 192 and 65 536 tokens.
+    Shares are those above 8 192 and 65 536 tokens.
     """
     array = np.asarray(lengths, dtype=np.int64)
     quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}

@@ -32,10 +32,10 @@ __all__ = ["Kernels", "Memory", "ModelShard", "Pass", "pass_bytes", "rank_memory
 
 @dataclass(frozen=True)
 class ModelShard:
-    """The part of the model on a rank, and how it is stored.
+    """The part of the model on a rank, and its storage.
 
-    ``ranks`` share the rows of its parameters. ``cast``: the master is apart from the
-    parameters that the model computes with; ``hold`` is how long the latter stay.
+    ``ranks`` share the rows of its parameters. ``cast``: the master differs from the
+    parameters that the model computes with; ``hold`` is the lifetime of the latter.
     Without both the parameters themselves are the master.
     """
 
@@ -58,11 +58,10 @@ class ModelShard:
 class Pass:
     """A micro-batch or chunk on one rank.
 
-    ``tokens`` are the rank's own, of a group of ``degree`` ranks. ``context`` is this
-    rank's share of the earlier tokens of a sequence that it attends to, whose passes
-    are alive too and keep their keys and values, recomputed layers as well.
-    ``checkpoint_layers`` keep their input only. ``packed``: of several sequences, not
-    of one alone.
+    ``tokens`` are those of this rank in a group of ``degree`` ranks. ``context`` is
+    this rank's share of the earlier tokens of a sequence that it attends to, whose
+    passes are alive too and keep their keys and values, recomputed layers as well.
+    ``checkpoint_layers`` keep only their input. ``packed``: of several sequences.
     """
 
     tokens: int
@@ -76,8 +75,7 @@ class Pass:
 class Kernels:
     """How kernels store activations for the backward pass.
 
-    ``fused_attention``: one call takes all sequences of a pass, and its output is not
-    joined from theirs.
+    ``fused_attention``: one call takes all sequences of a pass and writes one output.
     """
 
     fused_attention: bool = False
@@ -85,7 +83,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes alive at the peak, by what they are."""
+    """Bytes alive at the peak, by kind."""
 
     master_bytes: int
     moments_bytes: int
@@ -98,7 +96,7 @@ class Memory:
 
     @property
     def peak_bytes(self) -> int:
-        """All of them."""
+        """The sum of all kinds."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
@@ -110,10 +108,10 @@ def rank_memory(
     loss_chunk_tokens: int,
     kernels: Kernels | None = None,
 ) -> Memory:
-    """The peak of a step that is not the first, on one rank.
+    """The peak of a step after the first, on one rank.
 
-    The first step has no moments before its end. What libraries hold for messages of
-    their own is not counted.
+    The first step has no moments before its end. Message buffers of libraries do not
+    count.
     """
     kernels = kernels or Kernels()
     layer, bottom, top = unit_sizes(model, shard)
@@ -152,9 +150,9 @@ def rank_memory(
         table = model.vocabulary * hidden
         chunk = min(loss_chunk_tokens, tokens) * model.vocabulary
         exact = max(4, compute)
-        # Gradients of hidden states and of the table are made with the loss. Beside a
-        # chunk's scores and their exact logarithms stands the slope of the chunk
-        # before, and where scores are less exact, their exact copy.
+        # Gradients of hidden states and of the table are computed with the loss. Beside
+        # a chunk's scores and their exact logarithms the slope of the previous chunk is
+        # alive, and where scores are less exact, their exact copy.
         loss_gradients = compute * (tokens * hidden + table)
         scores = chunk * (2 * compute + exact + (exact if compute < exact else 0))
         normed = _norm(model, shard, tokens)
@@ -213,7 +211,7 @@ def unit_sizes(model: ModelSettings, shard: ModelShard) -> tuple[int, int, int]:
 
 
 def pass_bytes(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels) -> int:
-    """What a pass keeps between forward and backward."""
+    """Bytes of a pass between forward and backward."""
     exact = max(4, shard.compute_bytes)
     stored = shard.compute_bytes * item.tokens * model.hidden
     recomputed = min(item.checkpoint_layers, shard.layers)
@@ -224,7 +222,7 @@ def pass_bytes(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Ker
 
 
 def _layer(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels) -> int:
-    """What a layer keeps: two norms, attention, the feed-forward."""
+    """Stored tensors of a layer: two norms, attention, the feed-forward."""
     element, tokens = shard.compute_bytes, item.tokens
     wide = 3 if model.feed_forward_kind == "swiglu" else 2
     joined = 1 if item.degree == 1 and (kernels.fused_attention or not item.packed) else 2
@@ -240,6 +238,6 @@ def _narrow(model: ModelSettings, item: Pass) -> int:
 
 
 def _norm(model: ModelSettings, shard: ModelShard, tokens: int) -> int:
-    """What a norm keeps: its input and output, and a number or two for each token."""
+    """Stored values of a norm: input, output, and a number or two for each token."""
     numbers = 2 if model.biases else 1
     return tokens * (2 * shard.compute_bytes * model.hidden + numbers * max(4, shard.compute_bytes))

@@ -1,9 +1,9 @@
 """Transformer arithmetic of a decoder.
 
-Parameters, floating-point operations, activation bytes and all-to-all bytes. Counts are
-closed forms of the shapes; nothing here is measured. A multiplication and an addition
-count as two operations. Needs the standard library alone, because the training runtime
-reads its model settings from here too.
+Parameters, floating-point operations, activation bytes and all-to-all bytes as closed
+forms of the shapes, never measured. A multiplication and an addition count as two
+operations. Needs the standard library alone, because the training runtime reads its
+model settings from here too.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ def parameter_count(model: ModelSettings, max_length_tokens: int) -> int:
 
 
 def stage_parameters(model: ModelSettings, max_length_tokens: int, stage: int, stages: int) -> int:
-    """Parameters that a pipeline stage holds, stages counted from 0.
+    """Parameters of a pipeline stage, stages counted from 0.
 
-    Layers as even as can be, the first stages one more; the embedding (and learned
-    positions) on the first stage, the last norm and the head on the last. A table that
-    both share is held by both.
+    Layers are spread evenly, the first stages one more; the embedding (and learned
+    positions) is on the first stage, the last norm and the head are on the last. A
+    table that both share is on both.
     """
     layers = model.layers // stages + (stage < model.layers % stages)
     norm = model.hidden * (2 if model.biases else 1)
@@ -143,20 +143,22 @@ def stage_parameters(model: ModelSettings, max_length_tokens: int, stage: int, s
 
 
 def linear_flops_per_token(model: ModelSettings) -> int:
-    """Forward operations per token of all matrix products but attention's.
+    """Forward operations per token of all matrix products but attention's, 2 per
+    weight.
 
-    2 per weight, output projection included.
+    The output projection is included.
     """
     return 2 * (model.layers * _linear_weights(model) + model.vocabulary * model.hidden)
 
 
 def attention_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
-    """Forward operations of causal attention for ``tokens`` tokens.
+    """Forward operations of causal attention for ``tokens`` tokens after ``context``
+    tokens.
 
-    They follow ``context`` tokens of the same sequence. Scores and weighted values are
-    2 products of 2 h operations per pair. A query sees itself and what precedes it, to
-    leading order ((C + s)² - C²) / 2 pairs, hence 2 l h ((C + s)² - C²). Slices of a
-    sequence add up exactly to the whole (InfiniPipe eq. 1).
+    Scores and weighted values are 2 products of 2 h operations per pair. A query sees
+    itself and all earlier tokens, to leading order ((C + s)² - C²) / 2 pairs, hence 2 l
+    h ((C + s)² - C²). Slices of a sequence add up exactly to the whole (InfiniPipe eq.
+    1).
     """
     return 2 * model.layers * model.hidden * ((context + tokens) ** 2 - context**2)
 
@@ -167,12 +169,12 @@ def forward_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
 
 
 def all_to_all_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2) -> int:
-    """Bytes per token that Ulysses exchanges over all layers.
+    """Bytes per token that Ulysses exchanges over all layers, forward and backward.
 
-    In forward and backward together. Each layer exchanges queries and outputs of width
-    h and keys and values of width D_kv, once forward and once backward: 4 e l (h +
-    D_kv) (InfiniPipe eq. 3, both directions), which is FlexSP's 16 l h for e = 2 and as
-    many key-value heads as heads.
+    Each layer exchanges queries and outputs of width h and keys and values of width
+    D_kv, once forward and once backward: 4 e l (h + D_kv) (InfiniPipe eq. 3, both
+    directions), which is FlexSP's 16 l h for e = 2 and as many key-value heads as
+    heads.
     """
     return 4 * bytes_per_element * model.layers * (model.hidden + key_value_width(model))
 
@@ -194,9 +196,8 @@ def activation_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2)
 
 
 def _linear_weights(model: ModelSettings) -> int:
-    """Weights of one layer's matrices.
-
-    q and o, k and v, and two (GELU) or three (SwiGLU) feed-forward ones.
+    """Weights of one layer's matrices: q, o, k, v, and 2 (GELU) or 3 (SwiGLU) wide
+    ones.
     """
     attention = 2 * model.hidden**2 + 2 * model.hidden * key_value_width(model)
     matrices = 3 if model.feed_forward_kind == "swiglu" else 2

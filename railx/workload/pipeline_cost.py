@@ -68,9 +68,9 @@ FloatArray = npt.NDArray[np.float64]
 class PipelineShape:
     """``stages`` of ``degree`` sequence-parallel ranks each, ``replicas`` of them.
 
-    With ``tensor`` so many of a stage's ranks divide all states among them, and the
-    others that hold the same its optimizer's (ZeRO-1); None: as the cost model divides
-    them.
+    ``tensor`` ranks of a stage divide all states among them, and ranks with equal
+    states divide the optimizer's (ZeRO-1); None: states are divided as in the cost
+    model.
     """
 
     stages: int
@@ -80,29 +80,31 @@ class PipelineShape:
 
     @property
     def devices(self) -> int:
-        """Those of one replica."""
+        """Devices of one replica."""
         return self.stages * self.degree
 
     @property
     def all_devices(self) -> int:
-        """Those of all replicas."""
+        """Devices of all replicas."""
         return self.devices * self.replicas
 
 
 @dataclass(frozen=True)
 class PassTime:
-    """Time of one pass of a chunk on a stage, by token squared, token and chunk."""
+    """Time of a pass of a chunk on a stage, by token squared, token and chunk."""
 
     quadratic_ms: float
     linear_ms: float
     constant_ms: float = 0.0
 
     def of(self, squares: Any, tokens: Any) -> Any:
-        """Without the constant."""
+        """The time without the constant."""
         return self.quadratic_ms * squares + self.linear_ms * tokens
 
     def part(self, share: float, degree: int, more_ms: float) -> PassTime:
-        """That of a share of the layers on ``degree`` ranks, and so much a chunk."""
+        """The time of a share of the layers on ``degree`` ranks, plus ``more_ms`` a
+        chunk.
+        """
         rank_share = share / degree
         return PassTime(
             rank_share * self.quadratic_ms,
@@ -191,17 +193,17 @@ class PipelineCost:
         )
 
     def layer_forward_ms(self, forward_ms: Any) -> Any:
-        """What recomputing one layer of chunks costs that run forward in so long.
+        """Cost of recomputing one layer of chunks with this forward time.
 
-        InfiniPipe eq. 11, whose units fit once the stage's layers stand in it in place
-        of the model's: a layer's all-to-all is done again too. Parameters are not
-        gathered again: backward has gathered them, and its time includes that.
+        InfiniPipe eq. 11 with the stage's layers in place of the model's, which makes
+        its units fit: a layer's all-to-all is repeated too. Parameters are not gathered
+        again: backward has gathered them, and its time includes that.
         """
         pass_ms = forward_ms - self.gather_ms
         return self.recompute_over_forward * pass_ms / max(self.layer_counts)
 
     def send_ms(self, tokens: int) -> float:
-        """Time of a chunk's hidden states from one stage to the next; 0 with one."""
+        """Time of a chunk's hidden states to the next stage; 0 with one stage."""
         if self.shape.stages == 1:
             return 0.0
         return self.send.linear_ms * tokens + self.send.constant_ms
@@ -211,15 +213,14 @@ class PipelineCost:
         return self.layer_counts[stage]
 
     def capacity_bytes(self, stage: int) -> float:
-        """Bytes that a rank of a stage has for activations."""
+        """Memory of a rank of a stage for activations, in bytes."""
         return self.capacities[stage]
 
     @property
     def tokens_per_device(self) -> int:
-        """Most tokens of the whole model, none recomputed, that a rank can hold.
+        """Most tokens of the whole model, none recomputed, that fit a rank.
 
-        Of the stage that has most room for them, rounded up: ``capacities`` hold the
-        exact bytes.
+        That of the stage with most room, rounded up: ``capacities`` are exact.
         """
         stages = range(self.shape.stages)
         tokens = max(
@@ -235,7 +236,7 @@ class PipelineCost:
         stage: int,
         checkpoint_layers: npt.ArrayLike = 0,
     ) -> Any:
-        """What a rank of a stage keeps of chunks until they ran backward.
+        """Bytes of live chunks on a rank of a stage.
 
         ``tokens`` and ``split`` (whether a chunk is one slice of a cut sequence) are
         numbers or [n], as is the result.
@@ -252,7 +253,9 @@ class PipelineCost:
         return count * token_bytes / self.shape.degree
 
     def layer_saving_bytes(self, tokens: npt.ArrayLike, split: npt.ArrayLike) -> Any:
-        """What recomputing one layer of chunks frees on a rank (F of the programme)."""
+        """Bytes that recomputing one layer of chunks frees on a rank (F of the
+        programme).
+        """
         cut = np.asarray(split)
         token_bytes = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
         return np.asarray(tokens) * token_bytes / self.shape.degree
@@ -266,7 +269,7 @@ def build_pipeline_cost(
     shape: PipelineShape,
     cost: CostModel | None = None,
 ) -> PipelineCost:
-    """Coefficients for one shape of pipelines; ``cost`` where it is built already.
+    """Coefficients for one shape of pipelines; ``cost`` if already built.
 
     It recomputes nothing, whatever ``checkpoint_layers`` of the settings. SettingsError
     for a shape that the cluster, the heads or the layers do not allow, and where a
@@ -284,7 +287,7 @@ def build_pipeline_cost(
             f" {shape.all_devices} devices; allowed: at most {cluster.devices}",
         )
     if cost is None or settings.checkpoint_layers:
-        # Memory that the whole cluster shares does not limit this shape.
+        # The memory limit of the whole cluster does not apply to this shape.
         free = replace(cluster, tokens_per_device=cluster.tokens_per_device or 1)
         plain = replace(settings, checkpoint_layers=0)
         cost = build_cost_model(plain, free, model, max_length_tokens)
@@ -302,7 +305,7 @@ def build_pipeline_cost(
     per_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
     gather, reduce = traffic if per_chunk else (0.0, 0.0)
     exchange = share * cost.all_to_all_ms[shape.degree]
-    latency = counts[0] * _latency_ms(settings, cluster, shape.degree)
+    latency = counts[0] * layer_latencies_ms(settings, cluster).get(shape.degree, 0.0)
     return PipelineCost(
         shape=shape,
         forward=forward.part(share, shape.degree, gather),
@@ -364,11 +367,6 @@ def _recompute_over_forward(settings: CostModelSettings) -> float:
     return 1.0 if fit is None or fit.recompute_over_forward is None else fit.recompute_over_forward
 
 
-def _latency_ms(settings: CostModelSettings, cluster: ClusterSettings, degree: int) -> float:
-    """Latency of a layer's exchanges: the measured one, else the cluster's."""
-    return layer_latencies_ms(settings, cluster).get(degree, 0.0)
-
-
 def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
     """Time of sending a chunk to the next stage, by its tokens."""
     if cluster.point_to_point_gb_s is None:
@@ -380,7 +378,9 @@ def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
 def _stored_bytes(
     settings: CostModelSettings, model: ModelSettings, degree: int
 ) -> tuple[float, float, float]:
-    """What a layer keeps of a token, recomputed too, and the last stage beyond them."""
+    """Bytes per token of a layer, of a recomputed layer, and of the last stage beyond
+    them.
+    """
     inputs = float(_element_bytes(settings) * model.hidden)
     if isinstance(settings, ProfiledCostSettings):
         assert settings.fit is not None
@@ -433,9 +433,10 @@ def _traffic_ms(
     max_length_tokens: int,
     shape: PipelineShape,
 ) -> tuple[float, float]:
-    """Exposed traffic of ZeRO-3 on the stage with most parameters.
+    """Exposed traffic of ZeRO-3 on the stage with most parameters: gather, and
+    reduction.
 
-    A gather of the parameters, and a gather with the reduction of the gradients.
+    The second includes another gather.
     """
     traffic = settings.sharding
     if traffic is None:
@@ -460,7 +461,7 @@ def _state_bytes(settings: CostModelSettings, shape: PipelineShape) -> float:
         return states * state_share(1, ranks // shape.tensor)
     states = settings.state_bytes_per_parameter * state_share(settings.zero_stage, ranks)
     if isinstance(settings, ProfiledCostSettings) and ranks > 1:
-        # The runtime that was profiled holds a stage's parameters and gradients whole.
+        # The profiled runtime keeps a stage's parameters and gradients whole.
         gradient = max(4, _element_bytes(settings))
         return (
             states

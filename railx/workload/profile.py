@@ -57,14 +57,14 @@ __all__ = [
     "validation_points",
 ]
 
-#: Points without recomputation that a fit needs: three coefficients and a fifth set
+#: Least points without recomputation for a fit: three coefficients and a fifth set
 #: aside.
 MIN_POINTS = 5
-#: Most that a predicted time is off the measured one, as FlexSP says of its cost model.
+#: Largest relative error of a predicted time that FlexSP states of its cost model.
 PUBLISHED_ERROR = 0.06
-#: How far InfiniPipe's cost model is typically off, in time and in memory.
+#: Typical error of InfiniPipe's cost model in time and in memory.
 PUBLISHED_PIPELINE_ERROR = 0.05
-#: Relative errors below this are of the arithmetic.
+#: Relative errors below this are rounding.
 _ROUNDING = 1e-9
 
 FloatArray = npt.NDArray[np.float64]
@@ -72,10 +72,10 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """Times and memory of a decoder layer, measured on the device at hand.
+    """Times and memory of a decoder layer, measured on the present device.
 
-    Every length is measured with every degree and every context, and where checkpointed
-    layers are asked for, once more with them.
+    Every length is measured with every degree and every context, and again with
+    checkpointed layers where requested.
     """
 
     model: ModelSettings
@@ -199,10 +199,7 @@ class Point:
 
 
 def layer_points(settings: ProfileSettings) -> list[Point]:
-    """All points of a profile in their order.
-
-    Layers, then ends without a group, then exchanges.
-    """
+    """All points of a profile: layers, then ends without a group, then exchanges."""
     layers = [
         Point("layer", degree, context, tokens, checkpointed)
         for checkpointed in settings.checkpointing
@@ -221,9 +218,9 @@ def layer_points(settings: ProfileSettings) -> list[Point]:
 
 @dataclass(frozen=True)
 class ProfileFit:
-    """What planners take from a profile; times per layer, memory per token of a rank.
+    """A profile as planners use it; times per layer, memory per token of a rank.
 
-    Errors are relative to what was measured, on the points that had no part in the fit.
+    Errors are relative to measurements, on the points outside the fit.
     """
 
     model: Annotated[str, NotEmpty()]
@@ -321,8 +318,7 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
 
     ``rows`` are those of a profile's table: part, degree, context, tokens,
     checkpointed, forward_ms, backward_ms, kept_bytes, left_bytes, exchanged_bytes, and
-    model, device, dtype, torch, fidelity. ``seed`` draws the points that have no part
-    in it.
+    model, device, dtype, torch, fidelity. ``seed`` draws the points outside the fit.
     """
     layer = _layers(rows)
     layer.sort(key=lambda row: (row["tokens"], row["context"], row["degree"]))
@@ -420,7 +416,7 @@ def predicted_forward_ms(fit: ProfileFit, tokens: int, context: int, degree: int
 def predicted_activation_bytes(
     fit: ProfileFit, tokens: int, degree: int, checkpointed: bool = False
 ) -> float:
-    """What a rank keeps of a layer for its backward pass, without context."""
+    """Activation bytes of a layer on a rank, without context."""
     rank_tokens = tokens / degree
     if checkpointed:
         return (fit.checkpoint_bytes_per_token or 0.0) * rank_tokens
@@ -429,7 +425,7 @@ def predicted_activation_bytes(
 
 
 def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
-    """The rows with what the fit predicts for them.
+    """The rows with the fit's predictions.
 
     Columns: held_out (null where a row has no part in the fit at all), predicted_ms and
     predicted_forward_ms, error (of the whole, relative to the measured time),
@@ -488,10 +484,11 @@ def _recomputed(
     forward: FloatArray,
     times: FloatArray,
 ) -> dict[str, float]:
-    """What recomputed layers take and keep, and the errors of both.
+    """Time and memory of recomputed layers, and the errors of both.
 
     ``share`` of a forward pass more in the backward pass, ``kept`` bytes of a token;
-    ``error`` and ``kept_error`` on the points left out. Empty without such layers.
+    ``error`` and ``kept_error`` on the points outside the fit. Empty without such
+    layers.
     """
     all_rows = [row for row in rows if row["part"] == "layer" and row["checkpointed"]]
     if not all_rows:
@@ -517,7 +514,7 @@ def _recomputed(
 def _parted(
     rows: Sequence[Mapping[str, Any]], validation: frozenset[tuple[int, int, int]]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Rows that have part in a fit, and the others."""
+    """The rows in the fit, and the others."""
     return (
         [row for row in rows if _point(row) not in validation],
         [row for row in rows if _point(row) in validation],
@@ -541,7 +538,7 @@ def _exchanges(row: Mapping[str, Any], degree: int) -> bool:
 
 
 def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, float, float] | None:
-    """GB/s, latency in ms and the error on the points left out, of one degree.
+    """GB/s, latency in ms and the error on points outside the fit, of one degree.
 
     None where more bytes take no more time.
     """
@@ -580,31 +577,31 @@ def _total_ms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
 
 
 def _terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
-    """What the three coefficients of time are multiplied with, [rows, 3]."""
+    """Factors of the three coefficients of time, [rows, 3]."""
     tokens, context, degree = (_column(rows, name) for name in ("tokens", "context", "degree"))
     squares = (context + tokens) ** 2 - context**2
     return np.stack([squares / degree, tokens / degree, np.ones(len(rows))], axis=1)
 
 
 def _memory_terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
-    """A rank's own tokens, the same in groups of several ranks, and one, [rows, 3]."""
+    """A rank's tokens, the same in groups of several ranks, and one, [rows, 3]."""
     degree = _column(rows, "degree")
     rank_tokens = _column(rows, "tokens") / degree
     return np.stack([rank_tokens, rank_tokens * (degree > 1), np.ones(len(rows))], axis=1)
 
 
 def _per_token(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
-    """A rank's own tokens and one, [rows, 2]."""
+    """A rank's tokens and one, [rows, 2]."""
     tokens = _column(rows, "tokens") / _column(rows, "degree")
     return np.stack([tokens, np.ones(len(rows))], axis=1)
 
 
 def _solved(terms: FloatArray, measured: FloatArray, relative: bool = True) -> FloatArray:
-    """The coefficients of zero or more whose relative errors have the least squares.
+    """The non-negative coefficients with the least squares of relative errors.
 
-    There are three at most, so that every choice of those above zero is tried, fewer
-    first: one more has to explain more than rounding. ``relative`` false takes the
-    errors as they are.
+    There are at most three, so every subset above zero is tried, fewer first: a further
+    coefficient has to explain more than rounding. ``relative`` false takes absolute
+    errors.
     """
     scale = np.where((measured > 0) & relative, measured, 1.0)
     weighed, target = terms / scale[:, None], measured / scale

@@ -1,4 +1,4 @@
-"""Tokens of documents: their bytes, or pairs of bytes merged by how often they occur.
+"""Tokens of documents: their bytes, or byte pairs merged by frequency.
 
 A tokenizer is its list of merges: ids 0 to 255 are the bytes, every merge that makes a
 new piece of text adds an id, and the last id precedes every document. Without
@@ -43,9 +43,8 @@ _WORDS = f" ?[{_LETTERS}]+| ?[{_DIGITS}]{{1,3}}| ?[^{_SPACE}{_LETTERS}{_DIGITS}]
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Which tokens bytes become.
-
-    ``merges`` are pairs of ids in the order in which they are applied.
+    """A mapping of bytes to tokens; ``merges``: pairs of ids in order of
+    application.
     """
 
     name: TokenizerName
@@ -73,12 +72,12 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return len(self.pieces) + 1
 
     @property
     def digest(self) -> str:
-        """The same for the same tokens."""
+        """A digest that is equal for equal tokens."""
         named = f"{self.name} " + " ".join(f"{left},{right}" for left, right in self.merges)
         return hashlib.sha256(named.encode("ascii")).hexdigest()
 
@@ -94,7 +93,7 @@ class Tokenizer:
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encoded]
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes of ids; those that are no text (the beginning) have none."""
+        """The bytes of ids; ids without text (the beginning) add none."""
         pieces = self.pieces
         return b"".join(pieces[index] for index in ids if index < len(pieces))
 
@@ -118,10 +117,10 @@ BYTES = Tokenizer("bytes")
 
 
 def train_tokenizer(documents: Sequence[bytes], vocabulary: int) -> Tokenizer:
-    """The byte-pair tokenizer with ``vocabulary`` ids that these documents give.
+    """The byte-pair tokenizer with ``vocabulary`` ids of these documents.
 
     The same documents give the same tokenizer in any process. ValueError where they
-    have too few pairs for so many ids.
+    have too few pairs for the vocabulary.
     """
     import json
 
@@ -155,7 +154,7 @@ def train_tokenizer(documents: Sequence[bytes], vocabulary: int) -> Tokenizer:
 
 
 def token_type(largest: int) -> np.dtype[Any]:
-    """The narrowest unsigned integers, lowest byte first, that hold ids up to this."""
+    """The narrowest unsigned integers, lowest byte first, for ids up to ``largest``."""
     for width in (1, 2, 4):
         if largest < 256**width:
             return np.dtype(f"<u{width}")

@@ -18,8 +18,8 @@ import yaml
 from matplotlib import image
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
-from railx.figures.figure import Canvas, Drawn, Figure, FigureInput
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, Drawn, Figure
+from railx.figures.tables import FigureInput, Tables
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice

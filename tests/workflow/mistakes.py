@@ -134,7 +134,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "RailRingsSettings": ("only",),
         "RailSavingsSettings": ("platforms",),
-        "RailStepsFigureSettings": (
+        "RailStepsSettings": (
             "above",
             "bars",
             "jobs",
@@ -366,7 +366,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     # Names of the user's own.
     "unknown": {
-        "RailStepsFigureSettings": ("above",),
+        "RailStepsSettings": ("above",),
         "SwitchedCircuitsSettings": ("above",),
     },
 }

@@ -143,7 +143,10 @@ def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("topology", "topology.mm=3"), "topology.mm: unknown key; allowed: family, m, n"),
+        (
+            ("topology", "topology.mm=3"),
+            "topology.mm: unknown key; allowed: family, port_gbps, m, n",
+        ),
         (("topology", "topology.m=two"), "topology.m: got 'two'; allowed: an integer"),
         (("topology", "topology=ring"), "topology: got 'ring'; allowed: dragonfly, dragonfly_1056"),
         (("topology", "topologies=ring"), "topologies: unknown key; allowed: seed, topology"),

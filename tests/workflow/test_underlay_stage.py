@@ -81,5 +81,5 @@ def test_plans_are_priced_and_made_anew_on_every_network(
 
 
 def test_plans_that_are_not_there_are_named() -> None:
-    with pytest.raises(SettingsError, match=r"^underlay\.plans: got 'x'; allowed: static_wiki"):
+    with pytest.raises(SettingsError, match=r"^underlay\.plans: got 'x'; allowed: static_7b"):
         compose_experiment(["experiment=quick", "underlay.plans=[x]"])

@@ -127,7 +127,6 @@ def _network(options: argparse.Namespace) -> int:
 
 def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
     """The network that was named, and what it is called."""
-    from pyarrow import ArrowException
 
     from railx.families import build_topology, read_topology
     from railx.io import read_metadata
@@ -140,10 +139,7 @@ def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
         path = Path(files[0])
         if not path.is_file():
             raise UserError(f"got {path}; allowed: a file of `railx topology --out`")
-        try:
-            topology = read_topology(path)
-        except (OSError, ArrowException) as error:
-            raise UserError(f"got {path}; allowed: a Parquet file ({error})") from None
+        topology = read_topology(path)
         return topology, str(read_metadata(path).get("name", topology.family))
     name = next((word.partition("=")[2] for word in words if word.startswith("topology=")), "")
     topology = build_topology(compose_stage(words, ("topology",))["topology"])

@@ -37,9 +37,9 @@ __all__ = [
 class DragonflySettings(FamilyBase):
     """Groups of switches, all joined inside a group, with links between any two groups.
 
-    Balanced is a = 2p = 2h; the largest network has a h + 1 groups. With fewer, every
-    pair of groups gets floor(a h / (groups - 1)) links, spread over the switches, and
-    the ports that are left stay open.
+    A network is balanced with a = 2p = 2h; the largest has a h + 1 groups. With fewer,
+    every pair of groups gets floor(a h / (groups - 1)) links, spread over the switches,
+    and the other ports stay open.
     """
 
     family: Literal["dragonfly"]
@@ -115,10 +115,9 @@ def check(settings: DragonflySettings) -> None:
 
 
 def build(settings: DragonflySettings) -> Topology:
-    """Build the network.
+    """Build the network: chip c hangs on switch c // p of every plane.
 
-    Chip c hangs on switch c // p of every plane. Switches follow the chips plane by
-    plane, group by group.
+    Switches follow the chips plane by plane, group by group.
     """
     chip, links = np.arange(settings.chips), []
     inside = np.triu_indices(settings.a, 1)
@@ -166,7 +165,7 @@ def global_pairs(settings: DragonflySettings) -> IntArray:
 
     Shape (links_per_pair * groups * (groups - 1) / 2, 2). Port k of a group leads to
     the group k mod (groups - 1) + 1 further on, so every rotation of the groups is a
-    symmetry. The ports of a group are dealt to its switches in runs of at most h.
+    symmetry. The switches of a group get its ports in runs of at most h.
     """
     others, copies = settings.groups - 1, settings.links_per_pair
     group, copy, offset = np.meshgrid(
@@ -191,9 +190,8 @@ def halves(settings: DragonflySettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: DragonflySettings) -> int:
-    """Ports in one direction across that cut.
-
-    They are the links of every pair of groups across, in all planes.
+    """Ports in one direction across that cut: the links of every pair of groups across
+    it.
     """
     half = settings.groups // 2
     return settings.planes * settings.links_per_pair * half * (settings.groups - half)
@@ -207,9 +205,9 @@ def ports_per_chip(settings: DragonflySettings) -> int:
 def node_hop_counts(settings: DragonflySettings) -> IntArray:
     """Ordered pairs of chips that are h links apart (index h).
 
-    Searched from the switches of one group of one plane: all groups and planes are
-    alike. A shortest path may also cross two global links in a row, which no routing of
-    this family takes.
+    The search starts at the switches of one group of one plane, as all groups and
+    planes are alike. A shortest path may cross two global links in a row, unlike the
+    paths of this family's routings.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
@@ -266,9 +264,8 @@ def resize(settings: DragonflySettings, chips: int) -> DragonflySettings:
 
 
 def _delivered(settings: DragonflySettings) -> float:
-    """Uniform traffic that the links carry, in ports of a plane per chip.
-
-    The links are those inside and between groups.
+    """Uniform traffic that links in and between groups carry, in ports of a plane per
+    chip.
     """
     inside, between = dragonfly_hops(settings.a, settings.groups, settings.p)
     share = settings.h / settings.p / between

@@ -1,8 +1,8 @@
 """Routing on a Dragonfly: a local, a global and a local hop, or two such journeys.
 
 Either local hop may be missing. The two journeys go by way of another group. Each hop
-that may follow another of its kind is one virtual channel up (Kim 2008), so that no
-circle of waiting packets can close: local 0, global 0, local 1, global 1, local 2.
+that may follow another of its kind is one virtual channel up (Kim 2008), so no cycle of
+waiting packets can close: local 0, global 0, local 1, global 1, local 2.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["route"]
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
 
-#: States of ``adaptive`` and ``valiant``: on the way to the destination's group after
-#: the first global link (which may have led there), and in that group after the second.
-#: State 0 is the source, the others are on the way to a global link of the first group.
+#: States of ``adaptive`` and ``valiant``: in or towards the destination's group after
+#: the first global link, and after the second. State 0 is the source; the others lead
+#: to a global link of the first group.
 _SECOND, _LAST, _COMMITTED = 1, 2, 3
 
 
@@ -35,18 +35,17 @@ def route(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """A chip enters by any of its planes and stays in it.
+    """Minimal, Valiant or adaptive paths; a chip enters by any plane and stays in it.
 
-    * ``min``: a global link of the source's switch to the destination's group where
-      there is one, else of another switch of the group, drawn evenly over the links
-      between both groups. It is on any of the three channels, as only one phase uses
-      global links.
-    * ``valiant``: first over a global link of the group drawn evenly, from the group it
-      leads to as ``min`` (Valiant 1982).
+    * ``min``: a global link of the source's switch to the destination's group if it has
+      one, else of another switch of the group, drawn evenly over the links between both
+      groups. It is on any of the three channels, as only one phase uses global links.
+    * ``valiant``: first over a global link of the group drawn evenly, then as ``min``
+      (Valiant 1982).
     * ``adaptive``: the source's switch takes a path of ``min`` or one of its global
       links, by the queue at the global link and the time of flight of the full path.
-      This is UGAL (Kim 2008) whose candidates are the links of the switch, with the
-      queues at all links of its group. In static loads it goes as ``min``.
+      This is UGAL (Kim 2008) with the links of the switch as candidates and the queues
+      at all links of its group. Static loads are those of ``min``.
 
     Packets for the same group go there at once in every routing.
     """
@@ -69,7 +68,7 @@ def route(
 
 
 class _PlaneLinks:
-    """The links of one plane by switch (numbered within the plane) and group.
+    """The links of one plane by switch (numbered in the plane) and group.
 
     Parallel links of two switches are one pool.
     """
@@ -92,7 +91,7 @@ class _PlaneLinks:
         self.local = [
             builder.pools_between(first + switch[:, None], first + peers, vc) for vc in channels
         ]
-        #: First link row of each global pool, which an adaptive router looks at.
+        #: First link row of each global pool, whose queue an adaptive router compares.
         self.row = first_links(builder, first + self.near, first + self.far)
         #: Indices in ``near`` of the links that leave a switch, and of those between a
         #: pair of groups.
@@ -105,9 +104,8 @@ class _PlaneLinks:
             self.between.setdefault(pair, []).append(index)
 
     def toward(self, switch: int, group: int) -> list[int]:
-        """The global links that a packet at a switch may take to another group.
-
-        They are those of the switch, or else those of its group.
+        """The global links to another group: those of the switch, else those of its
+        group.
         """
         ways = self.between[int(self.group[switch]), group]
         return [way for way in ways if self.near[way] == switch] or ways
@@ -191,7 +189,7 @@ def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) 
 def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
     """Paths of ``min``, then the links of the switch to other groups.
 
-    In static loads the paths of ``min`` have all the weight.
+    The paths of ``min`` have all the weight in static loads.
     """
     settings = links.settings
     minimal = links.toward(switch, group)
@@ -230,9 +228,9 @@ def _minimal_sets(
 ) -> SetArray:
     """The sets of ``min`` by switch and group.
 
-    They lead over a global link (then ``after``), or to a switch that has one
-    (``stay``). ``vc``: virtual channel; global links take one of ``global_vcs`` where
-    there are any.
+    They lead over a global link (state ``after``), or to a switch with such a link
+    (``stay``). ``vc``: virtual channel; global links take one of ``global_vcs`` if
+    given.
     """
     sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
     for switch, group in np.ndindex(*sets.shape):

@@ -1,13 +1,13 @@
 """HammingMesh: boards of m x m chips, joined by switches in rows and columns.
 
-Every row and every column of chips has a switched network (Hoefler 2022). Boards stand
-on a grid. The ports at the left and right ends of chip row y of all boards of a board
-row meet in the row network of that chip row, one switch for each of the n parallel
+Every row and every column of chips has a switched network (Hoefler 2022). Boards form a
+grid. The ports at the left and right ends of chip row y of all boards of a board row
+meet in the row network of that chip row, with a switch for each of the n parallel
 lanes; columns alike. Source of the layout: the HammingMesh that the RailX simulator
 compares with.
 
-A switch is in the role of a rail: through it any boards of a line make a ring each way,
-out of the plus side of one into the minus side of the next and back.
+A switch acts as a rail: through it any boards of a line make a ring each way, out of
+the plus side of a board into the minus side of the next and back.
 """
 
 from __future__ import annotations
@@ -142,19 +142,13 @@ def build(settings: HammingMeshSettings) -> Topology:
 
 
 def row_switches(settings: HammingMeshSettings) -> IntArray:
-    """The vertex of each row switch: int[y_scale, m, n].
-
-    By board row, chip row and lane.
-    """
+    """Row switches by board row, chip row and lane: int[y_scale, m, n]."""
     shape = (settings.y_scale, settings.m, settings.n)
     return settings.chips + np.arange(np.prod(shape)).reshape(shape)
 
 
 def column_switches(settings: HammingMeshSettings) -> IntArray:
-    """The vertex of each column switch: int[x_scale, m, n].
-
-    By board column, chip column and lane.
-    """
+    """Column switches by board column, chip column and lane: int[x_scale, m, n]."""
     shape = (settings.x_scale, settings.m, settings.n)
     return (
         settings.chips
@@ -166,7 +160,7 @@ def column_switches(settings: HammingMeshSettings) -> IntArray:
 def side_links(
     settings: HammingMeshSettings, kind: Literal["row", "column"], end: Literal[0, 1]
 ) -> IntArray:
-    """Rows of the link table that join one side of the boards to switches of one kind.
+    """Link rows between a side of the boards and the switches of a kind.
 
     The side is minus (``end`` 0) or plus (1). int[lines, m, n, boards of the line, 2]:
     by line, chip line, lane, board, and up to the switch (0) or down from it (1).
@@ -186,11 +180,11 @@ def side_links(
 
 
 def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the longer dimension of the grid is cut.
+    """Half (0: the smaller, or 1) of each vertex, cut through the longer board
+    dimension.
 
-    The cut is in the middle of the boards, half 0 is the smaller one. The switches of
-    the lines that are cut go with the larger half, so that the ports of the smaller
-    half are what crosses.
+    The switches of the cut lines go with the larger half, so that the ports of the
+    smaller half cross the cut.
     """
     cut_rows = settings.x_scale >= settings.y_scale
     length = max(settings.x_scale, settings.y_scale)
@@ -207,18 +201,16 @@ def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HammingMeshSettings) -> int:
-    """Ports in one direction across that cut.
-
-    They are both ends of every chip row and lane of the smaller half's boards.
+    """Ports in one direction across that cut: both ends of the smaller half's chip
+    lines.
     """
     shorter, longer = sorted((settings.x_scale, settings.y_scale))
     return 2 * settings.m * settings.n * shorter * (longer // 2)
 
 
 def node_hop_counts(settings: HammingMeshSettings) -> IntArray:
-    """Ordered pairs of chips with h links between boards (index h).
-
-    Two links for each dimension that differs.
+    """Ordered pairs of chips with h links between boards (index h), 2 per other
+    dimension.
     """
     counts = np.array([settings.m**4], dtype=np.int64)
     for length in (settings.x_scale, settings.y_scale):
@@ -243,9 +235,9 @@ def _internal(settings: HammingMeshSettings) -> Links:
 def _lines(
     settings: HammingMeshSettings, kind: Literal["row", "column"], switches: IntArray
 ) -> list[Links]:
-    """The links of all boards to the switches of one kind, minus side then plus side.
+    """The links of all boards to the switches of a kind, minus side then plus side.
 
-    By (line, chip line, lane, board).
+    In the order (line, chip line, lane, board).
     """
     m, n = settings.m, settings.n
     boards = np.arange(settings.boards).reshape(settings.y_scale, settings.x_scale)
@@ -282,7 +274,7 @@ class BoardRings(GridRings):
         return closed_rings([positions] * self.grid.rails), True
 
     def arc_links(self, dimension: int, arc: Arc) -> list[Link]:
-        """Up to the switch of the rail and down from it."""
+        """The link up to the switch of the rail and the link down from it."""
         src, dst = self.arc_chips(dimension, arc)
         switch = self.length(dimension) * self.grid.m**2 + arc.rail
         # Both sides of a board of one chip are ports of that chip, the minus side
@@ -312,10 +304,9 @@ def grid_rings(settings: HammingMeshSettings, topology: Topology) -> GridRings:
 
 @dataclass(frozen=True)
 class _Dimension:
-    """The lines of one dimension.
+    """The lines of a dimension: ends at boards, uplinks of the leaves, and bounds.
 
-    Ends at boards, uplinks of the leaves, and bounds of all-to-all and of the cut in
-    ports per chip.
+    The bounds are those of all-to-all and of the cut in ports per chip.
     """
 
     ends: int
@@ -327,9 +318,9 @@ class _Dimension:
 def ports(settings: HammingMeshSettings) -> Ports:
     """Components of the lines, and the bandwidths in ports per chip.
 
-    An end is a port of a board at a switch. There are 2 n of them per board and line of
-    chips, and a board has m lines in each dimension. A line of more ends than a switch
-    has ports is a two-level tree.
+    An end is a port of a board at a switch: 2 n per board and line of chips, with m
+    lines of a board in each dimension. A line with more ends than a switch has ports is
+    a two-level tree.
     """
     rows, columns = (
         _dimension(settings, boards) for boards in (settings.x_scale, settings.y_scale)
@@ -350,7 +341,7 @@ def ports(settings: HammingMeshSettings) -> Ports:
 
 
 def resize(settings: HammingMeshSettings, chips: int) -> HammingMeshSettings:
-    """As near to a square of boards as holds the chips."""
+    """The grid of boards nearest to a square with at least ``chips`` chips."""
     longest, boards = settings.switch_radix**2 // 4, math.ceil(chips / settings.m**2)
     if boards > longest**2:
         raise too_large(
@@ -374,7 +365,7 @@ def _dimension(settings: HammingMeshSettings, boards: int) -> _Dimension:
 
 
 def _bounds(settings: HammingMeshSettings, boards: int, *, two_levels: bool) -> Iterator[float]:
-    """All-to-all through the boards' ports, and through the uplinks of the leaves."""
+    """Bounds of all-to-all by the boards' ports and by the uplinks of the leaves."""
     port, chips = 2 * settings.n / settings.m, settings.chips
     yield port / ((boards - 1) / boards * chips / (chips - 1))
     under = max(1, int(settings.switch_radix / (1 + settings.taper)) // 2)

@@ -1,11 +1,11 @@
 """Routing on a HammingMesh: along the chip row, then along the chip column.
 
 A packet turns at the destination's chip column. A packet for another board of the row
-leaves on the nearer end of its chip row (RailX simulator). The rest of the path is
-not published. Here it enters the other board at the end nearer to the destination's
-chip column and walks to that column before it turns, so that every chip row and every
-chip column carries the same uniform traffic. A path passes the fewest switches, and has
-the fewest links of all that do.
+leaves at the nearer end of its chip row (RailX simulator). The rest of the path is not
+published. Here it enters the other board at the end nearer to the destination's chip
+column and walks to that column before it turns, so that all chip rows and chip columns
+carry the same uniform traffic. A path passes the fewest switches, and has the fewest
+links among such paths.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["route"]
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
 
-#: States: switches passed or not needed any more, then (``adaptive``) on the way to the
+#: States: switches passed or no longer needed, then (``adaptive``) on the way to the
 #: chosen end of row or column.
 _START, _ROW_DONE, _COLUMN_DONE = 0, 1, 2
 _HEADING = {"row": (3, 4), "column": (5, 6)}
@@ -49,12 +49,12 @@ def route(
     Walks stay on their channel.
 
     * ``min`` (RailX simulator): at equal distance to both ends the minus side, out and
-      in. The links to and from a switch are taken on the channel of the walk behind it.
-    * ``balanced``: splits equal distances evenly (for even m there are none) and draws
-      one of the three channels for the links to and from a switch. Only one phase of a
-      path uses those, so this closes no circle of waiting packets, and fewer of them
-      stand behind one that waits for another output of the switch.
-    * ``adaptive``: as ``balanced``, but weighs both ends when a packet starts for the
+      in. The links to and from a switch are on the channel of the walk behind it.
+    * ``balanced``: splits equal distances evenly (even m has none) and draws one of the
+      three channels for the links to and from a switch. Only one phase of a path uses
+      those, so this closes no cycle of waiting packets, and fewer packets wait behind
+      one that needs another output of the switch.
+    * ``adaptive``: as ``balanced``, but compares both ends when a packet starts for the
       row and for the column, by the queues at the ports there and the time of flight.
     """
     adaptive = routing == "adaptive"
@@ -83,7 +83,7 @@ class _Line:
       switches.
     * ``down`` (int[switches, boards, 2]): from a switch to both ends of its line in
       each board. ``first_switch``: the first of these switches.
-    * ``channel``: of the walks before the switch, one less than that of its links.
+    * ``channel``: virtual channel of the walks before the switch, one below its links.
     """
 
     kind: Literal["row", "column"]
@@ -160,10 +160,7 @@ def _fill_chips(
 def _leave_sets(
     builder: TableBuilder, settings: HammingMeshSettings, line: _Line
 ) -> dict[int, SetArray]:
-    """Sets (int32[chips]) of packets that leave their board along this line.
-
-    By state.
-    """
+    """Sets (int32[chips]) of packets leaving their board along this line, by state."""
     last, adaptive = settings.m - 1, builder.selection == "adaptive"
     distance = np.stack([line.position, last - line.position], axis=1)
     share = _minus_share(builder, distance)
@@ -206,7 +203,7 @@ def _leave_sets(
 
 
 def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> None:
-    """From a switch to the end of the board line that is nearer to the destination."""
+    """From a switch to the end of the board line nearer to the destination."""
     to = builder.destinations.astype(np.int64)
     distance = np.stack([line.position[to], settings.m - 1 - line.position[to]], axis=1)
     share = _minus_share(builder, distance)
@@ -232,10 +229,7 @@ def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
 
 
 def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float64]:
-    """Share of the traffic to the minus end, by the distances to both ends.
-
-    ``distance``: int[chips, 2].
-    """
+    """Share of the traffic to the minus end, by both distances (int[chips, 2])."""
     tie = 1.0 if builder.routing == "min" else 0.5
     return np.where(
         distance[:, 0] == distance[:, 1], tie, (distance[:, 0] < distance[:, 1]).astype(np.float64)
@@ -243,9 +237,9 @@ def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float6
 
 
 def _walk_pools(builder: TableBuilder, line: _Line, goal: IntArray, channel: int) -> IntArray:
-    """The pool of the next link from each chip to each position of its board line.
+    """The pool of the next link to each position of a board line: int[chips, goals].
 
-    int[chips, goals], -1 where the chip is there.
+    -1 where the chip is there.
     """
     chip = np.arange(len(line.position))[:, None]
     step = np.sign(goal - line.position[:, None])

@@ -1,4 +1,4 @@
-"""Reading networks from files: GraphML and lists of links.
+"""Networks from files: GraphML and lists of links.
 
 Both give the same :class:`Network`: chips first, then switches, and one entry per
 full-duplex link. Values that a file leaves out are None; the settings supply them.
@@ -20,9 +20,9 @@ from railx.vocabulary.topology import LINK_KINDS
 
 __all__ = ["ENDINGS", "FileLink", "Network", "read_network"]
 
-#: Endings of the files that can be read.
+#: Suffixes of readable files.
 ENDINGS = (".graphml", ".csv", ".txt")
-#: Attributes that a column or an edge of a file may give a link.
+#: Attributes of a link that a column or an edge may hold.
 _LINK_KEYS = ("gbps", "lanes", "latency_ns", "kind", "rail")
 #: Prefix of the names of switches in a list of links.
 _SWITCH = "switch"
@@ -114,7 +114,7 @@ def _graphml_keys(
 def _both_ways(
     path: Path, edges: list[tuple[str, str, str, dict[str, str]]]
 ) -> list[tuple[str, str, str, dict[str, str]]]:
-    """One edge for every two edges of a directed graph in opposite directions."""
+    """One edge for every pair of opposite edges of a directed graph."""
     unmatched: Counter[tuple[str, str, tuple[tuple[str, str], ...]]] = Counter()
     links = []
     for where, source, target, data in edges:
@@ -138,7 +138,7 @@ def _network(
     nodes: Mapping[str, Mapping[str, str]],
     edges: Iterable[tuple[str, str, str, Mapping[str, str]]],
 ) -> Network:
-    """The network, with a chip for each endpoint of a node that has several."""
+    """The network, with a chip for each endpoint of a node."""
     chips: list[str] = []
     switches: list[str] = []
     below: list[tuple[str, str]] = []
@@ -161,7 +161,7 @@ def _network(
 
 
 def _endpoints(path: Path, name: str, data: Mapping[str, str]) -> int:
-    """Chips that a node represents, one by default."""
+    """Chips of a node, one by default."""
     if "endpoints" in data:
         return int(_number(f"{path}, node {name}", "endpoints", data["endpoints"], 0, integer=True))
     kind = data.get("kind", "chip")
@@ -186,7 +186,7 @@ def _edge_list(path: Path) -> Network:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
-    """The line of a link, its ends and its attributes."""
+    """The line number of a link, its ends and its attributes."""
     with path.open(encoding="utf-8", newline="") as file:
         if path.suffix == ".csv":
             reader = csv.DictReader(file, strict=True)

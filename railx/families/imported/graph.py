@@ -1,4 +1,4 @@
-"""A network from a file: its graph, a cut through the middle of it, shortest paths."""
+"""A network from a file: graph, a cut through its middle, shortest-path routing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 class ImportedSettings(FamilyBase):
     """A network from a file.
 
-    ``port_gbps`` is also the rate of a lane of those links that the file gives none.
+    ``port_gbps`` is also the rate of lanes without a rate in the file.
     """
 
     family: Literal["imported"]
@@ -85,8 +85,8 @@ def check(settings: ImportedSettings) -> None:
 def build(settings: ImportedSettings) -> Topology:
     """Build the network; chips and switches are numbered in the order of the file.
 
-    Links that the file gives no kind are ``internal`` in a node, ``leaf`` between a
-    chip and a switch, ``local`` elsewhere.
+    Links without a kind are ``internal`` in a node, ``leaf`` between a chip and a
+    switch, ``local`` elsewhere.
     """
     network = _network(settings)
     chips = len(network.chips)
@@ -105,8 +105,8 @@ def build(settings: ImportedSettings) -> Topology:
 def halves(settings: ImportedSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each vertex: chips are cut in the middle of their order.
 
-    A switch is where more of its bandwidth leads, in half 0 where both are equal;
-    switches are asked in turn until none changes sides.
+    A switch joins the half with more of its bandwidth (0 on a tie), in repeated passes
+    until no switch changes sides.
     """
     topology = build(settings)
     links, chips = topology.links, topology.chips
@@ -139,7 +139,7 @@ def bisection_ports(settings: ImportedSettings) -> int:
 
 
 def ports_per_chip(settings: ImportedSettings) -> int:
-    """Ports of the chip that has the fewest, by the bandwidth that leaves its node."""
+    """Ports of the chip with the fewest, by the bandwidth that leaves its node."""
     topology = build(settings)
     links = topology.links
     outside = links.kind != INTERNAL
@@ -180,7 +180,7 @@ def _kind(a: int, b: int, nodes: NDArray[np.int32]) -> str:
 
 
 def _network(settings: ImportedSettings) -> Network:
-    """The network of the file, read again only where the file has changed."""
+    """The network of the file, cached until the file changes."""
     # Imported here: railx.io loads pyarrow.
     from railx.io import in_repository
 
@@ -218,14 +218,14 @@ def route(
 ) -> RoutingTable:
     """All paths with the fewest links, hop k on virtual channel k.
 
-    No cycle of waiting packets can form, whatever the graph, but there are as many
-    virtual channels as the longest of these paths has links. ``min`` draws the next
-    vertex by the bandwidth to it; ``adaptive`` takes the one with the shortest queue.
-    States: hops taken.
+    No cycle of waiting packets can form in any graph, at the price of as many virtual
+    channels as the longest of these paths has links. ``min`` draws the next vertex by
+    the bandwidth to it; ``adaptive`` takes the one with the shortest queue. States:
+    hops taken.
     """
     to = np.arange(topology.chips) if destinations is None else destinations
     distance = _distances(topology, to)
-    # Chips that are no destination may be further away: all are sources.
+    # Unselected chips may be further away: all chips are sources.
     longest = int(distance[: topology.chips].max())
     builder = TableBuilder(
         topology,

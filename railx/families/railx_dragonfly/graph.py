@@ -1,24 +1,22 @@
 """RailX set to a Dragonfly: a row of nodes is a group, all-to-all on its X rails.
 
-The Y rails of different columns differ. In a Dragonfly the routers of a group share the
-links to the other groups (Kim, Dally, Scott and Abts, ISCA 2008). Here the nodes of a
-row share them: the Y rails of column 0 join each row to some other rows, those of
-column 1 to others, and all columns together join every pair of rows. A packet goes
-along its row to a column that leads to the destination's row, up or down that column,
-and along the other row: at most 3 inter-node hops. With r rails per side and C columns
-there are C r Y rails with 2 ports per node, so that up to 2 C r + 1 rows can be joined,
-where the plain all-to-all of a column ends at r + 1. The mapping is derived; RailX's
-abstract names only the flexibility. Its price: a Y rail need not be one ring over the
-full column.
+In a Dragonfly the routers of a group share the links to the other groups (Kim, Dally,
+Scott and Abts, ISCA 2008). Here the nodes of a row share them: the Y rails of column 0
+join each row to some other rows, those of column 1 to others, and all columns together
+join every pair of rows. A packet goes along its row to a column that leads to the
+destination's row, up or down that column, and along the other row: at most 3 inter-node
+hops. With r rails per side and C columns there are C r Y rails with 2 ports per node,
+which join up to 2 C r + 1 rows, where the plain all-to-all of a column ends at r + 1.
+The mapping is this project's; RailX's abstract names only the flexibility. Its price: a
+Y rail need not be one ring over the full column.
 
-Design of the columns. A Y rail shifts every row by one difference d (row y to row y + d
-modulo the number of rows G), which is a union of gcd(G, d) rings, so that one switch
-can close it. The differences are 1, 2, ..., floor(G/2), then G - 1, G - 2, ... down to
-the half. They are given out in turn to the rails of column 0, then of column 1, and so
-on, and start again after G - 1. After floor(G/2) rails every pair of rows is joined.
-Since d and -d are the same links, the links between two rows differ by at most one over
-all pairs (d = G/2 joins its pairs twice at once). A shift of all rows is a symmetry of
-the network.
+Design of the columns. A Y rail shifts every row by a difference d (row y to row y + d
+modulo the number of rows G), a union of gcd(G, d) rings, so that one switch can close
+it. The differences are 1, 2, ..., floor(G/2), then G - 1, G - 2, ... down to the half.
+The rails of column 0 take them in turn, then those of column 1, and so on, starting
+again after G - 1. After floor(G/2) rails every pair of rows is joined. Since d and -d
+are the same links, the links between two rows differ by at most one over all pairs (d =
+G/2 joins its pairs twice at once). A shift of all rows is a symmetry of the network.
 
 Layout: nodes (X, Y) = Y * columns + X, chips and rails as in
 :mod:`railx.vocabulary.grid`.
@@ -124,23 +122,19 @@ IntArray = NDArray[np.int64]
 
 
 def row_part(settings: RailXDragonflySettings) -> LinePart:
-    """The all-to-all of a row as the one part of its rails."""
+    """The all-to-all of a row as a part with all its rails."""
     return line_parts((_row(settings),))[0]
 
 
 def row_wiring(settings: RailXDragonflySettings) -> LineWiring:
-    """The links between every ordered pair of columns of a row.
-
-    2 for each copy of its all-to-all.
+    """The links between every ordered pair of columns of a row, 2 per copy of the
+    all-to-all.
     """
     return part_wiring(row_part(settings), settings.rings)
 
 
 def row_differences(settings: RailXDragonflySettings) -> IntArray:
-    """Rows by which the Y rails of the columns go up from their plus sides.
-
-    Shape (columns, r), values 1 to rows - 1.
-    """
+    """Rows that the Y rails of each column go up by: (columns, r), 1 to rows - 1."""
     rows, rails = settings.rows, settings.rails
     half = rows // 2
     order = np.concatenate([np.arange(1, half + 1), np.arange(rows - 1, half, -1)])
@@ -155,7 +149,7 @@ def check(settings: RailXDragonflySettings) -> None:
 def build(settings: RailXDragonflySettings) -> Topology:
     """Build the topology.
 
-    Columns of one row are joined twice per copy, every pair of rows in at least one
+    Columns of a row are joined twice per copy, every pair of rows in at least one
     column.
     """
     grid = settings.grid
@@ -248,9 +242,8 @@ def ports(settings: RailXDragonflySettings) -> Ports:
 
 
 def resize(settings: RailXDragonflySettings, chips: int) -> RailXDragonflySettings:
-    """The Dragonfly of :func:`railx.families.node_grids.best_grid`.
-
-    The all-to-all of a group uses every rail.
+    """The Dragonfly of :func:`railx.families.node_grids.best_grid`, on every rail of a
+    row.
     """
     rails, longest = settings.rails, longest_line(settings)
     return best_grid(

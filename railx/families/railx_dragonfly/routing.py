@@ -1,10 +1,10 @@
 """Routing on RailX set to a Dragonfly: along a row, a column and a row.
 
-The column is one that leads to the right row. A path has at most three rails, one of
-them along a column, and four virtual channels: a walk or a rail of phase p is on
-channel p or p + 1, and packets that need fewer rails start in a later phase. A shift of
-all rows is a symmetry of the network, so that everything depends on the difference of
-the rows alone and one row represents all.
+The column leads to the destination's row. A path has at most three rails, one of them
+along a column, and four virtual channels: a walk or a rail of phase p is on channel p
+or p + 1, and packets that need fewer rails start in a later phase. A shift of all rows
+is a symmetry of the network, so everything depends only on the difference of the rows,
+and one row represents all.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ __all__ = ["route"]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Walks to the rail along the row, to that of the column, to the second one along the
-#: row, to the chip.
+#: Walks to the rail of the row, of the column, of the second row, and to the chip.
 _ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
 
 
@@ -44,11 +43,11 @@ def route(
 ) -> RoutingTable:
     """Through the column that needs the fewest rails.
 
-    Where several need as few, in proportion to their rails to the right row. ``min``
-    takes the nearest of the links that will do, ``balanced`` all of them alike under
-    uniform traffic. States: 0 at the source and on the last row, 1 in the column where
-    the packet changes rows, then those on the way to a link: of the first row by column
-    and link, of the column, of the last row.
+    Among equal columns in proportion to their rails to the destination's row. ``min``
+    takes the nearest suitable link, ``balanced`` all of them evenly under uniform
+    traffic. States: 0 at the source and on the last row, 1 in the column where the
+    packet changes rows, then those on the way to a link: of the first row by column and
+    link, of the column, of the last row.
     """
     plan = _Plan(settings, balanced=routing == "balanced")
     builder = TableBuilder(
@@ -63,9 +62,9 @@ class _Plan:
 
     There are G differences, C columns and c chips.
 
-    * ``ports`` (int[G, C, Q]): the Y ports (2 rail + side) of each column that lead a
-      difference of rows away, -1 for none.
-    * ``candidates`` (int[G, J]): the columns that have any.
+    * ``ports`` (int[G, C, Q]): the Y ports (2 rail + side) of each column that lead to
+      a difference of rows, -1 for none.
+    * ``candidates`` (int[G, J]): the columns with such ports.
     * ``by_column`` (float[C, C, G, C]): from column a to column b, the share that
       changes rows in each column.
     * ``first`` (float[C, c, C, k]), ``across`` (float[C, c, G, Q]) and ``last``
@@ -103,9 +102,8 @@ class _Plan:
         return self.column_state(self.ports.shape[2]) + link
 
     def _share_column_and_last_row(self) -> None:
-        """Follow uniform traffic to the chips of a column.
-
-        One flit goes from every chip to every other node.
+        """Follow uniform traffic, a flit from every chip to every other node, to a
+        column.
         """
         distance = mesh_distance(self.settings.m)
         leave, enter = _port_chips(self.settings, self.ports)
@@ -171,7 +169,7 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         fill(plan.column_state(q), path.sets(builder), other_row, rows_up)
     for k, path in enumerate(last):
         fill(plan.last_state(k), path.sets(builder), other_column, to_x)
-    # At the source: any link to any column that will do, or a link of this column.
+    # At the source: any link to a suitable column, or a link of this column.
     paths, shares = [], []
     for (j, k), path in first.items():
         column = plan.candidates[:, j]
@@ -195,7 +193,7 @@ def _paths(
 ) -> tuple[dict[tuple[int, int], Exits], list[Exits], list[Exits]]:
     """The paths along the first row, in the column and on the last row.
 
-    Those of the first row are by candidate column and link. They and those in the
+    Those of the first row are by candidate column and link; they and those in the
     column are by difference of rows.
     """
     ports = rail_ports(builder.topology).link
@@ -236,9 +234,8 @@ def _repeat(path: Exits, times: int) -> Exits:
 
 
 def _row_ports(settings: RailXDragonflySettings) -> IntArray:
-    """The Y ports (2 rail + side, plus is 1) that lead each difference of rows away.
-
-    int[G, C, Q], -1 for none.
+    """The Y ports (2 rail + side, plus is 1) to each row difference: int[G, C, Q], -1:
+    none.
     """
     up = row_differences(settings)
     goes = np.stack([(settings.rows - up) % settings.rows, up], axis=-1)  # [column, rail, side]
@@ -258,7 +255,7 @@ def _row_ports(settings: RailXDragonflySettings) -> IntArray:
 
 
 def _columns_taken(count: IntArray) -> FloatArray:
-    """Shares of the columns that need the fewest rails: float[C, C, G, C].
+    """Shares of the columns with the fewest rails: float[C, C, G, C].
 
     In proportion to their ports (int[G, C]).
     """
@@ -283,7 +280,7 @@ def _port_chips(settings: RailXDragonflySettings, ports: IntArray) -> tuple[IntA
 
 
 def _padded(lists: list[IntArray], width: int | None = None) -> IntArray:
-    """Lists of different lengths as rows of one array, filled up with -1."""
+    """Lists of different lengths as rows of an array, padded with -1."""
     longest = max(len(row) for row in lists) if width is None else width
     return np.stack(
         [np.concatenate([row, np.full(longest - len(row), -1)]) for row in lists]

@@ -1,6 +1,5 @@
-"""The flow model: traffic as fluids on the paths of a routing.
-
-It gives max-min fair rates and completion times.
+"""The flow model: max-min fair rates and completion times of fluids on a routing's
+paths.
 """
 
 from railx.network.flows.fair import fair_rates, link_gb_s, max_min_rates

@@ -1,7 +1,6 @@
-"""Max-min fair rates of flows.
+"""Max-min fair rates of flows (Bertsekas and Gallager 1992).
 
-No flow can get more without taking from one that has no more than it (Bertsekas and
-Gallager 1992).
+A flow can only gain at the cost of one with no higher rate.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ def max_min_rates(
 ) -> FloatArray:
     """Max-min fair rate of each flow from chip ``src[f]`` to chip ``dst[f]``.
 
-    float64[flows], GB/s. Every flow splits over its paths in fixed shares, the weights
-    of the routing. ``demand_gb_s`` (one number or one per flow) is the most a flow
-    wants. A flow from a chip to itself gets all of it. Give a routing by name for large
-    networks, so that its table is made a block of destinations at a time. Exact up to
-    rounding.
+    float64[flows], GB/s, exact up to rounding. Every flow splits over its paths in
+    fixed shares, the weights of the routing. ``demand_gb_s`` (a number or one per flow)
+    limits a flow's rate. A flow from a chip to itself gets its whole demand. Give a
+    routing by name for large networks, so that its table is made a block of
+    destinations at a time.
     """
     return fair_rates(route_flows(topology, routing, src, dst), link_gb_s(topology), demand_gb_s)
 
@@ -41,7 +40,7 @@ def max_min_rates(
 def fair_rates(
     paths: FlowPaths, capacity_gb_s: FloatArray, demand_gb_s: ArrayLike = np.inf
 ) -> FloatArray:
-    """Max-min fair rates of flows with known paths.
+    """Max-min fair rates of flows on given paths.
 
     ``capacity_gb_s`` (float64[links]) is that of all lanes of a row.
     """
@@ -53,15 +52,12 @@ def fair_rates(
 
 
 def link_gb_s(topology: Topology) -> FloatArray:
-    """Capacity of each link row, one direction, in GB/s (float64[links]).
-
-    All lanes together.
-    """
+    """Capacity of each link row, all lanes, one direction, in GB/s (float64[links])."""
     return topology.links.capacity_gbps / 8
 
 
 def filling_arrays(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -> tuple[Any, ...]:
-    """What the compiled loops read.
+    """Inputs of the compiled loops.
 
     Links by flow, flows by link, capacities, demands and the flows by demand.
     """
@@ -72,7 +68,7 @@ def filling_arrays(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -
     ).astype(np.int64)
     by_flow = (paths.start, paths.link, paths.share)
     order = np.argsort(demand, kind="stable")
-    # A demand without limit is never met by rising; only flows that use no link get it.
+    # Only flows that use no link reach an unlimited demand.
     return (*by_flow, link_start, flow[by_link], paths.share[by_link], capacity, demand, order)
 
 

@@ -1,7 +1,4 @@
-"""Compiled loops of the flow model.
-
-They spread flows over their paths, fill links, and run completion events.
-"""
+"""Compiled loops of the flow model: flows over paths, filling of links, completions."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from numpy.typing import NDArray
 
 __all__ = ["complete", "fill", "spread"]
 
-#: Levels and finish times closer than this share of themselves are one event: what
-#: differs less is rounding.
+#: Levels and finish times whose relative difference is below this are one event;
+#: smaller differences are rounding.
 _SAME = 1e-9
 
 
@@ -37,8 +34,8 @@ def spread(
 ) -> Any:
     """Walk each flow's unit of traffic hop by hop through its places (state, vertex).
 
-    Returns links and shares, flow by flow. ``stuck`` reports (kind, place, flow): 1
-    where there is nowhere to go, 2 where packets go round for ever.
+    Returns links and shares, flow by flow. ``stuck`` reports (kind, place, flow): kind
+    1 for a dead end, 2 for an endless cycle.
     """
     vertices = entry.shape[1]
     places = entry.shape[0] * vertices
@@ -129,12 +126,12 @@ def fill(
     active: NDArray[np.bool_],
     rate: NDArray[np.float64],
 ) -> None:
-    """Progressive filling: all open flows rise together.
+    """Progressive filling: the rates of all open flows rise together.
 
-    They rise until a link is full or a demand met, which closes those flows. Closing
+    They rise until a link is full or a demand is met, which closes those flows. Closing
     flows at the common level can only raise the level at which another link fills up,
-    so a heap of possibly outdated levels is exact: what comes up is brought up to date
-    first. ``by_demand`` lists the flows in ascending order of demand.
+    so a heap of possibly outdated levels is exact: the loop updates the top entry
+    before use. ``by_demand`` lists the flows in ascending order of demand.
     """
     links = len(capacity)
     taken, weight, count = np.zeros(links), np.zeros(links), np.zeros(links, dtype=np.int64)
@@ -175,8 +172,8 @@ def fill(
             if current > fills * (1 + _SAME):
                 heapq.heappush(heap, (current, row))
                 continue
-        # The running sums carry rounding; the level that closes flows comes from the
-        # link's own flows.
+        # The running sums carry rounding; the closing level is computed from the link's
+        # flows.
         load, open_share = 0.0, 0.0
         for k in range(link_start[row], link_start[row + 1]):
             flow = link_flow[k]

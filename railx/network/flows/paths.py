@@ -1,6 +1,5 @@
-"""Which links a flow uses, and how much of it is on each.
-
-The sparse matrix of flows and links under a routing.
+"""The sparse matrix of flows and links under a routing: shares of a flow on its
+links.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 
-#: Entries of one state of a routing table that are made at once: about 0.5 GiB with
-#: what making them needs.
+#: Entries per state of a routing table made at once: about 0.5 GiB with temporaries.
 _BLOCK_ENTRIES = 8_000_000
 
 
@@ -60,8 +58,8 @@ def spread_flows(
     """Spread flows from chips ``src`` to chips ``dst`` over the paths of a table.
 
     They split in its weights; lanes of a pool share evenly. A flow from a chip to
-    itself uses no link. ValueError names a chip that is none, a destination that the
-    table lacks and a place where the routing does not lead on.
+    itself uses no link. ValueError names an invalid chip, a destination outside the
+    table or a place where the routing ends early.
     """
     table = table.over_pairs()
     source, target = _ends(topology, src, dst)
@@ -103,10 +101,10 @@ def spread_flows(
 def route_flows(
     topology: Topology, routing: str | RoutingTable, src: ArrayLike, dst: ArrayLike
 ) -> FlowPaths:
-    """As :func:`spread_flows`, for a routing by name.
+    """:func:`spread_flows` for a routing by name, a block of destinations at a time.
 
-    Tables are made for a block of destinations at a time: a table grows with vertices x
-    destinations, and by blocks 10,000 chips need less than 2 GiB.
+    A table grows with vertices x destinations; in blocks 10,000 chips need less than 2
+    GiB.
     """
     if isinstance(routing, RoutingTable):
         return spread_flows(topology, routing, src, dst)
@@ -131,8 +129,8 @@ def fixed_paths(
 ) -> FlowPaths:
     """Flows along given paths.
 
-    Entry k says that flow ``flow[k]`` crosses link row ``link[k]`` with all its
-    traffic. ``flow`` is ascending; a row crossed twice counts twice.
+    All traffic of flow ``flow[k]`` crosses link row ``link[k]``. ``flow`` is ascending;
+    a row crossed twice counts twice.
     """
     key, count = np.unique(flow.astype(np.int64) * len(topology.links) + link, return_counts=True)
     owner = key // len(topology.links)
@@ -155,9 +153,8 @@ def join_paths(parts: list[FlowPaths]) -> FlowPaths:
 
 
 def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatArray:
-    """Load of each link row, all lanes together (float64[links]).
-
-    In the unit of ``rate`` (float64[flows]).
+    """Load of each link row in the unit of ``rate`` (float64[flows]):
+    float64[links].
     """
     amount = paths.share * np.repeat(rate, np.diff(paths.start))
     return np.bincount(paths.link, weights=amount, minlength=len(topology.links)).astype(np.float64)
@@ -165,10 +162,7 @@ def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatA
 
 @cache
 def kernels() -> ModuleType:
-    """The compiled loops, imported on first use.
-
-    Numba takes a second to load.
-    """
+    """The compiled loops; imported on first use, as Numba takes a second to load."""
     from railx.network.flows import kernels as compiled
 
     return compiled

@@ -1,7 +1,4 @@
-"""How long transfers take: max-min fair rates between events.
-
-Phases wait for each other.
-"""
+"""Durations of transfers: max-min fair rates between events, and phases in order."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ def transfer_times(
     start_ns: ArrayLike = 0.0,
     demand_gb_s: ArrayLike = np.inf,
 ) -> FloatArray:
-    """When the last byte of each transfer arrives, in ns (float64[transfers]).
+    """Arrival of the last byte of each transfer, in ns (float64[transfers]).
 
-    All transfers under way share the network max-min fairly. The rates are solved again
-    whenever one starts or ends. The last byte leaves when all have been sent and flies
-    along the longest path of its flow.
+    All active transfers share the network max-min fairly. The rates are solved again
+    whenever a transfer starts or ends. The last byte leaves when all have been sent and
+    flies along the longest path of its flow.
     """
     paths = route_flows(topology, routing, src, dst)
     return finish_times(paths, link_gb_s(topology), size_bytes, start_ns, demand_gb_s)
@@ -46,7 +43,7 @@ def finish_times(
     start_ns: ArrayLike = 0.0,
     demand_gb_s: ArrayLike = np.inf,
 ) -> FloatArray:
-    """As :func:`transfer_times`, for known paths; bytes over GB/s are ns."""
+    """As :func:`transfer_times`, for given paths; bytes over GB/s are ns."""
     size, begin = per_flow(paths, "size_bytes", size_bytes), per_flow(paths, "start_ns", start_ns)
     demand = per_flow(paths, "demand_gb_s", demand_gb_s)
     if (demand == 0).any():
@@ -61,9 +58,8 @@ def finish_times(
 
 
 def phase_time(phases: Iterable[tuple[FlowPaths, ArrayLike]], capacity_gb_s: FloatArray) -> float:
-    """Time in ns of phases one after another, each of (paths, bytes of each flow).
-
-    One starts when the one before has arrived.
+    """Time in ns of phases (paths, bytes of each flow), each starting as the last
+    arrives.
     """
     return sum(
         float(finish_times(paths, capacity_gb_s, size).max(initial=0.0)) for paths, size in phases

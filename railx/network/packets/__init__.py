@@ -1,7 +1,4 @@
-"""The packet simulator: any topology and routing table under one cycle model.
-
-It is compiled only when something is simulated.
-"""
+"""The packet simulator: any topology and routing table under one cycle model."""
 
 from railx.network.packets.layout import Trace
 from railx.network.packets.simulate import (

@@ -13,9 +13,8 @@ from numba import njit
 
 @njit(cache=True)
 def alias_table(share: Any, accept: Any, alias: Any) -> None:
-    """Vose's table.
-
-    Flow i is kept with probability accept[i], else alias[i] takes its place.
+    """Vose's table: flow i is kept with probability accept[i], else replaced by
+    alias[i].
     """
     count = len(share)
     mean = share.sum() / count

@@ -1,4 +1,4 @@
-"""Estimates of packet simulations, so that one that could never end is refused."""
+"""Estimates of packet simulations, which refuse endless ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from railx.vocabulary.topology import FamilySettings
 
 __all__ = ["check_latencies", "check_packets", "check_table"]
 
-#: Repeats from which they, and not the length of each, are what makes a sweep long.
+#: Repeats from which their number, not their length, decides the duration of a sweep.
 _MANY_REPEATS = 100
 #: Bytes for each cycle of the slowest link: three words in lists of events as long as
 #: the next power of two.
@@ -34,15 +34,15 @@ def check_packets(
     limits: LimitSettings,
     repeats: int = 1,
 ) -> None:
-    """Refuse packet simulations that would never end.
+    """Refuse packet simulations that would not end.
 
-    ``runs`` is how many are made besides those of ``loads`` in each of ``repeats``.
+    ``runs``: further runs besides those of ``loads`` in each of ``repeats``.
     SettingsError names the key below ``key``, or the load of traffic where it is empty.
     """
     prefix = f"{key}." if key else ""
     cycles = network.warmup_cycles + network.measured_cycles
     packets = float(chips) * cycles / network.packet_flits
-    # Nobody knows where it saturates; one flit per chip and cycle is of the order.
+    # The saturation point is unknown; one flit per chip and cycle is of its order.
     total = Cost(5e-9 * chips * cycles + 2e-6 * packets) * ((runs + len(loads)) * repeats)
     if key and repeats >= _MANY_REPEATS:
         check_cost(f"{prefix}repeats", repeats, total, limits)
@@ -56,7 +56,7 @@ def check_packets(
 def check_latencies(
     key: str, settings: FamilySettings, network: PacketNetworkSettings, limits: LimitSettings
 ) -> None:
-    """Refuse links on which more cycles of packets are under way than memory holds."""
+    """Refuse links with more cycles of packets in flight than fit in memory."""
     for field in fields(settings):  # type: ignore[arg-type]
         if field.name.endswith("latency_ns"):
             latency_ns = float(getattr(settings, field.name))
@@ -68,7 +68,7 @@ def check_latencies(
 def check_table(
     key: str, name: str, settings: FamilySettings, routing: str, limits: LimitSettings
 ) -> None:
-    """Refuse a routing table that no memory holds; name routings that fit."""
+    """Refuse a routing table that exceeds memory; name routings that fit."""
     family, vertices = family_of(settings), vertex_count(settings)
     ports = family.ports_per_chip(settings)
     pairs = Cost(bytes=4.0 * vertices**2)

@@ -1,22 +1,21 @@
 """The compiled core of the packet simulator: a network advanced cycle by cycle.
 
-:func:`advance` at the end reads as the phases of a cycle. Each phase is compiled into
-it as if it stood there, so that the division costs nothing. All of them are in one
-file: of what a compiled function calls, the compiler's cache on disk does not see a
-change in another file.
+:func:`advance` at the end reads as the phases of a cycle. Each phase is inlined into
+it, so that the division costs nothing. All phases are in this file because the
+compiler's disk cache does not notice changes of callees in other files.
 
-The core is driven by events. A wheel of cycles holds what will happen: heads that
+The core is driven by events. A wheel of cycles holds the coming events: heads that
 arrive, tails that leave a link, ports that end. Only the packets that such an event can
-move are looked at, oldest first. All others wait in a list of what they wait for:
-*pool* (room in a virtual channel), *link* (the granted channel is busy) or *port*
-(their input port is busy). Every release comes with an event, and all releases of a
-cycle come before its grants. So a packet that found no room needs no second look until
-the next release.
+move are examined, oldest first. All others wait in the list of their resource: *pool*
+(room in a virtual channel), *link* (the granted channel is busy) or *port* (their input
+port is busy). Every release comes with an event, and all releases of a cycle come
+before its grants. So a packet that got no room need not be examined until the next
+release.
 
 Data are arrays of structs of int32, one cache line per packet: at saturation the time
 goes to cache misses, not to arithmetic. Columns carry the names below; -1 is none
-everywhere. Channels are the lanes of link rows, one after another. FIFO c *
-virtual_channels + v is the input buffer behind channel c.
+everywhere. Channels are the lanes of link rows in order. FIFO c * virtual_channels + v
+is the input buffer behind channel c.
 """
 
 # Types inside compiled functions are Numba's to check.
@@ -128,8 +127,8 @@ FRESH, POOL, GRANTED, LINK, PORT_BUSY = range(5)
 
 DONE, NEEDS_ROOM = 0, 1
 
-#: Around every index: an unsigned one needs no look whether it counts from the end,
-#: which makes the whole third faster.
+#: Wraps every index: an unsigned index skips the test for negative values, which makes
+#: the core a third faster.
 u = np.uint32
 
 #: The packet of a key (age << 32 | packet).
@@ -137,15 +136,14 @@ PACKET = 0xFFFFFFFF
 
 
 def _phase(function: Function) -> Function:
-    """Compile a part of a cycle into its callers, as if it stood there.
-
-    On disk it is kept with them.
+    """Inline a part of a cycle into its callers, which hold its compiled code
+    on disk.
     """
     return cast("Function", njit(_nrt=False, forceinline=True)(function))
 
 
 def _compiled(function: Function) -> Function:
-    """Compile, and keep it on disk.
+    """Compile with a disk cache.
 
     Nothing here allocates, so arrays go without reference counts, whose atomic updates
     would take half of the time.
@@ -154,7 +152,7 @@ def _compiled(function: Function) -> Function:
 
 
 class Net(NamedTuple):
-    """What does not change during a run."""
+    """The constants of a run."""
 
     parameters: Any  # int64[PARAMETERS]
     rates: Any  # float64[2]: packets per cycle, share of hot traffic
@@ -178,7 +176,7 @@ class Net(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a run changes."""
+    """The variables of a run."""
 
     counters: Any  # int64[COUNTERS]
     random: Any  # uint64[2]: traffic, routing
@@ -300,9 +298,8 @@ def heap_pop(heap: Any, size: Int) -> None:
 
 @_compiled
 def sort(keys: Any, count: Int) -> None:
-    """Shell sort (Ciura's gaps), in place.
-
-    It is an insertion sort for the short lists of a quiet network.
+    """Shell sort (Ciura's gaps), in place: insertion sort for a quiet network's short
+    lists.
     """
     gap = 1
     while gap * 9 < count * 4:
@@ -321,10 +318,7 @@ def sort(keys: Any, count: Int) -> None:
 
 
 class Rules(NamedTuple):
-    """The parameters of a run as the phases use them.
-
-    They are numbers, so that the compiler keeps them in registers.
-    """
+    """The parameters of a run as numbers, which the compiler keeps in registers."""
 
     vcs: Any  # virtual channels of a channel
     mask: Any  # cycles of the wheel less one
@@ -344,7 +338,7 @@ class Rules(NamedTuple):
 
 @_phase
 def rules_of(net: Net, now: Int) -> Any:
-    """What holds in cycle ``now``."""
+    """The rules of cycle ``now``."""
     parameters = net.parameters
     warmup, finish = parameters[WARMUP], parameters[FINISH]
     return Rules(
@@ -370,7 +364,7 @@ def rules_of(net: Net, now: Int) -> Any:
 
 @_phase
 def packets_due(net: Net, state: State, rules: Rules) -> Any:
-    """How many packets the sources make in this cycle."""
+    """Packets that the sources create in this cycle."""
     now = rules.now
     if rules.trace:
         number, due = state.counters[CREATED], 0
@@ -470,9 +464,8 @@ def heads_arrive(state: State, rules: Rules) -> Any:
 
 @_phase
 def take_injection_ports(state: State, heads: Int) -> Any:
-    """Limited injection: packets queue at their chip in order of age.
-
-    As many as the chip has free ports may move.
+    """Limited injection: as many packets as a chip has free ports may move, oldest
+    first.
     """
     packets, chips, agenda = state.packets, state.chips, state.agenda
     sort(agenda, heads)
@@ -580,7 +573,7 @@ def ports_end(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
 def start_timer(state: State, rules: Rules, cycles: Int, what: Int) -> None:
     """Occupy a port for ``cycles``.
 
-    ``what``: the FIFO that it ejects from, or -1 less the chip that it injects at.
+    ``what``: the FIFO to eject from, or -1 less the chip to inject at.
     """
     counters, timers, wheel = state.counters, state.timers, state.wheel
     timer = counters[TIMER_FREE]
@@ -596,10 +589,10 @@ def start_timer(state: State, rules: Rules, cycles: Int, what: Int) -> None:
 
 @_phase
 def look_at_fronts(net: Net, state: State, rules: Rules, heads: Int, looks: Int) -> Any:
-    """FIFOs with a new front.
+    """Handle FIFOs with a new front.
 
-    Packets that are there leave the network, the next one has to move on, and room that
-    was made wakes who waits for it.
+    Packets at their destination leave the network, others have to move on, and free
+    room wakes its waiters.
     """
     packets, fifos, agenda = state.packets, state.fifos, state.agenda
     for i in range(looks):
@@ -630,7 +623,7 @@ def look_at_fronts(net: Net, state: State, rules: Rules, heads: Int, looks: Int)
 
 @_phase
 def wake_port(state: State, rules: Rules, port: Int, heads: Int) -> Any:
-    """The input port is free again: packets of its other FIFOs that wait for it."""
+    """Wake the packets of other FIFOs that wait for a free input port."""
     packets, channels = state.packets, state.channels
     if channels[u(port), PORT_WAITERS] > 0:
         channels[u(port), PORT_WAITERS] = 0
@@ -645,10 +638,7 @@ def wake_port(state: State, rules: Rules, port: Int, heads: Int) -> Any:
 
 @_phase
 def wake_pools(net: Net, state: State, rules: Rules, fifo: Int, heads: Int) -> Any:
-    """A FIFO has room: the oldest packet that waits for each of its pools wakes.
-
-    Once per cycle.
-    """
+    """A FIFO has room: wake the oldest waiter of each of its pools, once per cycle."""
     packets, pools = state.packets, state.pools
     for j in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
         pool = np.int64(net.fifo_pool[u(j)])
@@ -665,7 +655,7 @@ def wake_pools(net: Net, state: State, rules: Rules, fifo: Int, heads: Int) -> A
 
 @_phase
 def deliver(state: State, rules: Rules, packet: Int) -> None:
-    """The tail is there: count the packet and free its slot."""
+    """The tail has arrived: count the packet and free its slot."""
     counters, packets, batches = state.counters, state.packets, state.batches
     counters[DELIVERED] += 1
     if rules.warmup <= rules.now < rules.finish:
@@ -690,7 +680,7 @@ def deliver(state: State, rules: Rules, packet: Int) -> None:
 
 @_phase
 def column_of(net: Net, vertex: Int, chip: Int) -> Any:
-    """The column of the table where a vertex finds a destination.
+    """The column of the table for a destination, as a vertex sees it.
 
     That of the first level on which their coordinates differ, or of the last one.
     """
@@ -706,9 +696,9 @@ def column_of(net: Net, vertex: Int, chip: Int) -> Any:
 
 @_phase
 def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
-    """Fix the pool of a packet's next hop.
+    """Choose the pool of a packet's next hop.
 
-    It is the only choice, one drawn by weight, or the one with the shortest wait.
+    The only choice, one drawn by weight, or the one with the shortest wait.
     """
     packets = state.packets
     vertex = np.int64(packets[u(packet), VERTEX])
@@ -736,9 +726,8 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
 
 @_phase
 def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -> Any:
-    """Adaptive routing: the choice with the least wait for its probed link and path.
-
-    Ties are drawn.
+    """Adaptive routing: the choice with the least wait for its probed link; ties are
+    drawn.
     """
     best, shortest, ties = first, np.inf, 0
     for i in range(first, last):
@@ -765,9 +754,8 @@ def count_far(net: Net, state: State, packet: Int, best: Int) -> None:
 
 @_phase
 def count_near(net: Net, state: State, packet: Int, best: Int) -> None:
-    """Adaptive routing: the packet counts at a link of its pool.
-
-    The probed one where that is among them.
+    """Adaptive routing: count the packet at a link of its pool, the probed one if
+    included.
     """
     packets, queue, pools = state.packets, state.row_queue, state.pools
     pool = np.int64(net.choice[u(best), 0])
@@ -785,10 +773,7 @@ def count_near(net: Net, state: State, packet: Int, best: Int) -> None:
 
 @_phase
 def claim(state: State, packet: Int, row: Int) -> None:
-    """Adaptive routing: the packet has been granted a channel of link row ``row``.
-
-    It waits there now.
-    """
+    """Adaptive routing: the packet waits at link row ``row`` of its granted channel."""
     packets, queue = state.packets, state.row_queue
     near = np.int64(packets[u(packet), NEAR])
     if near != row:
@@ -805,9 +790,9 @@ def claim(state: State, packet: Int, row: Int) -> None:
 
 @_phase
 def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
-    """Grant the packet a FIFO of its pool, -1 where none has room: it waits then.
+    """Grant the packet a FIFO of its pool; -1: none has room, and the packet waits.
 
-    With it, how many packets a grant of this cycle has woken.
+    Returns also how many packets a grant of this cycle has woken.
     """
     packets, pools, fifos = state.packets, state.pools, state.fifos
     pool = np.int64(packets[u(packet), WAY])
@@ -841,9 +826,8 @@ def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, wak
 
 @_phase
 def wait_for_pool(state: State, packet: Int, pool: Int, status: Int) -> None:
-    """Queue a packet for room in its pool.
-
-    Those at their source in order, all others in a heap by age.
+    """Queue a packet for room in its pool: at its source in order, else in a heap by
+    age.
     """
     packets, pools = state.packets, state.pools
     if packets[u(packet), FIFO] >= 0:
@@ -881,8 +865,7 @@ def oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
 def traverse(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
     """Send a packet over its granted channel, or let it wait.
 
-    It waits for the channel or for its input port. Returns how many packets have been
-    woken.
+    It waits for the channel or for its input port. Returns the number of packets woken.
     """
     packets, channels, waiting_for = state.packets, state.channels, state.waiting_for
     granted, fifo = np.int64(packets[u(packet), WAY]), np.int64(packets[u(packet), FIFO])
@@ -908,7 +891,7 @@ def traverse(state: State, rules: Rules, packet: Int, status: Int, waking: Int) 
 def take_input_port(state: State, packet: Int, fifo: Int) -> Any:
     """Let a packet leave the front of its FIFO through the input port.
 
-    False where another packet is leaving there: it waits then.
+    False where another packet is leaving there: the packet waits.
     """
     packets, channels, fifos = state.packets, state.channels, state.fifos
     port = np.int64(fifos[u(fifo), CHANNEL])
@@ -925,7 +908,9 @@ def take_input_port(state: State, packet: Int, fifo: Int) -> Any:
 
 @_phase
 def send(state: State, rules: Rules, packet: Int, channel: Int, granted: Int, fifo: Int) -> None:
-    """The head leaves; the wheel keeps when its tail leaves and when it arrives."""
+    """The head leaves; the wheel gets the cycles of its tail's departure and its
+    arrival.
+    """
     counters, packets, channels, wheel = state.counters, state.packets, state.channels, state.wheel
     now, mask = rules.now, rules.mask
     serial = np.int64(channels[u(channel), SERIAL])
@@ -958,10 +943,10 @@ def send(state: State, rules: Rules, packet: Int, channel: Int, granted: Int, fi
 
 @_phase
 def eject(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
-    """Limited ejection: a packet that is there takes a port of its chip.
+    """Limited ejection: a packet at its destination takes a port of its chip.
 
-    It waits for one or for its input port where it cannot. Returns how many packets
-    have been woken.
+    Otherwise it waits for one or for its input port. Returns the number of packets
+    woken.
     """
     packets, chips = state.packets, state.chips
     fifo, chip = np.int64(packets[u(packet), FIFO]), np.int64(packets[u(packet), VERTEX])
@@ -987,9 +972,9 @@ def eject(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> 
 
 @_phase
 def move_packets(net: Net, state: State, rules: Rules, heads: Int) -> None:
-    """Route, allocate and send the packets that may move now, the oldest first.
+    """Route, allocate and send the packets that may move now, oldest first.
 
-    What a grant wakes takes its turn by age.
+    Packets woken by a grant take their turn by age.
     """
     packets, agenda, later = state.packets, state.agenda, state.later
     if heads > 1:
@@ -1018,9 +1003,8 @@ def move_packets(net: Net, state: State, rules: Rules, heads: Int) -> None:
 
 @_compiled
 def advance(net: Net, state: State, until: int) -> int:
-    """Run cycles until cycle ``until`` (exclusive).
-
-    NEEDS_ROOM where ``packets`` must grow before the next cycle.
+    """Run cycles until ``until`` (exclusive); NEEDS_ROOM if ``packets`` must grow
+    first.
     """
     now = state.counters[NOW]
     while now < until:

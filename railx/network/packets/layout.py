@@ -1,4 +1,4 @@
-"""From a topology, a routing table and settings to the arrays of the core."""
+"""Arrays of the core from a topology, a routing table and settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """The lanes of all link rows, one after another.
+    """The lanes of all link rows in order.
 
     * ``row`` (int64[channels]): the link row.
     * ``first`` (int64[rows]): the first lane of each row.
@@ -53,9 +53,8 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Given packets in the order of creation.
-
-    ``cycle`` (ascending), ``src``, ``dst``, all int[packets].
+    """Given packets by creation: ``cycle`` (ascending), ``src``, ``dst``, all
+    int[packets].
     """
 
     cycle: NDArray[np.integer]
@@ -64,10 +63,7 @@ class Trace:
 
 
 def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
-    """Channels with times in cycles.
-
-    A link's width is its rate over the port's.
-    """
+    """Channels with times in cycles; a link's width is its rate over the port's."""
     links = topology.links
     width = links.gbps / topology.settings.port_gbps
     serial = np.maximum(np.ceil(network.packet_flits / width - 1e-9), 1).astype(np.int64)
@@ -175,7 +171,7 @@ def build_state(
     a_cycle = (
         int(net.rates[0]) + 2
         if net.parameters[engine.MODE] != engine.TRACE
-        else max(1, _most_at_once(net.alias))
+        else max(1, int(np.unique(net.alias, return_counts=True)[1].max(initial=1)))
     )
     most_heads = (
         fifo_count + pool_count + len(channels) + chips * (1 + inject + eject) + 2 * a_cycle
@@ -242,10 +238,10 @@ def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
 def _pool_fifos(
     topology: Topology, table: RoutingTable, channels: Channels
 ) -> tuple[IntArray, IntArray]:
-    """The FIFOs of every pool, and where each pool starts.
+    """The FIFOs of every pool, and the start of each pool.
 
     In the order of its rows and lanes on the first virtual channel of its class, then
-    on the next one: packets go side by side before they stand one behind the other.
+    on the next: packets spread over lanes before they queue behind each other.
     """
     only = np.repeat(table.pool_lane, np.diff(table.pool_start))
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.int64)
@@ -271,8 +267,7 @@ def _entry(table: RoutingTable) -> NDArray[np.int32]:
 def _columns(
     topology: Topology, table: RoutingTable
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where ``entry`` has the column of a destination: ``coordinates`` and ``goal`` of
-    the Net.
+    """``coordinates`` and ``goal`` of the Net, which give the column of a destination.
 
     A table over all pairs is one of a single level.
     """
@@ -303,7 +298,7 @@ def _traffic_arrays(
 ) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], float]:
     """Mode, sources, targets, acceptance, aliases and hot share.
 
-    Aliases are places among the hot chips, or cycles of a trace.
+    Aliases are indices of hot chips, or cycles of a trace.
     """
     from railx.network.packets import engine
     from railx.network.packets.alias_table import alias_table
@@ -350,14 +345,9 @@ def _check_trace(topology: Topology, trace: Trace) -> None:
         )
 
 
-def _most_at_once(cycle: NDArray[Any]) -> int:
-    return int(np.unique(cycle, return_counts=True)[1].max(initial=1))
-
-
 def _lines(rows: int, columns: int, value: int) -> NDArray[np.int32]:
-    """int32[rows, columns] that starts on a cache line.
-
-    A row of 16 columns so is one line and not parts of two.
+    """int32[rows, columns] at the start of a cache line, so that 16 columns fill one
+    line.
     """
     memory = np.empty(rows * columns + 16, dtype=np.int32)
     first = (-memory.ctypes.data // 4) % 16

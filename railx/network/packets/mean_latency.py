@@ -24,12 +24,13 @@ def latency_sum(
     step: Any,
     last_step: Any,
 ) -> Any:
-    """``total`` and the expected unloaded latency from all ``chips`` to some of them.
+    """``total`` plus the expected unloaded latency from all ``chips`` to some chips.
 
     ``entry`` (int32[states, vertices, targets]) leads to chip ``first`` and those after
-    it. From the source's first routing to the arrival of the tail. Of each choice:
-    ``share``, state after the hop (``follow``), vertex at the end of the hop, cycles of
-    the hop, and cycles where it is the last one. NaN where a packet does not arrive.
+    it. Latency counts from the source's first routing to the arrival of the tail. Of
+    each choice: ``share``, state after the hop (``follow``), vertex at the end of the
+    hop, cycles of the hop, and cycles if it is the last one. NaN where a packet does
+    not arrive.
     """
     states, vertices, targets = entry.shape
     value = np.empty((states, vertices))

@@ -1,21 +1,20 @@
-"""Packets on a network, cycle by cycle: runs of the core, and what they measured.
+"""Runs of the packet simulator and their results.
 
 The cycle model is that of the RailX simulator's published inputs:
 
 * virtual cut-through: a virtual channel is granted only where the whole packet fits.
-  The space is given back when the tail leaves; credits are instant;
+  The space is free again when the tail leaves; credits are instant;
 * a link of width w (its rate over a port's) and latency L is busy for ceil(flits / w)
   cycles per packet, back to back. Routing, allocation and the first flit take one cycle
-  if nothing is in the way, and the head can be routed again L + 1 cycles later;
+  without contention, and the head can be routed again L + 1 cycles later;
 * one packet at a time leaves an input port, over all its virtual channels. These are
-  FIFO, and a packet is routed when it comes to the front (its choice among several is
-  drawn, or made by the queues, then and kept);
+  FIFO. A packet is routed once, when it comes to the front, by a draw or by the queues;
 * a pool's first channel whose virtual channel is empty is granted, else its first with
-  room; a grant is kept until used;
+  room; a grant lasts until used;
 * the oldest packet of the network goes first;
-* at their destination packets leave from the front of their FIFO. Injection and
-  ejection ports, where they are limited, have width 1: a packet holds one for as many
-  cycles as it has flits. It counts as arrived when its ejection starts.
+* at their destination packets leave from the front of their FIFO. Limited injection and
+  ejection ports have width 1: a packet occupies one for as many cycles as it has flits.
+  It counts as arrived when its ejection starts.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ from railx.vocabulary.topology import Topology
 
 __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "speed_of", "summary_row"]
 
-#: Cycles times chips that the core runs at a stretch, some seconds on large networks.
-#: In between other threads have their turn, such as the one that says how far it is.
+#: Cycles times chips per call of the core, some seconds on large networks. Between
+#: calls other threads run, such as the progress report.
 _CHIP_CYCLES = 500_000
 
 
 @dataclass(frozen=True, eq=False)
 class PacketResult:
-    """What one run measured.
+    """The measurements of a run.
 
-    Rates in flits/(chip cycle): ``offered`` (what the sources made in the window) and
-    ``accepted`` (what arrived). Latencies are in cycles from creation to the arrival of
-    the tail, queueing at the source included, over the ``packets`` that arrive in the
-    window; NaN where none did. ``latency_ci95_cycles``: half width of the 95 % interval
-    of the mean by batch means (NaN where a batch is empty). ``hops_mean``: links;
+    Rates in flits/(chip cycle): ``offered`` (created in the window) and ``accepted``
+    (arrived). Latencies are in cycles from creation to the arrival of the tail,
+    queueing at the source included, over the ``packets`` that arrive in the window; NaN
+    where none did. ``latency_ci95_cycles``: half width of the 95 % interval of the mean
+    by batch means (NaN where a batch is empty). ``hops_mean``: links;
     ``external_hops_mean``: those that leave a node.
 
     ``created`` = ``delivered`` + ``in_flight`` + ``queued`` (packets of the whole run;
-    the last two at its end). ``virtual_channels``: those that each link had.
-    ``channel_row`` (int64[channels]) and ``channel_load`` (float64[channels]): link row
-    of each channel and the share of the window that it was busy.
+    the last two at its end). ``virtual_channels``: those of each link. ``channel_row``
+    (int64[channels]) and ``channel_load`` (float64[channels]): link row of each channel
+    and the share of the window that it was busy.
     """
 
     offered_flits_per_chip_cycle: float
@@ -113,9 +112,8 @@ def simulate_trace(
     cycles: int,
     seed: int,
 ) -> NDArray[np.int32]:
-    """Run given packets for ``cycles``; the cycle in which each one's tail arrives.
-
-    int32[packets], -1: not yet.
+    """The arrival cycle of each given packet's tail: int32[packets], -1: not in
+    ``cycles``.
     """
     table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, trace, network, seed)
@@ -125,10 +123,7 @@ def simulate_trace(
 
 
 def run_until(net: Any, state: Any, cycle: int) -> Any:
-    """Advance to ``cycle``, with more room for packets whenever it is needed.
-
-    Returns the state.
-    """
+    """Advance to ``cycle``, with more room for packets as needed; return the state."""
     from railx.network.packets import engine
 
     step = max(1, _CHIP_CYCLES // len(state.chips))
@@ -146,10 +141,10 @@ def summary_row(
     result: PacketResult,
     seed: int,
 ) -> dict[str, Any]:
-    """One row of the packet tables.
+    """A row of the packet tables.
 
-    Loads are those asked for, everything else as simulated. How fast the simulator was
-    is :func:`speed_of`.
+    Loads are the requested ones, everything else as simulated; :func:`speed_of` gives
+    the simulator's speed.
     """
     return {
         "topology": name,
@@ -250,9 +245,8 @@ def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
 
 
 def _half_width(batches: NDArray[np.int64]) -> float:
-    """Half of the 95 % confidence interval of the mean latency.
-
-    From the means of the batches (Student's t).
+    """Half of the 95 % confidence interval of the mean latency, by batch means
+    (Student's t).
     """
     from scipy import stats
 

@@ -24,8 +24,8 @@ from railx.vocabulary.topology import Topology
 
 __all__ = ["Sweep", "merged", "repeated_sweep", "shard_of", "sweep_loads", "swept_seeds"]
 
-#: Overload, as a multiple of the saturation point, at which the largest accepted rate
-#: is looked for.
+#: Overload, as a multiple of the saturation point, of the run for the largest accepted
+#: rate.
 _OVERLOAD = 1.25
 #: What the rows of a seed repeat from its summary.
 _IN_EVERY_ROW = (
@@ -37,9 +37,8 @@ _IN_EVERY_ROW = (
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of a sweep: rows by seed and ascending load, and a summary.
-
-    ``speed`` says of each row how fast this machine simulated it.
+    """The runs of a sweep: rows by seed and ascending load, a summary, and speeds by
+    row.
     """
 
     rows: list[dict[str, Any]]
@@ -66,9 +65,8 @@ class _Runs:
         return self.results[load]
 
     def saturated(self, load: float) -> bool:
-        """Whether too little of what was offered in the window arrived in it.
-
-        Less than the accepted share.
+        """Whether less than the accepted share of the window's offered packets
+        arrived.
         """
         result = self.at(load)
         return (
@@ -89,14 +87,13 @@ def sweep_loads(
 ) -> Sweep:
     """Run the loads of ``settings`` under one seed and search the saturation point.
 
-    The point is bracketed (by the given
-    loads, else by ``bound`` or doubling) and bisected until the bracket is no wider
-    than ``precision`` of its upper end. ``saturation_flits_per_chip_cycle`` is its
-    lower end, the highest load found that is not saturated (0 where even ``precision``
-    of the lowest load is). ``max_accepted_flits_per_chip_cycle`` is the highest rate
-    accepted in any run, one at 1.25 times the saturation point among them. ``bound``
-    and ``ideal`` (flits/(chip cycle), from the static loads) add what share of them is
-    accepted.
+    The search brackets the point (by the given loads, else by ``bound`` or doubling)
+    and bisects until the bracket is no wider than ``precision`` of its upper end.
+    ``saturation_flits_per_chip_cycle`` is its lower end, the highest unsaturated load
+    (0 where even ``precision`` of the lowest load is saturated).
+    ``max_accepted_flits_per_chip_cycle`` is the highest rate accepted in any run,
+    including one at 1.25 times the saturation point. ``bound`` and ``ideal``
+    (flits/(chip cycle), from the static loads) add the accepted share of each.
     """
     table = with_virtual_channels(topology, table, settings.network.virtual_channels)
     runs = _Runs(topology, table, settings, seed)
@@ -154,9 +151,8 @@ def repeated_sweep(
 
 
 def shard_of(seeds: Sequence[int], shard: int, shards: int) -> tuple[int, ...]:
-    """The seeds of one of ``shards`` parts (0 to below it), neighbours together.
-
-    The parts one after the other are all seeds in their order.
+    """The seeds of part ``shard`` (from 0) of ``shards``; the parts in order are all
+    seeds.
     """
     first, last = (part * len(seeds) // shards for part in (shard, shard + 1))
     return tuple(seeds[first:last])
@@ -170,7 +166,7 @@ def swept_seeds(
     name: str,
     limits: Callable[[int], tuple[float, float]],
 ) -> list[Sweep]:
-    """:func:`sweep_loads` under each of ``seeds``; no seed knows of the others.
+    """:func:`sweep_loads` under each of ``seeds``, independently.
 
     ``limits`` gives bound and ideal of the traffic that a seed draws.
     """
@@ -186,8 +182,8 @@ def swept_seeds(
 def merged(sweeps: Sequence[Sweep]) -> Sweep:
     """The sweeps of all seeds, in their order, as one.
 
-    The rows carry saturation, bound and ideal of their seed. In the summary stand the
-    medians over the seeds, and the least and the largest saturation point.
+    The rows carry saturation, bound and ideal of their seed. The summary has the
+    medians over the seeds, and the smallest and the largest saturation point.
     """
     rows = [
         {**row, **{key: sweep.summary[key] for key in _IN_EVERY_ROW}}
@@ -210,9 +206,8 @@ def merged(sweeps: Sequence[Sweep]) -> Sweep:
 
 
 def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
-    """A load that is not saturated (or nearly 0) and one above it that is.
-
-    ``bound`` gives the first guess.
+    """An unsaturated load (or nearly 0) and a saturated one; ``bound`` is the first
+    guess.
     """
     loads = sorted(runs.results) or [0.1]
     high = next((load for load in loads if runs.saturated(load)), None)

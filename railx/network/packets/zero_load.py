@@ -18,12 +18,12 @@ __all__ = ["zero_load_latency_cycles"]
 def zero_load_latency_cycles(
     topology: Topology, table: RoutingTable, network: PacketNetworkSettings
 ) -> float:
-    """Mean latency in cycles over all ordered pairs of chips.
+    """Mean latency in cycles over all ordered pairs of chips, without contention.
 
-    No packet meets another. It is source_cycles + sum over the links of (1 + latency) +
-    max(0, ceil(flits / width of the last) - 1 - its latency). An adaptive routing takes
-    the choice with the least delay, ties in equal shares; of a pool, the first channel.
-    ValueError where the table leaves a packet without a path.
+    It is source_cycles + sum over the links of (1 + latency) + max(0, ceil(flits /
+    width of the last) - 1 - its latency). An adaptive routing takes the choice with the
+    least delay, ties in equal shares; of a pool, the first channel. ValueError where
+    the table leaves a packet without a path.
     """
     from railx.network.packets.mean_latency import latency_sum
 

@@ -1,4 +1,4 @@
-"""The plan format: what a plan holds, its files, schedules, times and memory.
+"""The plan format: plans, their files, schedules, times and memory.
 
 Imports nothing else of ``railx.planning``. It needs the standard library, numpy and
 pyarrow alone, because the training runtime reads plans on bare GPU nodes.

@@ -1,7 +1,7 @@
 """Plan files: JSON with a schema version, and the rules of the format.
 
-Beside the plan a file holds values derived from it, each group's degree and each
-batch's total time, and a digest of everything. A file in which one of them is wrong is
+Beside the plan a file contains derived values, each group's degree and each batch's
+total time, and a digest of everything. A file with a wrong derived value or digest is
 refused; a plan written by hand may leave the digest out.
 """
 
@@ -43,9 +43,8 @@ _BATCH_TYPES: Mapping[str, type[SequenceParallelBatch] | type[PipelineBatch]] = 
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read and validate a plan.
-
-    A file that is no plan of this schema raises a PlanError that names it.
+    """Read and validate a plan; PlanError names a file that is no plan of this
+    schema.
     """
     data = read_json(path, keys_once=True)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -89,10 +88,7 @@ def plan_file(plan: Plan) -> dict[str, Any]:
 
 
 def validate_plan(plan: Plan) -> None:
-    """Check every rule of the format.
-
-    A PlanError names the batch, the micro-batch or chunk, and the sequence.
-    """
+    """Check every rule of the format; PlanError names batch, part and sequence."""
     model = named_cost_model(plan) if plan.predictions == "cost_model" else None
     if not plan.batches:
         raise PlanError("the plan has no batches; allowed: at least one")
@@ -213,7 +209,7 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """With 1.0 as 1: JSON writers differ in that."""
+    """A value with 1.0 as 1, as JSON writers differ in that."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -383,7 +379,7 @@ def _validate_chunk(chunk: Chunk, stages: int, where: str) -> None:
 def _validate_coverage(pipeline: Pipeline, where: str) -> None:
     """Slices cover each sequence once, left to right, in neighbouring chunks.
 
-    1F1B's backward order needs the last.
+    The backward order of 1F1B needs neighbouring chunks.
     """
     seen: dict[int, tuple[int, int, int]] = {}  # sequence -> (tokens covered, length, last chunk)
     for number, chunk in enumerate(pipeline.chunks):
@@ -439,15 +435,15 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
 
 
 def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: str) -> None:
-    """Refuse a stage that holds more tokens at once than its ranks can.
+    """Refuse a stage with more live tokens than its ranks hold.
 
-    A stage has its share of the layers only, so that its ranks hold ``stages`` times as
-    many tokens as of the whole model. Chunks with recomputed layers are left out: a
-    plan does not record how much of them is kept.
+    A stage has only its share of the layers, so its ranks hold ``stages`` times as many
+    tokens as of the whole model. Chunks with recomputed layers do not count: a plan
+    does not record how much of their memory stays.
     """
     if tokens_per_device is None:
         return
-    # A virtual stage holds its share of a stage's layers.
+    # A virtual stage has its share of a stage's layers.
     most = tokens_per_device * pipeline.degree * pipeline.model_stages
     for stage in range(pipeline.stages):
         live_tokens = 0

@@ -1,10 +1,9 @@
 """Bubbles and memory of the stages of a pipeline over time.
 
 A chunk is alive on a stage from the beginning of its forward pass to the end of its
-backward pass, or of the weights' part of it where a schedule puts that off. Bytes are
-those of the cost model for what is recomputed there (InfiniPipe eqs. 5, 9 and 10), so
-that the most of them is what the 1F1B window holds. Virtual stages of one stage share
-its memory.
+backward pass, or of its weight pass where a schedule delays that. Bytes are those of
+the cost model for the stage's recomputed layers (InfiniPipe eqs. 5, 9 and 10), and
+their maximum is that of the 1F1B window. Virtual stages of a stage share its memory.
 
 Needs the standard library and numpy (through the cost of pipelines) alone.
 """
@@ -34,10 +33,10 @@ __all__ = [
 
 
 def weight_ms(cost: PipelineCost, tokens: int) -> float:
-    """The weights' part of a chunk's backward pass.
+    """The weight pass of a chunk: the gradients of weights in its backward pass.
 
-    Half of what is linear in tokens: a layer's products need as many operations for the
-    gradients of weights as for those of inputs, and attention has no weights.
+    It is half of the part linear in tokens: a layer's products need as many operations
+    for the gradients of weights as for those of inputs, and attention has no weights.
     """
     return cost.backward.linear_ms * tokens / 2
 
@@ -48,7 +47,7 @@ _ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class StageTime:
-    """How long a stage computes and waits, from ``start_ms`` of the pipeline on."""
+    """Busy and idle time of a stage, from ``start_ms`` of the pipeline on."""
 
     stage: int
     busy_ms: float
@@ -63,7 +62,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Live chunks of a stage from a moment on, those of all its virtual stages.
+    """Live chunks of all virtual stages of a stage from a moment on.
 
     ``activation_bytes`` are those of one rank, None without a cost model.
     """
@@ -134,9 +133,8 @@ def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
 
 
 def batch_starts(batch: PipelineBatch) -> list[float]:
-    """When each pipeline of a batch begins, in ms.
-
-    It starts after those of the same replica before it.
+    """Start of each pipeline of a batch in ms, after the earlier ones of its
+    replica.
     """
     clock: dict[int, float] = {}
     starts = []
@@ -163,7 +161,7 @@ def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
 
 
 def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
-    """The cost of a virtual stage: as of so many times the stages on the same ranks.
+    """The cost of a virtual stage, as of ``virtual_stages`` times the stages.
 
     ValueError where there are fewer layers than virtual stages.
     """

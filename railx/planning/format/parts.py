@@ -30,18 +30,17 @@ Milliseconds = Annotated[float, NonNegative()]
 
 
 class PlanError(UserError):
-    """A plan that cannot be run.
-
-    One line names the batch and the part, and what is allowed.
+    """A plan that cannot run; the message names the batch, the part and the allowed
+    values.
     """
 
 
 @dataclass(frozen=True)
 class Group:
-    """One sequence-parallel group: the ranks that share the tokens of its sequences.
+    """A sequence-parallel group: the ranks that share the tokens of its sequences.
 
-    The degree is the number of ranks. ``predicted_ms`` is compute, all-to-all and
-    ``predicted_other_ms`` together: terms by name that its planner prices beyond them.
+    The degree is the number of ranks. ``predicted_ms`` is the sum of compute,
+    all-to-all and ``predicted_other_ms``: further terms of its planner by name.
     """
 
     ranks: Annotated[tuple[Count, ...], NotEmpty()]
@@ -63,10 +62,7 @@ class Group:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Groups that run side by side; ranks in no group wait.
-
-    ``predicted_ms`` is the slowest group's time.
-    """
+    """Groups side by side; ranks in no group wait. The slowest group sets the time."""
 
     groups: Annotated[tuple[Group, ...], NotEmpty()]
     predicted_ms: Milliseconds
@@ -80,7 +76,7 @@ class MicroBatch:
 class Slice:
     """Tokens ``start`` to ``stop`` (exclusive) of a sequence of ``length`` tokens.
 
-    ``start`` tokens of context precede it.
+    The ``start`` tokens before them are context.
     """
 
     sequence: Count
@@ -101,17 +97,16 @@ class Slice:
 class Chunk:
     """A micro-batch of a pipeline: slices processed together.
 
-    Attention is kept within each sequence.
+    Attention stays within each sequence.
 
-    ``predicted_*_ms`` hold on any one stage (stages have equally many layers);
-    ``predicted_all_to_all_ms`` is the part of forward plus backward that is all-to-all.
-    ``predicted_weight_ms`` is the part of backward that makes gradients of weights
-    alone, which a zero-bubble schedule puts off. ``predicted_send_ms`` is what a
-    message to a neighbouring stage takes, either way.
-    ``checkpoint_layers[stage]`` layers are recomputed in the backward pass (empty:
-    none), each at the cost of ``predicted_layer_forward_ms``. Where a stage has several
-    virtual stages, both hold for each of these: model stage v * stages + p is virtual
-    stage v of stage p.
+    ``predicted_*_ms`` are the times on any one stage (stages have equally many layers);
+    ``predicted_all_to_all_ms`` is the all-to-all part of forward plus backward.
+    ``predicted_weight_ms`` is the part of backward for gradients of weights, which a
+    zero-bubble schedule delays. ``predicted_send_ms`` is the time of a message to a
+    neighbouring stage, either way. ``checkpoint_layers[stage]`` layers are recomputed
+    in the backward pass (empty: none), each at the cost of
+    ``predicted_layer_forward_ms``. With several virtual stages, both apply to each of
+    them: model stage v * stages + p is virtual stage v of stage p.
     """
 
     slices: Annotated[tuple[Slice, ...], NotEmpty()]
@@ -125,7 +120,7 @@ class Chunk:
 
     @property
     def kind(self) -> ChunkKind:
-        """Which of InfiniPipe's three kinds it is.
+        """InfiniPipe's kind of chunk: batched, split or hybrid.
 
         Whole sequences; one slice of a cut sequence; the tail of a cut sequence with
         whole ones.
@@ -140,9 +135,8 @@ class Chunk:
 
     @property
     def cut_sequence(self) -> int | None:
-        """The one sequence of this chunk that has slices in other chunks too.
-
-        None in a batched chunk.
+        """The sequence of this chunk with slices in other chunks too; None if all are
+        whole.
         """
         return next((part.sequence for part in self.slices if not part.is_uncut), None)
 
@@ -152,9 +146,9 @@ class Pipeline:
     """Chunks in forward order through the stages of one data-parallel replica.
 
     Each stage is ``degree`` ranks, which share the tokens of every chunk in order.
-    ``schedule`` names the order in which stages run their passes; ``order``, a list of
-    passes for each stage ("F0", "F1", "B1", ...), replaces it where given
-    (``schedule``). Only ``interleaved`` has several virtual stages.
+    ``schedule`` names the order of the stages' passes; ``order``, a list of passes for
+    each stage ("F0", "F1", "B1", ...), replaces it (``schedule``). Only ``interleaved``
+    has several virtual stages.
     """
 
     stages: Annotated[int, AtLeast(1)]
@@ -171,20 +165,20 @@ class Pipeline:
 
     @property
     def model_stages(self) -> int:
-        """The parts that the layers are divided into: virtual stages of all stages."""
+        """The parts of the layers: virtual stages of all stages."""
         return self.stages * self.virtual_stages
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All its ranks, stage by stage."""
+        """All ranks, stage by stage."""
         count = self.stages * self.degree
         return tuple(range(self.replica * count, (self.replica + 1) * count))
 
     def stage_ranks(self, stage: int) -> tuple[int, ...]:
-        """The ranks of one stage, by place."""
+        """The ranks of a stage in order."""
         return self.ranks[stage * self.degree : (stage + 1) * self.degree]
 
 
 def agree(value: float, other: float) -> bool:
-    """Whether two times are the same but for the last bits of their sums."""
+    """Whether two times are equal up to rounding of their sums."""
     return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12)

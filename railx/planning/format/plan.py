@@ -1,30 +1,29 @@
-"""The plan format: batches and plans.
+"""Batches and plans.
 
 A plan is the only thing that passes from a planner to the training runtime. It names
-sequences by their row in the corpus file and carries their lengths after truncation, so
-that a runtime needs the corpus and nothing else.
+sequences by their row in the corpus file and contains their lengths after truncation,
+so that a runtime needs only the corpus besides.
 
 Two kinds (``Plan.kind``):
 
 * ``sequence_parallel``: a batch is a list of micro-batches that run one after another;
   the groups of a micro-batch run side by side, each on consecutive ranks (Ulysses
   sequence parallelism with a degree per group, FlexSP). A group may have any number of
-  ranks; one that has a power of two of them starts at a multiple of it, so that it lies
-  inside a node wherever it can.
+  ranks; a power of two starts at a multiple of itself, so that the group lies inside a
+  node where possible.
 * ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run
   one after another, replicas side by side. A pipeline runs chunks in 1F1B order
-  (InfiniPipe section III), in another that has a name or in one of its own. Each
-  stage is a group of ``degree`` ranks that share the tokens of a chunk; rank =
-  (replica * stages + stage) * degree + place.
+  (InfiniPipe section III), in another named order or in an explicit one. Each stage is
+  a group of ``degree`` ranks that share the tokens of a chunk; rank = (replica * stages
+  + stage) * degree + place.
 
-Each batch carries the ids and lengths of the sequences that it was planned for, so that
-a plan that dropped, repeated or changed one is refused when it is read. So is one that
-gives a group more tokens than its ranks hold, where the plan knows how many that are.
+Each batch contains the ids and lengths of its sequences, so that reading refuses a plan
+that drops, repeats or changes one, or gives a group more tokens than its ranks hold, if
+the plan knows that limit.
 
-Predicted times add up: a group's is compute, all-to-all and what else its planner
-prices, a micro-batch's is its slowest group's, a batch's is their sum. Where
-``predictions`` is ``cost_model`` they are worked out again from the cost model that the
-plan names (``predictions``).
+Predicted times add up: a group's is compute, all-to-all and other terms, a
+micro-batch's is its slowest group's, a batch's is their sum. With ``predictions``
+``cost_model`` they are computed again from the plan's cost model (``predictions``).
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ __all__ = [
 SCHEMA: Literal["railx.plan/3"] = "railx.plan/3"
 #: The two formats of a plan.
 PlanKind = Literal["sequence_parallel", "pipeline"]
-#: Where predicted times come from: the cost model that ``settings`` name, or the
-#: planner alone.
+#: Source of predicted times: the cost model named in ``settings``, or the planner
+#: alone.
 Predictions = Literal["cost_model", "own"]
 
 
@@ -63,9 +62,9 @@ class SequenceParallelBatch:
     """One training step: micro-batches one after another.
 
     ``solver`` is the planner's account of its work. ``sequences`` and ``lengths`` are
-    the batch that was planned. ``lower_bound_ms`` is a time that no plan of the batch
-    beats, ``solved_by`` the solver and ``effort`` its work, in units that do not depend
-    on the machine; None where unknown.
+    the planned batch. ``lower_bound_ms`` is a time that no plan of the batch beats,
+    ``solved_by`` the solver and ``effort`` its work, in units that do not depend on the
+    machine; None where unknown.
     """
 
     iteration: Count
@@ -89,11 +88,11 @@ class SequenceParallelBatch:
 
 @dataclass(frozen=True)
 class PipelineBatch:
-    """One training step.
+    """One training step of pipelines, those of a replica in order, replicas side by
+    side.
 
-    Pipelines of one replica run in the order given, replicas side by side.
-    ``predicted_other_ms`` comes once a batch, after them: traffic of ZeRO-3 that
-    nothing hides. The other fields are those of a :class:`SequenceParallelBatch`.
+    ``predicted_other_ms`` comes once a batch, after the pipelines: exposed traffic of
+    ZeRO-3. The other fields are those of a :class:`SequenceParallelBatch`.
     """
 
     iteration: Count
@@ -125,9 +124,9 @@ class Plan:
     """A plan for ``devices`` ranks.
 
     ``settings`` are the planner's inputs as plain data, for provenance.
-    ``tokens_per_device`` is how many tokens of the whole model a rank's memory holds,
-    None where unknown. ``predictions`` is ``cost_model`` where the predicted times are
-    those of the cost model that ``settings`` name (cluster, model, cost_model and
+    ``tokens_per_device`` is the tokens of the whole model in a rank's memory, None
+    where unknown. ``predictions`` is ``cost_model`` where the predicted times are those
+    of the cost model in ``settings`` (cluster, model, cost_model and
     max_length_tokens), else ``own``. ``whole_heads``: every degree divides the heads of
     that model, as Ulysses requires; the runtime takes no other degrees.
     """
@@ -170,7 +169,7 @@ def sequence_lengths(
 
 
 def check_ranks(plan: Plan, ranks: int) -> None:
-    """Refuse to run a plan with a number of ranks that it was not made for."""
+    """Refuse to run a plan with another number of ranks than the plan's."""
     if ranks != plan.devices:
         raise PlanError(
             f"ranks: got {ranks}; allowed: {plan.devices}, the number of devices that the plan was"
@@ -179,14 +178,14 @@ def check_ranks(plan: Plan, ranks: int) -> None:
 
 
 def layers_of(plan: Plan) -> int | None:
-    """The layers of the model that the plan was made for, where it names one."""
+    """The layers of the plan's model; None where the plan names no model."""
     model = plan.settings.get("model")
     layers = model.get("layers") if isinstance(model, Mapping) else None
     return layers if isinstance(layers, int) and not isinstance(layers, bool) else None
 
 
 def priced_zero_stage(plan: Plan) -> int | None:
-    """The ZeRO stage of the cost model that priced a plan; None where it names none."""
+    """The ZeRO stage of the plan's cost model; None where the plan names none."""
     cost_model = plan.settings.get("cost_model")
     stage = cost_model.get("zero_stage") if isinstance(cost_model, Mapping) else None
     return stage if isinstance(stage, int) else None

@@ -1,10 +1,10 @@
-"""Predicted times of a plan worked out again from the cost model that it names.
+"""Predicted times of a plan, computed again from its cost model.
 
 A plan of ``railx.planning.make`` names its cluster, its model, its cost model and the
-longest context that sized the model. From these follow how many tokens a rank holds and
-every time in the plan, so that a file whose times are better than its sequences allow
-is refused when it is read. So is one whose pipelines hold more than the devices that
-they use have, what is recomputed taken into account.
+longest context that sized the model. These determine the tokens of a rank and every
+time in the plan, so that reading refuses a file with times that are too good for its
+sequences, or with pipelines that exceed the memory of their devices, recomputation
+included.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = [
     "tensor_ranks",
 ]
 
-#: What ``settings`` of a plan hold where its predictions are a cost model's.
+#: Keys of ``settings`` in a plan with predictions of a cost model.
 NAMED = ("cluster", "model", "cost_model", "max_length_tokens")
 
 
 @dataclass(frozen=True)
 class NamedCostModel:
-    """The cost model that a plan names, with what it was built from."""
+    """The cost model of a plan, with its inputs."""
 
     cluster: ClusterSettings
     model: ModelSettings
@@ -47,7 +47,7 @@ class NamedCostModel:
     cost: CostModel
 
     def pipelines(self, shape: PipelineShape) -> PipelineCost:
-        """That of one shape of pipelines; PlanError where it cannot be."""
+        """The cost of a shape of pipelines; PlanError where it is impossible."""
         try:
             return build_pipeline_cost(
                 self.settings, self.cluster, self.model, self.longest, shape, self.cost
@@ -73,10 +73,10 @@ def named_cost_model(plan: Plan) -> NamedCostModel:
 
 
 def cost_of(plan: Plan) -> PipelineCost | None:
-    """The cost of the pipelines of a plan, from the settings that it carries.
+    """The cost of the pipelines of a plan, from its settings.
 
-    None where it carries no cluster, model and cost model, as one written by hand.
-    PlanError where they make none.
+    None without a cluster, model and cost model, as in plans written by hand. PlanError
+    where they are inconsistent.
     """
     if any(key not in plan.settings for key in NAMED):
         return None
@@ -86,7 +86,7 @@ def cost_of(plan: Plan) -> PipelineCost | None:
         pipelines[0].stages,
         pipelines[0].degree,
         1 + max(pipeline.replica for pipeline in pipelines),
-        # Where times are the cost model's, no account of a planner changes it.
+        # Where times are the cost model's, the planner's account is no input.
         tensor_ranks(batches) if plan.predictions == "own" else None,
     )
     try:
@@ -99,7 +99,7 @@ def cost_of(plan: Plan) -> PipelineCost | None:
 def _named_settings(
     plan: Plan,
 ) -> tuple[ClusterSettings, ModelSettings, CostModelSettings, int]:
-    """Cluster, model, cost model and longest context of a plan that names them all."""
+    """Cluster, model, cost model and longest context of a plan with all four."""
     given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
     longest = given["max_length_tokens"]
     if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
@@ -120,7 +120,7 @@ def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
 
 
 def check_predictions(plan: Plan, named: NamedCostModel) -> None:
-    """Refuse times, degrees, devices or memory that the named cost model does not give.
+    """Refuse times, degrees, devices or memory that differ from the named cost model's.
 
     PlanError names the group or the chunk, the plan's value and the expected one.
     """
@@ -157,17 +157,14 @@ def pipeline_tokens_per_device(
     longest: int,
     cost: CostModel,
 ) -> int:
-    """Most tokens of the whole model that a device of these pipelines holds."""
+    """Most tokens of the whole model on a device of these pipelines."""
     named = NamedCostModel(cluster, model, settings, longest, cost)
     shapes = _shapes(batches, tensor_ranks(batches))
     return max(named.pipelines(shape).tokens_per_device for shape in shapes)
 
 
 def _shapes(batches: tuple[PipelineBatch, ...], tensor: int | None) -> list[PipelineShape]:
-    """Those of the pipelines; states lie on all replicas of the plan.
-
-    With ``tensor`` ranks of tensor parallelism.
-    """
+    """The shapes of the pipelines with ``tensor`` ranks; states lie on all replicas."""
     pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
     replicas = 1 + max(pipeline.replica for pipeline in pipelines)
     sizes = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
@@ -180,7 +177,7 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
         for index, pipeline in enumerate(batch.pipelines):
             where = f"batch {batch.iteration}, pipeline {index}"
             _check_degree(pipeline.degree, plan, named, where)
-    # The account of a planner is no input: none whose times are the cost model's has
+    # The account of a planner is no input: no plan with times of the cost model has
     # tensor parallelism.
     shapes = _shapes(batches, None)
     costs = {(shape.stages, shape.degree): named.pipelines(shape) for shape in shapes}

@@ -1,4 +1,4 @@
-"""Orders in which the stages of a pipeline run their passes, and simulated times.
+"""Orders of the passes of pipeline stages, and simulated times.
 
 The base is InfiniPipe's order (section III-C). Forward is in chunk order, so the slices
 of a sequence run left to right. Backward takes the sequences first in, first out and
@@ -7,8 +7,8 @@ slices from the later ones.
 
 Stage p (1-based) of d_p runs d_p - p + N_split - 1 forwards before it alternates
 forward and backward, with N_split the number of chunks of the longest sequence of the
-pipeline (eq. 7). It then holds at most d_p - p + N_split chunks. Other named orders are
-in ``simulation``; a pipeline may have an explicit one (``Pipeline.order``).
+pipeline (eq. 7). Then at most d_p - p + N_split of its chunks are alive. Other named
+orders are in ``simulation``; a pipeline may have an explicit one (``Pipeline.order``).
 
 The training runtime and the Gantt figure share this module, which needs the standard
 library alone.
@@ -60,8 +60,7 @@ __all__ = [
     "warm_up_forwards",
 ]
 
-#: A pass: forward, backward, or the weights' part of a backward pass where it is put
-#: off.
+#: A pass: forward, backward, or the delayed weight pass of a backward pass.
 OpKind = Literal["forward", "backward", "weight"]
 _KINDS: tuple[OpKind, ...] = ("forward", "backward", "weight")
 _LETTERS = "FBW"
@@ -73,9 +72,8 @@ RUNNABLE: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
 
 @dataclass(frozen=True)
 class Op:
-    """One step of one stage: a pass of a chunk.
-
-    The chunk is given by its index in forward order, ``part`` is the virtual stage.
+    """A pass of a chunk on a stage: kind, index in forward order, virtual stage
+    (``part``).
     """
 
     kind: OpKind
@@ -84,7 +82,7 @@ class Op:
 
     @property
     def code(self) -> str:
-        """As an explicit order has it: F0, B1, W1; F0.1 in virtual stage 1."""
+        """The pass in an explicit order: F0, B1, W1; F0.1 in virtual stage 1."""
         part = f".{self.part}" if self.part else ""
         return f"{_LETTERS[_KINDS.index(self.kind)]}{self.chunk}{part}"
 
@@ -104,66 +102,61 @@ class ScheduledOp:
 def backward_order(chunks: Sequence[Chunk]) -> list[int]:
     """Chunk indices in backward order.
 
-    Sequences first in, first out; slices of one sequence right to left.
+    Sequences first in, first out; slices of a sequence right to left.
     """
     return Shape(1, _runs(chunks)).backward
 
 
 def longest_split(chunks: Sequence[Chunk]) -> int:
-    """N_split: the number of chunks of the sequence that has most."""
+    """N_split: the most chunks of any sequence."""
     return max(_runs(chunks))
 
 
 def shape_of(pipeline: Pipeline) -> Shape:
-    """What the named orders depend on."""
+    """The inputs of the named orders."""
     return Shape(pipeline.stages, _runs(pipeline.chunks), pipeline.virtual_stages)
 
 
 def warm_up_forwards(pipeline: Pipeline, stage: int) -> int:
-    """Forwards before the first forward-backward pair of 1F1B on ``stage`` (0-based).
-
-    InfiniPipe eq. 7 less one.
-    """
+    """Forwards before the first pair of 1F1B on ``stage`` (0-based): eq. 7 less one."""
     _check_stage(pipeline, stage)
     return shape_of(pipeline).warm_up(stage)
 
 
 def operations(pipeline: Pipeline, stage: int) -> list[Op]:
-    """The operations of ``stage`` (0-based) in the order in which it runs them.
-
-    Those of the pipeline's own order where it has one, else of its named schedule.
-    """
+    """The operations of ``stage`` (0-based) in its explicit or named order."""
     _check_stage(pipeline, stage)
     return [_op(number, pipeline) for number in _orders(pipeline)[stage]]
 
 
 def operations_1f1b(pipeline: Pipeline, stage: int) -> list[Op]:
-    """The operations of ``stage`` (0-based) in InfiniPipe's order, whatever it runs."""
+    """The operations of ``stage`` (0-based) in InfiniPipe's order, whatever its
+    schedule.
+    """
     _check_stage(pipeline, stage)
     return [_op(number, pipeline) for number in orders_of("1f1b", shape_of(pipeline))[stage]]
 
 
 def ordered(pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
-    """The order of every stage as ``Pipeline.order`` has it: for an explicit order."""
+    """The order of every stage, in the form of ``Pipeline.order``."""
     return coded(_orders(pipeline), pipeline)
 
 
 def coded(orders: Sequence[Sequence[int]], pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
-    """Passes as numbers (``simulation``) in the words of an order."""
+    """Passes as numbers (``simulation``) in the form of an explicit order."""
     return tuple(tuple(_op(number, pipeline).code for number in order) for order in orders)
 
 
 def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
-    """The most chunks of ``stage`` (0-based) alive at once.
+    """The most chunks of ``stage`` (0-based) alive at once, each virtual stage counted.
 
-    Their forward has run and their backward has not, or the weights' part of it where
-    that is put off. Each virtual stage counts.
+    A chunk is alive between its forward and its backward or delayed weight pass.
     """
     return int(peak_live(operations(pipeline, stage), lambda _: 1))
 
 
 def peak_live(ops: Sequence[Op], weigh: Callable[[Op], float]) -> float:
-    """The peak of memory that forward passes take and the last pass of a chunk frees.
+    """The peak memory that forward passes take and the last pass of a chunk frees.
 
     ``weigh`` gives the size of the chunk of an operation.
     """
@@ -179,14 +172,13 @@ def peak_live(ops: Sequence[Op], weigh: Callable[[Op], float]) -> float:
 
 
 def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[ScheduledOp]:
-    """Times of every operation when each stage runs its order.
+    """Times of every operation when each stage runs its order, stage by stage.
 
-    A stage starts an operation as soon as its input is there. A forward needs the
-    forward of the stage before, a backward the backward of the stage after (the order
-    within a stage does the rest). The times of a chunk are those of the plan, so with
-    all ranks of a stage at work. A message between stages takes what the plan predicts,
-    0 where it predicts nothing (InfiniPipe neglects it), and keeps no stage from
-    computing. Returns the operations stage by stage.
+    A stage starts an operation as soon as its input has arrived. A forward needs the
+    forward of the previous stage, a backward the backward of the next (the order within
+    a stage ensures the rest). The times of a chunk are those of the plan. A message
+    between stages takes its predicted time, or 0 without a prediction (InfiniPipe
+    neglects it), and delays no computation of the sender.
     """
     orders = _orders(pipeline)
     times = _run(pipeline, orders, start_ms)
@@ -208,7 +200,7 @@ def pipeline_ms(pipeline: Pipeline) -> float:
 
 
 def durations_ms(pipeline: Pipeline) -> list[list[float]]:
-    """``durations`` of the simulation: by stage, what each pass takes."""
+    """``durations`` of the simulation: the time of each pass, by stage."""
     chunks = pipeline.chunks
     later = pipeline.schedule == "zero_bubble" and not pipeline.order
     later = later or any(code.startswith("W") for order in pipeline.order for code in order)
@@ -225,12 +217,12 @@ def durations_ms(pipeline: Pipeline) -> list[list[float]]:
 
 
 def schedule_name(pipeline: Pipeline) -> str:
-    """The name of its schedule, or ``explicit`` where it has an order of its own."""
+    """The name of the pipeline's schedule, or ``explicit``."""
     return "explicit" if pipeline.order else pipeline.schedule
 
 
 def runnable(pipeline: Pipeline) -> bool:
-    """Whether the training runtime runs it; the rest is simulated only."""
+    """Whether the training runtime runs it; other schedules are only simulated."""
     if pipeline.order:
         weights = any(code.startswith("W") for order in pipeline.order for code in order)
         return pipeline.virtual_stages == 1 and not weights
@@ -238,11 +230,11 @@ def runnable(pipeline: Pipeline) -> bool:
 
 
 def check_order(pipeline: Pipeline, where: str) -> None:
-    """Refuse an explicit order that cannot be run; PlanError names stage and chunk.
+    """Refuse an explicit order that cannot run; PlanError names stage and chunk.
 
     Each stage runs every pass once, slices left to right and back right to left, a
-    backward pass after the forward pass and the weights' part after that; and no stage
-    waits for itself by way of the others.
+    backward pass after the forward pass and the weight pass after that; and no stage
+    waits for itself through the others.
     """
     if not pipeline.order:
         return
@@ -280,10 +272,10 @@ def check_order(pipeline: Pipeline, where: str) -> None:
 
 
 def stage_layers(layers: int, stages: int) -> list[range]:
-    """Consecutive layers for each pipeline stage, as even as can be.
+    """Consecutive layers for each pipeline stage, as even as possible, first ones
+    larger.
 
-    The first stages get one more where it does not divide. Raises ValueError where a
-    stage would stay empty.
+    Raises ValueError where a stage would be empty.
     """
     if stages > layers:
         raise UserError(
@@ -295,9 +287,8 @@ def stage_layers(layers: int, stages: int) -> list[range]:
 
 
 def _runs(chunks: Sequence[Chunk]) -> list[int]:
-    """How many neighbouring chunks share a cut sequence, in forward order.
-
-    Every other chunk is a run of its own.
+    """Lengths of the runs of neighbouring chunks of a cut sequence; other chunks count
+    1.
     """
     runs: list[int] = []
     previous: int | None = None
@@ -361,7 +352,7 @@ def _number(op: Op, pipeline: Pipeline) -> int:
 
 
 def _parsed(code: str, pipeline: Pipeline, where: str) -> Op:
-    """An operation of an explicit order; PlanError where it names none."""
+    """An operation of an explicit order; PlanError for an unknown code."""
     chunk, _, part = code[1:].partition(".")
     chunks, parts = len(pipeline.chunks), pipeline.virtual_stages
     shaped = code[:1] in _LETTERS and chunk.isdecimal() and (part.isdecimal() or "." not in code)
@@ -381,9 +372,9 @@ def _parsed(code: str, pipeline: Pipeline, where: str) -> Op:
 def _check_before(
     op: Op, code: str, done: set[Op], edges: Sequence[tuple[int, int]], where: str
 ) -> None:
-    """What a pass needs of its own stage has run.
+    """Check that the passes needed on the same stage have run.
 
-    ``edges`` are the first and the last chunk of the run of each chunk.
+    ``edges``: the first and the last chunk of the run of each chunk.
     """
     first, last = edges[op.chunk]
     needs: list[tuple[Op, str]] = []

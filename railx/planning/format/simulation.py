@@ -1,17 +1,17 @@
 """Orders of a pipeline's passes and their times, on bare numbers.
 
-What runs is a pass: forward, backward or, where a schedule puts them off, the weights'
-part of backward. A stage may hold several parts of the model (``parts`` virtual
-stages, part v of stage p being model stage v * stages + p). A pass is one whole number,
+A pass is forward, backward or, where a schedule delays it, the weight part of backward.
+A stage may have several parts of the model (``parts`` virtual stages, part v of stage p
+being model stage v * stages + p). A pass is one whole number,
 
     (kind * parts + part) * chunks + chunk        kind 0 forward, 1 backward, 2 weights
 
 so that a planner can simulate hundreds of pipelines in a fraction of a second. It needs
 the standard library alone.
 
-A stage runs its passes in its order, each as soon as its input is there. A forward pass
-needs that of the model stage before, a backward pass that of the model stage after.
-What a stage makes itself, its order must put first.
+A stage runs its passes in its order, each as soon as its input has arrived. A forward
+pass needs that of the previous model stage, a backward pass that of the next. The order
+of a stage must respect dependencies within the stage.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 
 
 class Times(NamedTuple):
-    """When each pass of each stage begins and ends, in ms; -1 for one that never does.
+    """Begin and end of each pass of each stage, in ms; -1 for a pass that never runs.
 
-    ``complete`` is false where the orders wait for themselves.
+    ``complete`` is false for a deadlock of the orders.
     """
 
     begins: list[list[float]]
@@ -66,8 +66,8 @@ class Times(NamedTuple):
 class Shape:
     """Stages, virtual stages of each, and the slices of every run of chunks.
 
-    ``runs`` are chunk counts in forward order: how many neighbouring chunks share a cut
-    sequence, 1 for a chunk of whole sequences.
+    ``runs`` are chunk counts in forward order: neighbouring chunks of a cut sequence, 1
+    for a chunk of whole sequences.
     """
 
     __slots__ = ("backward", "chunks", "parts", "runs", "stages")
@@ -86,7 +86,7 @@ class Shape:
 
     @property
     def longest(self) -> int:
-        """N_split: the chunks of the sequence that has most."""
+        """N_split: the most chunks of any sequence."""
         return max(self.runs)
 
     def warm_up(self, stage: int) -> int:
@@ -113,10 +113,10 @@ def run_orders(
     parts: int = 1,
     start_ms: float = 0.0,
 ) -> Times:
-    """The event simulation: when each pass of each stage begins and ends.
+    """The event simulation: begin and end of each pass of each stage.
 
-    ``durations[stage][pass]`` are in ms, ``sends[chunk]`` is what a message of a chunk
-    between two stages takes.
+    ``durations[stage][pass]`` are in ms, ``sends[chunk]`` is the time of a message of a
+    chunk between two stages.
     """
     stages, chunks = len(orders), len(sends)
     backward = parts * chunks
@@ -134,8 +134,8 @@ def run_orders(
             began, ended, takes, last = begins[stage], ends[stage], durations[stage], len(order)
             up = ends[stage - 1] if stage else ends[-1]
             down = ends[stage + 1] if stage < stages - 1 else ends[0]
-            # On the first and the last stage the neighbour holds another part, and the
-            # first and the last part have none.
+            # On the first and the last stage the neighbour has another part, and the
+            # first and the last part have no neighbour.
             lead = chunks if stage == 0 else 0
             lag = chunks if stage == stages - 1 else 0
             while position < last:
@@ -146,7 +146,7 @@ def run_orders(
                 elif backward <= number < weight - lag:
                     ready = down[number + lag]
                 else:
-                    ready = None  # nothing comes from elsewhere
+                    ready = None  # no input from another stage
                 if ready is not None:
                     if ready < 0.0:
                         break
@@ -176,8 +176,8 @@ def makespan_ms(
     """Time of one pipeline: the quick path of planners.
 
     ``forward_ms[chunk]`` is that of any one model stage, ``backward_ms[model
-    stage][chunk]`` knows what is recomputed there. ``weight_ms[chunk]`` is the part of
-    a backward pass that zero-bubble schedules put off.
+    stage][chunk]`` includes its recomputation. ``weight_ms[chunk]`` is the part of a
+    backward pass that zero-bubble schedules delay.
     """
     takes = durations_of(name, shape, forward_ms, backward_ms, weight_ms)
     sends = send_ms or [0.0] * shape.chunks
@@ -191,7 +191,7 @@ def durations_of(
     backward_ms: Sequence[Sequence[float]],
     weight_ms: Sequence[float] | None = None,
 ) -> list[list[float]]:
-    """``durations`` of :func:`run_orders`, where only zero-bubble puts weights off."""
+    """``durations`` of :func:`run_orders`; only zero-bubble has weight passes."""
     later = [0.0] * shape.chunks
     if name == "zero_bubble" and weight_ms is not None:
         later = list(weight_ms)
@@ -217,9 +217,9 @@ def _order_1f1b(shape: Shape, stage: int) -> list[int]:
 
 
 def _zero_bubble(shape: Shape, stage: int) -> list[int]:
-    """1F1B that puts off the weights of as many chunks as there are stages before.
+    """1F1B that delays the weights of as many chunks as there are previous stages.
 
-    No stage then holds more chunks than the first one does in 1F1B.
+    No stage then has more live chunks than the first one in 1F1B.
     """
     n, backward = shape.chunks, shape.backward
     warm_up = shape.warm_up(stage)
@@ -235,8 +235,8 @@ def _zero_bubble(shape: Shape, stage: int) -> list[int]:
 
 
 def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
-    """1F1B over virtual stages: as many chunks at a time as there are stages, through
-    one part after another.
+    """1F1B over virtual stages: groups of ``stages`` chunks go through part
+    after part.
     """
     n, stages, parts = shape.chunks, shape.stages, shape.parts
     forward = [
@@ -261,9 +261,7 @@ def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
 
 
 def _all_interleaved(shape: Shape) -> list[list[int]]:
-    """With the fewest forward passes beyond those of unsplit chunks with which all
-    stages can go on.
-    """
+    """Interleaved orders with the fewest extra forward passes that do not deadlock."""
     durations = [[1.0] * (3 * shape.parts * shape.chunks)] * shape.stages
     for extra in itertools.count(shape.longest - 1):
         orders = [_interleaved(shape, stage, extra) for stage in range(shape.stages)]
@@ -275,7 +273,7 @@ def _all_interleaved(shape: Shape) -> list[list[int]]:
 
 
 def _forward_first(order: Sequence[int], shape: Shape) -> bool:
-    """Whether every backward pass of a stage comes after its own forward pass."""
+    """Whether every backward pass of a stage comes after its forward pass."""
     seen: set[int] = set()
     every = shape.parts * shape.chunks
     for number in order:

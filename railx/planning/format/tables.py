@@ -21,14 +21,13 @@ __all__ = ["chrome_trace", "memory_rows", "plan_rows", "plan_summary", "schedule
 
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
-    """One row for each group or chunk of a plan.
+    """One row for each group (sequence-parallel) or chunk (pipeline) of a plan.
 
-    Groups are those of a sequence-parallel plan, chunks those of a pipeline plan (times
-    on one stage). Columns: plan, planner, corpus, devices, kind, iteration, micro_batch
-    (pipeline), group (chunk), first_rank (ranks are consecutive), degree (ranks),
-    sequences, tokens, longest_tokens, predicted_ms, predicted_compute_ms,
-    predicted_all_to_all_ms, predicted_other_ms (what a planner prices beyond the two),
-    chunk_kind (null in a sequence-parallel plan), fidelity.
+    Times of chunks are those on one stage. Columns: plan, planner, corpus, devices,
+    kind, iteration, micro_batch (pipeline), group (chunk), first_rank (ranks are
+    consecutive), degree (ranks), sequences, tokens, longest_tokens, predicted_ms,
+    predicted_compute_ms, predicted_all_to_all_ms, predicted_other_ms (further terms of
+    a planner), chunk_kind (null in a sequence-parallel plan), fidelity.
     """
     head = {
         "plan": name,
@@ -68,11 +67,12 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
 
 
 def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[str, Any]]:
-    """One row for each change of what a stage of a pipeline plan holds.
+    """One row for each change of a stage's live chunks, valid until the stage's next
+    row.
 
-    It holds that until the next row of the stage. Columns: plan, iteration, pipeline,
-    replica, schedule, stage, time_ms, live_chunks, live_tokens, activation_bytes (of
-    one rank) and capacity_bytes (null without a cost model), fidelity.
+    Columns: plan, iteration, pipeline, replica, schedule, stage, time_ms, live_chunks,
+    live_tokens, activation_bytes (of one rank) and capacity_bytes (null without a cost
+    model), fidelity.
     """
     return [
         {
@@ -110,10 +110,10 @@ def _simulations(
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
-    """Totals of a plan.
+    """Totals of a plan: batches, sequences, tokens and mean predicted time of a batch
+    in ms.
 
-    Batches, sequences and tokens, the mean predicted time of a batch in ms and what of
-    it is exposed traffic of ZeRO-3 by the cost model.
+    By the cost model, also the exposed traffic of ZeRO-3 in that time.
     """
     if plan.kind == "sequence_parallel":
         steps = plan.sequence_parallel_batches()
@@ -200,7 +200,7 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
 
 
 def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict[str, Any]:
-    """The trace as plain data; bytes are left out where there is no cost model.
+    """The trace as plain data, without bytes if there is no cost model.
 
     Times are microseconds from the start of the batch.
     """
@@ -255,7 +255,7 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
 
 
 def _names(replica: int, stage: int) -> list[dict[str, Any]]:
-    """What the replica's process and the stage's thread are called."""
+    """The trace's names of the replica's process and the stage's thread."""
     named: list[dict[str, Any]] = [
         {"name": "thread_name", "args": {"name": f"stage {stage}"}},
         {"name": "thread_sort_index", "args": {"sort_index": stage}},

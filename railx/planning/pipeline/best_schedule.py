@@ -1,20 +1,21 @@
-"""Every schedule for the same chunks, and the fastest that memory holds.
+"""The fastest schedule for given chunks that memory allows.
 
-InfiniPipe runs 1F1B. For a batch another order may be faster: ``zero_bubble`` puts off
-the gradients of weights to fill bubbles, ``searched`` is an order of our own for chunks
-of unequal time. Each is simulated with the cost model and must hold its activations on
-every stage at every moment. Layers are recomputed as planned for 1F1B; a schedule that
-holds more recomputes so many more, as many of each chunk, that it fits.
+InfiniPipe runs 1F1B. For a batch another order may be faster: ``zero_bubble`` delays
+the gradients of weights to fill bubbles, ``searched`` is an order of this project for
+chunks of unequal time. Each is simulated with the cost model, and its activations must
+fit every stage at every moment. Layers are recomputed as planned for 1F1B; a schedule
+that needs more memory recomputes further layers, equally many of each chunk, until it
+fits.
 
-``interleaved`` cuts the model into more parts, so that ranks hold other layers. A
-schedule chosen for one batch must not move layers, so ``interleaved`` is reported, and
+``interleaved`` cuts the model into more parts, so that ranks have other layers. A
+schedule chosen for one batch must not move layers, so ``interleaved`` is reported, but
 taken only where a plan's settings name it.
 
 The search for an order (:func:`search_orders`) starts from 1F1B over some orders of the
 sequences and moves passes along the longest path: only a pass at the edge of a stage's
 part of that path can shorten it (as in job-shop scheduling). It keeps the order of
-slices and the limits of memory. The method is ours; no paper on pipelines of chunks has
-it. Effort is counted in simulations, so that plans are the same everywhere.
+slices and the limits of memory. No paper on pipelines of chunks has this method. Effort
+is counted in simulations, so that plans are the same everywhere.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
     "with_schedule",
 ]
 
-#: A named schedule, or an order that is searched for.
+#: A named schedule, or a searched order.
 ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
 SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (
     "1f1b",
@@ -54,23 +55,23 @@ SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (
     "zero_bubble",
     "searched",
 )
-#: Candidates for a batch, the paper's first: of equals the first is taken.
+#: Candidates for a batch, the paper's first: a tie takes the first.
 CANDIDATE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
-#: Those of them that the training runtime runs.
+#: The candidates that the training runtime runs.
 TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
-#: Keys of a batch's account about the schedules that were tried for it.
+#: Keys of a batch's account about the candidate schedules.
 SCHEDULE_ACCOUNT_KEYS = ("schedules", "schedule_ms", "one_f_one_b_ms")
-#: Simulations that the search for an order may take.
+#: Most simulations of the search for an order.
 _BUDGET = 60
-#: A schedule that is faster by less than this is not taken.
+#: The least gain for which a schedule replaces another.
 _LESS = 1 - 1e-9
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The pipeline with the schedule that it takes, and what each takes in ms.
+    """The pipeline with its fastest schedule, and the time of each schedule in ms.
 
-    None where the activations of a schedule do not fit or it cannot be built.
+    None where a schedule is impossible or its activations do not fit.
     """
 
     name: ScheduleChoice
@@ -88,8 +89,8 @@ def best_schedule(
 ) -> Choice:
     """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
 
-    The pipeline as it is where none of them fits. Without a cost all fit.
-    ``use_plan_times``: see :func:`with_schedule`.
+    The unchanged pipeline if none fits. Without a cost all fit. ``use_plan_times``: see
+    :func:`with_schedule`.
     """
     times: dict[str, float | None] = {}
     best: tuple[float, ScheduleChoice, Pipeline] | None = None
@@ -116,9 +117,9 @@ def best_batch(
     recompute: bool = True,
     use_plan_times: bool = False,
 ) -> PipelineBatch:
-    """A batch whose pipelines each take their fastest schedule.
+    """A batch whose pipelines each have their fastest schedule.
 
-    Its account names them (``schedules``) and has the time of the whole batch under
+    Its account names them (``schedules``) and gives the time of the whole batch under
     1F1B (``one_f_one_b_ms``). ``use_plan_times``: see :func:`with_schedule`.
     """
     choices = [
@@ -180,9 +181,9 @@ def with_schedule(
 
 
 def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pipeline:
-    """With the fewest layers of each chunk recomputed, beyond those that are, that fit.
+    """Recompute the fewest further layers of each chunk with which the pipeline fits.
 
-    As it is where not even all of them are enough.
+    Unchanged where not even all of them are enough.
     """
     if fits(pipeline, cost):
         return pipeline
@@ -202,7 +203,7 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pip
 def _recomputing(
     pipeline: Pipeline, part_cost: PipelineCost, fewest: int, use_plan_times: bool
 ) -> Pipeline:
-    """At least so many layers of every chunk on every model stage are recomputed."""
+    """Recompute at least ``layers`` layers of every chunk on every model stage."""
     chunks = []
     for chunk in pipeline.chunks:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
@@ -248,12 +249,12 @@ def _plain(pipeline: Pipeline, cost: PipelineCost | None, use_plan_times: bool) 
 
 
 def _share(stage_cost: PipelineCost, part: PipelineCost) -> float:
-    """What a virtual stage takes of a stage's time: that of the one of most layers."""
+    """A virtual stage's share of a stage's time, for the largest virtual stage."""
     return max(part.layer_counts) / max(stage_cost.layer_counts)
 
 
 def _times(chunk: Chunk, cost: PipelineCost | None, share: float) -> dict[str, Any]:
-    """Times of a chunk on a stage of ``cost``, else such a share of those it has."""
+    """Times of a chunk on a stage of ``cost``, else ``share`` of its present times."""
     if cost is None:
         return {
             "predicted_forward_ms": chunk.predicted_forward_ms * share,
@@ -309,7 +310,7 @@ def _interleaved(
 def _divided(
     checkpoint_layers: Sequence[int], counts: Sequence[int] | None, parts: int
 ) -> tuple[int, ...]:
-    """Recomputed layers of each stage, shared out over its virtual stages."""
+    """Recomputed layers of each stage, divided among its virtual stages."""
     if not checkpoint_layers:
         return ()
     stages = len(checkpoint_layers)
@@ -322,17 +323,17 @@ def _divided(
     return tuple(shared)
 
 
-#: Passes from the edge of a part of the longest path that are moved to the edge.
+#: Passes near the edge of a part of the longest path that are moved to the edge.
 _REACH = 4
-#: Runs of chunks of which every order is tried.
+#: Most runs of chunks for which every order is tried.
 _ALL_ORDERS = 4
-#: Starts that are improved.
+#: Starts to improve.
 _STARTS = 6
 
 
 @dataclass(frozen=True)
 class SearchedOrders:
-    """The best orders that were found, their time and the simulations it took."""
+    """The best orders of a search, their time and the number of simulations."""
 
     orders: list[list[int]]
     makespan_ms: float
@@ -341,7 +342,7 @@ class SearchedOrders:
 
 @dataclass
 class _Problem:
-    """What stays the same while orders change."""
+    """The constants of a search."""
 
     shape: Shape
     durations: Sequence[Sequence[float]]
@@ -361,7 +362,7 @@ class _Problem:
         return run_orders(orders, self.durations, self.sends)
 
     def allows(self, stage: int, order: Sequence[int]) -> bool:
-        """Slices and passes in order, and never more held than there is room for."""
+        """Whether slices and passes are in order and memory never exceeds its limit."""
         chunks, done, live_bytes = self.shape.chunks, set[int](), 0.0
         most = self.room[stage] * (1 + 1e-9)
         for number in order:
@@ -390,7 +391,7 @@ def search_orders(
     """The best orders that ``budget`` simulations find; at least as good as 1F1B.
 
     ``durations`` and ``sends`` are those of ``run_orders``, ``holds[stage][chunk]`` is
-    what a live chunk takes of the ``room[stage]``; without them a stage holds as many
+    the share of a live chunk in ``room[stage]``; without them a stage has as many live
     chunks as in 1F1B. None where no start fits.
     """
     if holds is None or room is None:
@@ -418,7 +419,7 @@ def search_orders(
 def _improved(
     problem: _Problem, makespan_ms: float, orders: list[list[int]]
 ) -> tuple[float, list[list[int]]]:
-    """Moves along the longest path for as long as one of them helps."""
+    """Moves along the longest path until none helps."""
     times = problem.times(orders)
     moved = True
     while moved:
@@ -454,9 +455,10 @@ def _moves(
 def _blocks(
     problem: _Problem, orders: Sequence[Sequence[int]], times: Times
 ) -> list[tuple[int, int, int]]:
-    """Parts of the longest path that one stage runs without a break.
+    """Unbroken parts of the longest path on one stage, from the end of the pipeline
+    back.
 
-    As (stage, first position, last position), from the end of the pipeline back.
+    As (stage, first position, last position).
     """
     chunks, stages = problem.shape.chunks, problem.shape.stages
     places = [{number: position for position, number in enumerate(order)} for order in orders]
@@ -480,7 +482,7 @@ def _blocks(
 
 
 def _run_orders(problem: _Problem) -> Iterator[list[range]]:
-    """Orders of the sequences: that of the plan first."""
+    """Orders of the sequences, the plan's first."""
     runs = problem.runs
     yield runs
     if len(runs) <= _ALL_ORDERS:
@@ -489,8 +491,8 @@ def _run_orders(problem: _Problem) -> Iterator[list[range]]:
     takes, chunks = problem.durations[0], problem.shape.chunks
     by_forward = sorted(runs, key=lambda run: takes[run.start])
     by_backward = sorted(runs, key=lambda run: takes[chunks + run.start])
-    # What begins fills the pipeline with its first chunk, what ends drains it with its
-    # first one too.
+    # The first run fills the pipeline with its first chunk, the last drains it with its
+    # first.
     for last in by_backward[:_REACH]:
         rest = [run for run in runs if run is not last]
         yield [*rest, last]

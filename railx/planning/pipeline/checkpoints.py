@@ -1,23 +1,23 @@
-"""Stage-aware chunk-level checkpointing: how many layers each backward recomputes.
+"""Stage-aware chunk-level checkpointing: the layers that each backward recomputes.
 
 InfiniPipe section III-C, eqs. 15-20, on arrays. A backward that recomputes c layers
 delays the other stages by as much. So these may recompute c layers at no further cost
-in the backwards that run at the same step of the schedule. Those lie on a diagonal:
-place b of the backward order, on a stage that s stages follow, has the count of
-diagonal b + s. With n chunks and d stages there are n + d - 1 counts C in place of n d,
-and recomputing takes the time of one layer times their sum. The integer programme is
+in the backwards of the same step of the schedule. Those form a diagonal: place b of the
+backward order, on a stage with s later stages, has the count of diagonal b + s. With n
+chunks and d stages there are n + d - 1 counts C instead of n d, and recomputing takes
+the time of one layer times their sum. The integer programme is
 
     min Σ C,  0 <= C <= layers of a stage,  and on every stage at every step
     Σ over live chunks (stored - saved · C on its diagonal) <= capacity
 
-A chunk is live whose forward has run and whose backward has not (eqs. 6-7). Rows after
-the last forward are left out: what is live then was live before.
+A chunk is live between its forward and its backward (eqs. 6-7). Rows after the last
+forward are redundant: the chunks live then were live before.
 
 * :func:`exact` solves it.
-* :func:`quick` sweeps the steps and gives what is missing to few diagonals, by several
-  rules. Then it takes away what later counts made superfluous, and trades counts for
-  fewer. It takes a fraction of a millisecond, quick enough to price every group of the
-  grouping.
+* :func:`quick` sweeps the steps and adds layers on few diagonals, by several rules,
+  until memory suffices. Then it removes counts that later ones made superfluous, and
+  trades counts for fewer. It takes a fraction of a millisecond, quick enough to price
+  every group of the grouping.
 * :func:`fast` is the default of plans. It also rounds the relaxation in the same way.
   Where that proves no optimum and the case is small, it runs the solver.
 
@@ -53,18 +53,18 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-#: The share of a stage's memory that the rounding of sums may take.
+#: Tolerance of sums, as a share of a stage's memory.
 SLACK = 1e-9
-#: How near to a whole number a solver's value is one.
+#: Tolerance of a solver's whole numbers.
 _NEAR = 1e-6
-#: Which diagonal takes what is missing: the one that stays live longest, the one that
-#: saves most a layer, the one that gives most of what is missing anywhere.
+#: Rules for the diagonal that recomputes more: longest live, most saved per layer, most
+#: saved of the missing bytes anywhere.
 _RULES = 3
 #: HiGHS' status of a solved programme, and of one without a solution.
 _OPTIMAL, _INFEASIBLE = 0, 2
 #: Rounds of trades.
 _TRADES = 3
-#: Diagonals up to which the default runs the solver, and nodes of its search at most.
+#: Most diagonals for which the default runs the solver, and most nodes of its search.
 _SMALL = 28
 _NODES = 500
 
@@ -74,8 +74,8 @@ class CheckpointProblem:
     """Chunks [n] in forward order on stages [d], all memory in bytes per rank.
 
     ``stored`` [d, n] are the activations of a chunk on a stage without recomputing,
-    ``saved`` [n] what each recomputed layer of it saves, ``capacity`` [d] the memory of
-    a stage for activations, ``layers`` the most that a diagonal may count. ``backward``
+    ``saved`` [n] the saving of each recomputed layer, ``capacity`` [d] the memory of a
+    stage for activations, ``layers`` the most that a diagonal may count. ``backward``
     [n] are chunks in backward order, ``longest_split`` is N_split.
     """
 
@@ -113,9 +113,9 @@ class CheckpointProblem:
 
 
 def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
-    """The programme's rows: coefficients [r, n + d - 1] and what they must reach [r].
+    """The programme's rows: coefficients [r, n + d - 1] and lower bounds [r].
 
-    Rows that hold without recomputing are left out.
+    Rows that are met without recomputing are left out.
     """
     coefficients, needed = [np.empty((0, problem.diagonals))], [np.empty(0)]
     order = np.arange(problem.chunks)
@@ -132,10 +132,7 @@ def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
 
 
 def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
-    """The most bytes [d] that each stage holds at once.
-
-    ``layers`` [d, n] are recomputed of each chunk on each stage.
-    """
+    """The peak bytes [d] of each stage with ``layers`` [d, n] recomputed."""
     remaining = problem.stored - problem.saved * np.broadcast_to(layers, problem.stored.shape)
     none = np.zeros((problem.stages, 1))
     begun = np.concatenate([none, np.cumsum(remaining, axis=1)], axis=1)
@@ -149,7 +146,7 @@ def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
 
 
 def fits(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> bool:
-    """Whether every stage has the memory for what it holds at every step."""
+    """Whether every stage has enough memory at every step."""
     return bool(np.all(peak_bytes(problem, layers) <= problem.capacity * (1 + SLACK)))
 
 
@@ -177,9 +174,9 @@ def exact(
 ) -> Solution | None:
     """The counts with the least sum; None where none suffice.
 
-    The paper's programme, by HiGHS, to a relative ``gap`` or until its search has seen
-    so many nodes, which are counted so that the same problem has the same counts
-    everywhere. Where that ends it, counts are never more than those of :func:`quick`.
+    The paper's programme, by HiGHS, to a relative ``gap`` or a limit of search nodes,
+    which makes the counts the same everywhere. At the limit the sum is at most that of
+    :func:`quick`.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -199,7 +196,7 @@ def exact(
     )
     counts = None
     if result.x is not None:
-        # The solver forgives a millionth of a row, which the sweep mends.
+        # The solver tolerates a millionth of a row, which the sweep corrects.
         counts = _swept(problem, np.round(result.x).astype(np.int64), 0)
     if result.status != _OPTIMAL and result.status != _INFEASIBLE:
         counts = _smallest([counts, quick(problem)])
@@ -225,9 +222,8 @@ def quick(problem: CheckpointProblem) -> Integers | None:
 
 
 def fast(problem: CheckpointProblem) -> Integers | None:
-    """Counts [n + d - 1] with the least sum found soon; None where none suffice.
-
-    Small cases are solved exactly.
+    """Counts [n + d - 1] with a small sum, exact in small cases; None where none
+    suffice.
     """
     counts = quick(problem)
     if counts is None or not counts.any():
@@ -246,7 +242,7 @@ def fast(problem: CheckpointProblem) -> Integers | None:
 
 
 def _smallest(candidates: Iterable[Integers | None]) -> Integers | None:
-    """The counts with the least sum, the first of equals."""
+    """The counts with the least sum, the first of a tie."""
     return min((counts for counts in candidates if counts is not None), key=np.sum, default=None)
 
 

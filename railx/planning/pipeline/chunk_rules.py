@@ -1,22 +1,21 @@
 """Shared parts of the pipeline planners that choose their chunks by fixed rules.
 
-DAPPLE, Seq1F1B, ChunkFlow and SlimPipe cut and pack sequences by fixed rules, and the
-same layers are recomputed in every chunk of a kind (static checkpointing). Each offers
-rules for its chunks (:class:`ChunkRule`); the rule with the least time of all batches
-together wins.
+DAPPLE, Seq1F1B, ChunkFlow and SlimPipe cut and pack sequences by fixed rules, and
+recompute the same layers in every chunk of a kind (static checkpointing). Each defines
+rules for its chunks (:class:`ChunkRule`); the rule with the least total time of all
+batches wins.
 
 * Chunks run in 1F1B order, sequences of most chunks first, one pipeline to a replica.
   Replicas share a batch by the compute time of its sequences.
 * Times and memory are those of the common cost model of pipelines (InfiniPipe eqs.
-  1-11). A stage holds the chunks whose forward pass is done and whose backward pass is
-  not, eqs. 6-8.
-* Static checkpointing: so many layers of the model, as even over its stages as can be.
-  Where no number is given, a plan takes the least with which all its batches fit.
+  1-11). Chunks are live on a stage between forward and backward pass, eqs. 6-8.
+* Static checkpointing recomputes a number of layers, spread evenly over the stages.
+  Without a given number, a plan takes the least with which all its batches fit.
 
 :func:`fixed_chunks` applies the same rules on arrays: elastic pipelines try these
-chunks beside their own (``chunking: best``), so that they are never slower than a
-planner whose chunks they could have taken. Tests hold the two equal. Chunks of DynaPipe
-depend on the recomputed layers (``consecutive``).
+chunks too (``chunking: best``), so that they are never slower than such a planner.
+Tests compare both. Chunks of DynaPipe depend on the recomputed layers
+(``consecutive``).
 """
 
 from __future__ import annotations
@@ -70,16 +69,16 @@ __all__ = [
 Run = list[list[Slice]]
 #: Chunks of a batch: corpus rows [n] and lengths [n] to runs.
 Cut = Callable[[Lengths, Lengths], list[Run]]
-#: Into so many parts the longest context is divided for sizes of chunks to try.
+#: The longest context over the sizes of chunks to try.
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-#: So many times the longest context are tried too: packs of short sequences may hold
-#: more than one long one does.
+#: Multiples of the longest context to try too: packs of short sequences may be larger
+#: than one long sequence.
 _TIMES = (2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True)
 class FixedChunkSettings(PlannerBase):
-    """Settings that every planner of fixed chunks has."""
+    """Settings of every planner of fixed chunks."""
 
     stages: Annotated[int, AtLeast(1)]
     """Stages of a replica."""
@@ -100,8 +99,8 @@ class ChunkRule:
     """A rule for the chunks of a plan.
 
     ``recomputes(count, index)``: whether all layers of chunk ``index`` of a run of
-    ``count`` chunks are recomputed in any case; None: of no chunk. ``account`` goes to
-    the plan's own account.
+    ``count`` chunks are always recomputed; None: of no chunk. ``account`` goes to the
+    plan's account.
     """
 
     cut: Cut
@@ -111,7 +110,7 @@ class ChunkRule:
 
 
 def cost_of(settings: FixedChunkSettings, task: PlanningTask) -> PipelineCost:
-    """The costs of the shape that the settings name."""
+    """The costs of the shape in the settings."""
     shape = PipelineShape(settings.stages, settings.sequence_parallel_degree, settings.replicas)
     return build_pipeline_cost(
         task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
@@ -137,8 +136,8 @@ def pieces(sequence: int, length: int, cuts: Iterable[int]) -> list[Slice]:
 
 
 def cut_evenly(sequence: int, length: int, count: int) -> list[Slice]:
-    """``count`` slices of a sequence, of equal tokens but for one; fewer tokens, fewer
-    slices.
+    """``count`` slices of a sequence of equal tokens up to one, fewer for fewer
+    tokens.
     """
     count = min(count, int(length))
     return pieces(sequence, length, (length * part // count for part in range(1, count)))
@@ -164,7 +163,7 @@ def filled(
 def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -> list[int]:
     """Sizes of chunks in tokens to choose from, the largest first.
 
-    The one given, else the longest context, its parts down to one over ``most_parts``
+    The given one, else the longest context, its parts down to one over ``most_parts``
     and multiples of it, rounded up to the alignment.
     """
     if given is not None:
@@ -175,7 +174,7 @@ def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -
 
 
 def spread(layers: int, cost: PipelineCost) -> tuple[int, ...]:
-    """Recomputed layers of each stage: as even as can be, the first ones more."""
+    """Recomputed layers of each stage: as even as possible, the first ones more."""
     share, rest = divmod(layers, cost.shape.stages)
     return tuple(
         min(share + (stage < rest), cost.layers_of(stage)) for stage in range(cost.shape.stages)
@@ -196,7 +195,7 @@ def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
 
 
 def recomputing(chunk: Chunk, layers: tuple[int, ...]) -> Chunk:
-    """A chunk that recomputes so many layers on each stage."""
+    """A chunk that recomputes ``layers`` on each stage."""
     return replace(chunk, checkpoint_layers=layers if any(layers) else ())
 
 
@@ -206,7 +205,7 @@ def pipeline_of(chunks: Iterable[Chunk], replica: int, shape: PipelineShape) -> 
 
 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
-    """Whether every stage holds what it keeps at any time (InfiniPipe eqs. 5-10)."""
+    """Whether memory suffices on every stage at any time (InfiniPipe eqs. 5-10)."""
     return all(
         window_bytes(pipeline, cost, stage) <= cost.capacity_bytes(stage)
         for stage in range(pipeline.stages)
@@ -214,7 +213,7 @@ def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
 
 
 def window_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
-    """The most that a rank of a stage holds at once."""
+    """The peak bytes of a rank of a stage."""
     chunks = pipeline.chunks
     chunk_bytes = cost.activation_bytes(
         np.array([chunk.tokens for chunk in chunks], dtype=np.int64),
@@ -233,7 +232,7 @@ def window_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
 def plan_with_rules(
     settings: FixedChunkSettings, task: PlanningTask, rules: Sequence[ChunkRule], cost: PipelineCost
 ) -> tuple[PipelineBatch, ...]:
-    """The batches of the fastest way; PlanError where none fits memory."""
+    """The batches of the fastest rule; PlanError where none fits memory."""
     check_settings(settings, task)
     best: tuple[PipelineBatch, ...] | None = None
     best_ms = np.inf
@@ -254,7 +253,9 @@ def plan_with_rules(
 
 
 def check_settings(settings: FixedChunkSettings, task: PlanningTask) -> None:
-    """Refuse fewer sequences in a batch than replicas, and layers that are not."""
+    """Refuse batches with fewer sequences than replicas, and layers beyond the
+    model's.
+    """
     layers = settings.checkpointed_layers
     if layers is not None and layers > task.model.layers:
         raise SettingsError(
@@ -274,7 +275,7 @@ def refusal(
 ) -> PlanError:
     """Why nothing fits memory, with the longest sequence and the longest that fits.
 
-    ``holds``: whether one replica holds a batch.
+    ``holds``: whether one replica fits a batch.
     """
     worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
     index = int(np.argmax(worst.lengths))
@@ -301,7 +302,7 @@ def refusal(
 def _plan_with_rule(
     rule: ChunkRule, settings: FixedChunkSettings, task: PlanningTask, cost: PipelineCost
 ) -> tuple[PipelineBatch, ...] | None:
-    """All batches in one way with the fewest layers recomputed; None: too large."""
+    """All batches by one rule with the fewest layers recomputed; None: too large."""
     layers = sum(map(cost.layers_of, range(cost.shape.stages)))
     if settings.checkpointed_layers is not None:
         counts = range(settings.checkpointed_layers, settings.checkpointed_layers + 1)
@@ -377,10 +378,10 @@ _Slices = tuple[Integers, Integers]
 
 @dataclass(frozen=True)
 class FixedChunks:
-    """Chunks by a rule that has a name.
+    """Chunks by a named rule.
 
     Of a sequence all but the last ``kept_chunks`` chunks recompute every layer; None:
-    every chunk is like any other.
+    all chunks are alike.
     """
 
     name: str
@@ -396,9 +397,9 @@ def fixed_chunks(
     alignment: int,
     cost: PipelineCost,
 ) -> Iterator[FixedChunks]:
-    """A batch's ``sequences`` [n] of ``lengths`` [n] in every way and size.
+    """A batch's ``sequences`` [n] of ``lengths`` [n] by every rule and size.
 
-    Sizes are parts and multiples of ``context``, the longest that sequences may be.
+    Sizes are parts and multiples of ``context``, the longest allowed sequence.
     """
     order = np.lexsort((sequences, -lengths))
     rows, tokens = sequences[order], lengths[order]
@@ -436,7 +437,7 @@ def _by_size(size: int) -> Callable[[Lengths], _Slices]:
 
 
 def _evenly(count: int | None = None, size: int = 1) -> Callable[[Lengths], _Slices]:
-    """So many equal slices of each sequence, or as many as its length requires."""
+    """``count`` equal slices of each sequence, or as many as its length requires."""
 
     def cut(tokens: Lengths) -> _Slices:
         counts = -(-tokens // size) if count is None else np.minimum(count, tokens)
@@ -463,7 +464,7 @@ def _by_work(count: int, alignment: int, cost: PipelineCost) -> Callable[[Length
 
 
 def _indices(counts: Integers) -> _Slices:
-    """For so many slices of each sequence [n]: each one's sequence and place [m]."""
+    """Sequence and slice index [m] of every slice, from the number of slices [n]."""
     owner = np.repeat(np.arange(len(counts)), counts)
     first = np.cumsum(counts) - counts
     return owner, np.arange(len(owner)) - first[owner]

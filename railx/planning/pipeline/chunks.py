@@ -48,18 +48,18 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-#: How sequences become chunks: as described above.
+#: How sequences become chunks, as described above.
 Chunking = Literal["balanced", "published", "even"]
 
 
 @dataclass(frozen=True)
 class Chunked:
-    """A batch in chunks, those of one cut sequence neighbours, longest sequences first.
+    """A batch in chunks, those of a cut sequence adjacent, longest sequences first.
 
-    Slices [m] in order of their chunks: the sequence's row in the corpus, its length,
-    where the slice starts and stops, and its chunk. Chunks [n]: tokens, times in ms on
-    one stage, whether it is one slice of a cut sequence (``split``), and ``count``, how
-    many chunks its cut sequence has (1 for whole ones).
+    Slices [m] in order of their chunks: the sequence's corpus row, its length, start
+    and stop, and the chunk. Chunks [n]: tokens, times in ms on one stage, whether it is
+    one slice of a cut sequence (``split``), and ``count``, the number of chunks of its
+    cut sequence (1 for whole ones).
     """
 
     cuts: tuple[int, ...]
@@ -91,7 +91,9 @@ class Chunked:
 
     @cached_property
     def run_start(self) -> Integers:
-        """The first chunk [n] of each one's cut sequence, its own where none is cut."""
+        """The first chunk [n] of each chunk's cut sequence, itself where none
+        is cut.
+        """
         starts, start, counts = [], 0, self.count.tolist()
         while start < len(counts):
             starts += [start] * counts[start]
@@ -103,7 +105,7 @@ class Chunked:
         return np.searchsorted(self.chunk, np.arange(self.chunks + 1))
 
     def slices(self, chunk: int) -> tuple[Slice, ...]:
-        """What a chunk holds."""
+        """The slices of a chunk."""
         span = slice(int(self._first[chunk]), int(self._first[chunk + 1]))
         parts = (self.sequence, self.start, self.stop, self.length)
         return tuple(
@@ -112,10 +114,10 @@ class Chunked:
 
 
 def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) -> list[int]:
-    """Cut positions in tokens, ascending, for slices of equal time.
+    """Ascending cut positions in tokens for slices of equal time.
 
     They divide a sequence of ``length`` tokens into up to ``slices`` slices. Positions
-    are rounded to the alignment; those that coincide or reach the end are left out.
+    are rounded to the alignment; duplicates and the end are left out.
     """
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
     work = quadratic * length**2 + linear * length
@@ -148,8 +150,8 @@ def cut_and_pack(
     ``sequences`` are corpus rows [n] with ``lengths`` [n]; ``cuts`` come from
     :func:`mesh` for the longest sequence. ``most_tokens`` is the hard limit of a chunk;
     the soft one is the time of the slowest slice of the longest sequence.
-    ``beside_tails`` false keeps tails alone, which holds fewer tokens at once. None
-    where a slice is over ``most_tokens``.
+    ``beside_tails`` false keeps tails alone, which needs less memory. None where a
+    slice is over ``most_tokens``.
     """
     order = np.lexsort((sequences, -lengths))
     rows, tokens = sequences[order], lengths[order]
@@ -201,10 +203,10 @@ def join(
 ) -> Chunked:
     """Slices of cut sequences and packed whole ones as chunks.
 
-    Sequences [n] are the corpus' ``rows`` of so many ``tokens``, cut ones first. Slices
-    [m] of these are a chunk each: ``owner`` is their sequence, ``start`` where they
-    begin. The others are in bins [n - cut], of which the first ``tails`` are the last
-    chunks of the cut sequences.
+    Sequences [n] are the corpus' ``rows`` with ``tokens``, cut ones first. Each slice
+    [m] is a chunk: ``owner`` is its sequence, ``start`` its first token. The others are
+    in bins [n - cut], the first ``tails`` of which are the last chunks of the cut
+    sequences.
     """
     cut = len(tokens) - len(bin_of)
     counts = np.bincount(owner, minlength=cut).astype(np.int64)
@@ -237,7 +239,7 @@ def _chunked(
     count: Integers,
     cost: PipelineCost,
 ) -> Chunked:
-    """Slices in chunks, with what each chunk takes."""
+    """Slices in chunks, with the tokens and times of each chunk."""
     chunks = len(count)
     empty = cost.chunk_time_ms([])
     parts = cost.slice_times_ms(start, stop - start)
@@ -265,9 +267,8 @@ def _chunked(
 
 
 def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
-    """Positions [.] for each replica, longest sequence first.
-
-    Each goes to the replica with the least work so far.
+    """Positions [.] for each replica, longest first, each to the least loaded
+    replica.
     """
     forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
     work, busy = forward + backward, np.zeros(replicas)
@@ -286,5 +287,5 @@ def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Float
 
 
 def longest_slice(cuts: list[int], length: int) -> int:
-    """Tokens of the longest slice that ``cuts`` make of ``length`` tokens."""
+    """Tokens of the longest slice of ``length`` tokens under ``cuts``."""
     return max(stop - start for start, stop in pairwise([0, *cuts, length]))

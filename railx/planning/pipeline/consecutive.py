@@ -1,6 +1,6 @@
-"""DynaPipe's micro-batches: sorted sequences, cut where the pipeline's time is least.
+"""DynaPipe's micro-batches: sorted sequences, cut for the least time of the pipeline.
 
-See ``railx.planning.rivals.dyna_pipe`` for the method. Elastic pipelines try these
+``railx.planning.rivals.dyna_pipe`` describes the method. Elastic pipelines try these
 chunks too (``chunking: best``).
 """
 
@@ -39,11 +39,11 @@ def consecutive_cuts(
     fill_weight: float,
     share: float = 1.0,
 ) -> list[int]:
-    """Ends of the consecutive micro-batches of least time, ascending.
+    """Ascending ends of the consecutive micro-batches of least time.
 
-    Micro-batch t is the sum of its sequences' ``works_ms`` [n] and ``constant_ms``; it
-    holds up to ``most_tokens`` of ``tokens`` [n], or one sequence. The time is
-    ``fill_weight`` times the longest t plus ``share`` times their sum.
+    Micro-batch t is the sum of its sequences' ``works_ms`` [n] and ``constant_ms``, of
+    up to ``most_tokens`` of ``tokens`` [n] or one sequence. The time is ``fill_weight``
+    times the longest t plus ``share`` times their sum.
     """
     work = np.concatenate(([0.0], np.cumsum(works_ms)))
     token_sums = np.concatenate(([0], np.cumsum(tokens)))
@@ -67,7 +67,7 @@ def consecutive_cuts(
         total_ms = float(work[-1]) + len(ends) * constant_ms
         return fill_weight * longest_ms(ends) + share * total_ms
 
-    # A hair above: without their constant again, both may be rounded below their works.
+    # A hair above: without the constant both may round below their works.
     low = (float(works_ms.max()) + constant_ms) * (1 + 1e-12)
     high = (float(work[-1]) + constant_ms) * (1 + 1e-12)
     best = min((within(low), within(high)), key=time_ms)
@@ -88,7 +88,7 @@ def consecutive_cuts(
 def plan_dyna_pipe_batch(
     iteration: int, batch: SampledBatch, settings: FixedChunkSettings, cost: PipelineCost
 ) -> PipelineBatch | None:
-    """Plan one batch; None where memory does not hold it."""
+    """Plan one batch; None where memory does not suffice."""
     layers = sum(map(cost.layers_of, range(cost.shape.stages)))
     given = settings.checkpointed_layers
     low, high = (0, layers) if given is None else (given, given)
@@ -110,7 +110,7 @@ def plan_dyna_pipe_batch(
 def _with_layers(
     batch: SampledBatch, layers: int, replicas: int, cost: PipelineCost
 ) -> list[Pipeline] | None:
-    """Pipelines that recompute so many layers; None where they do not fit memory."""
+    """Pipelines that recompute ``layers`` layers; None where they do not fit memory."""
     shape, recomputed = cost.shape, spread(layers, cost)
     ascending = np.lexsort((batch.sequences, batch.lengths))
     sequences, lengths = batch.sequences[ascending], batch.lengths[ascending]

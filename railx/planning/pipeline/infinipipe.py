@@ -174,10 +174,10 @@ class PipelineSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class _Group:
-    """A pipeline of neighbouring chunks.
+    """A pipeline of neighbouring chunks and its recomputation.
 
-    With its recomputed layers [d, n], the sum of their diagonals, and the gap of the
-    exact programme.
+    Recomputed layers [d, n], the sum of their diagonals, and the gap of the exact
+    programme.
     """
 
     first: int
@@ -198,9 +198,8 @@ class _Recomputation:
 
 @dataclass(frozen=True)
 class _Division:
-    """Chunks and where pipelines of them begin and end.
-
-    With the price of eq. 14 and the time of the simulation, both in ms.
+    """Chunks and the ends of their pipelines, with the price of eq. 14 and simulated
+    ms.
     """
 
     chunked: Chunked
@@ -211,7 +210,7 @@ class _Division:
 
 @dataclass(frozen=True)
 class _Grouping:
-    """Chunks in pipelines, their time, and the name of how they were made."""
+    """Chunks in pipelines, their time, and the name of the chunking."""
 
     chunked: Chunked
     groups: tuple[_Group, ...]
@@ -228,8 +227,8 @@ def plan_pipeline_batch(
 ) -> PipelineBatch:
     """Plan one batch for ``settings.replicas`` pipelines side by side.
 
-    ``context`` is the most tokens that a sequence may have; None: that of the batch.
-    PlanError where a sequence fits no pipeline or a stage's memory holds no chunks; it
+    ``context`` is the longest allowed sequence; None: that of the batch. PlanError
+    where a sequence fits no pipeline or a stage's memory is too small for any chunk; it
     names the sequence, or the stage and the key.
     """
     if len(batch.lengths) < settings.replicas:
@@ -255,7 +254,9 @@ def _planned(
     cost: PipelineCost,
     context: int,
 ) -> PipelineBatch | None:
-    """The batch in 1F1B order, each replica by itself; None where one does not fit."""
+    """The batch in 1F1B order, each replica by itself; None where a replica does not
+    fit.
+    """
     pipelines: list[Pipeline] = []
     groupings: list[_Grouping] = []
     for replica, positions in enumerate(
@@ -290,7 +291,7 @@ def _with_sorted_micro_batches(
 ) -> PipelineBatch | None:
     """The batch in DynaPipe's chunks, under its recomputation or ours.
 
-    None where it does not fit or takes the limit or more.
+    None where it does not fit or reaches the limit.
     """
     layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
     shape = cost.shape
@@ -326,7 +327,7 @@ def _with_sorted_micro_batches(
 def _recomputing_less(
     pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
 ) -> tuple[Pipeline, int]:
-    """With the layers that our method recomputes where that is faster, and Σ C."""
+    """The pipelines under our recomputation where that is faster, and Σ C."""
     planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
     counts = _counts(checkpoint_problem(pipeline, cost), settings, cost, "thorough")
     if counts is not None and any(map(any, planned_layers)):
@@ -397,8 +398,8 @@ def _problem(
 
 @lru_cache(maxsize=8)
 def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
-    """Bytes of a token on each stage [d, 2] and bytes of it that a recomputed layer
-    saves [2].
+    """Bytes of a token by stage [d, 2], and bytes that a recomputed layer saves of it
+    [2].
 
     First of chunks that are not one slice of a cut sequence, then of those that are.
     """
@@ -429,7 +430,7 @@ def _best(
 def _best_processed(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
 ) -> _Grouping | None:
-    """The best of chunks that the sequence processor makes."""
+    """The best of the sequence processor's chunks."""
     for beside_tails in (True, False):
         families = list(_candidates(sequences, lengths, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
@@ -454,10 +455,10 @@ def _time_of(grouped: _Grouping | _Division) -> float:
 def _of_fixed_chunks(
     fixed: list[FixedChunks], best: _Grouping | None, settings: PipelineSettings, cost: PipelineCost
 ) -> _Grouping | None:
-    """The best so far or, where they are faster, pipelines of chunks of fixed rules.
+    """The best so far or, where faster, pipelines of chunks of fixed rules.
 
     First under our recomputation and grouping, then under that of the rules in one
-    pipeline; those that a bound rules out are skipped.
+    pipeline; a bound excludes some.
     """
     names: dict[bytes, FixedChunks] = {}
     for candidate in fixed:
@@ -485,9 +486,9 @@ def _of_fixed_chunks(
 def _static(
     fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost, limit_ms: float
 ) -> _Grouping | None:
-    """One pipeline that recomputes as few layers of every chunk as it can.
+    """One pipeline that recomputes the fewest layers of every chunk that memory allows.
 
-    None where it does not fit or takes the limit or more.
+    None where it does not fit or reaches the limit.
     """
     chunked = fixed.chunked
     every = np.array(cost.layer_counts)[:, None]
@@ -529,7 +530,7 @@ def _candidates(
     cost: PipelineCost,
     beside_tails: bool,
 ) -> Iterator[list[Chunked]]:
-    """For every K the batch in chunks, by rising limits of tokens, none twice."""
+    """For every K the batch in distinct chunks, by rising token limits."""
     chunking: Chunking = "balanced" if settings.chunking == "best" else settings.chunking
     longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
@@ -562,7 +563,9 @@ def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> Integers
 
 
 def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
-    """Tokens of a chunk that every stage holds alone, recomputing what may be."""
+    """Tokens of the largest chunk that fits every stage alone under full
+    recomputation.
+    """
     layers = _most_recomputed(settings, cost)[:, 0].tolist()
     return min(
         int(cost.capacity_bytes(stage) / cost.activation_bytes(1, False, stage, recomputed))
@@ -600,11 +603,11 @@ def _fastest(
 ) -> _Grouping | None:
     """The fastest of the candidates by simulation, if below ``incumbent_ms``.
 
-    The time of one pipeline that recomputes nothing is a lower bound. In ascending
-    order of that bound, no candidate after the first that fits memory without
-    recomputing can be faster. Those before it are grouped while their bound is below
-    the incumbent: the first of every family, whose members differ little, then the
-    last, then all members of the best families.
+    The time of one pipeline without recomputation is a lower bound. In ascending order
+    of that bound, no candidate after the first that fits without recomputing can be
+    faster. Those before it are grouped while their bound is below the incumbent: the
+    first of every family, whose members differ little, then the last, then all members
+    of the best families.
     """
     ranked = sorted(
         (_bound_ms(chunks, cost), which, index)
@@ -654,8 +657,8 @@ def _best_solved(
 ) -> _Grouping | None:
     """The best of the fastest candidates after refinement.
 
-    Each is divided once more by simulated times and its recomputation lowered by a
-    quick method. The best is solved thoroughly where it is near ``incumbent_ms``.
+    Each is divided again by simulated times and its recomputation lowered by a quick
+    method. The best is solved thoroughly if it is near ``incumbent_ms``.
     """
     most = _CANDIDATES_TO_REFINE if incumbent_ms == math.inf else _CANDIDATES_TO_REFINE // 2
     best: tuple[_Grouping, _Division] | None = None
@@ -675,7 +678,7 @@ def _best_solved(
 
 
 def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> bool:
-    """Whether all chunks in one pipeline recompute nothing.
+    """Whether all chunks fit in one pipeline without recomputation.
 
     No division of them has a lower price then.
     """
@@ -722,8 +725,8 @@ def _group(
 ) -> _Division | None:
     """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
 
-    ``simulated`` takes simulated times in place of the paper's price. Where two
-    sequences of one count do not fit together, cut sequences are divided one by one.
+    ``simulated`` uses simulated times instead of the paper's price. Where two sequences
+    of one count do not fit together, cut sequences are divided one by one.
     """
     starts = _run_starts(chunked)
     counts = chunked.count[starts]
@@ -754,9 +757,10 @@ def _division(
     cost: PipelineCost,
     simulated: bool,
 ) -> _Division | None:
-    """Neighbouring units joined to the pipelines with the least price.
+    """Neighbouring units joined to pipelines at the least price; None if a unit does
+    not fit.
 
-    ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
+    ``starts`` [u] are the first chunks of the units.
     """
     # Planning alone loads Numba.
     from railx.planning.pipeline import kernels
@@ -801,7 +805,7 @@ def _solved(
 def _counts(
     problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, care: _Care
 ) -> _Recomputation | None:
-    """Layers that are recomputed; None where memory is short."""
+    """Recomputed layers; None where memory is short."""
     shape = (problem.stages, problem.chunks)
     if settings.checkpointing == "none":
         fits = checkpoints.fits(problem)
@@ -818,9 +822,10 @@ def _counts(
             return _Recomputation(int(diagonals.sum()), lambda: problem.counts(diagonals), gap)
         if len(set(cost.layer_counts)) == 1:
             return None
-    # Stages of more layers than the smallest may have to recompute them too.
+    # Stages with more layers than the smallest may have to recompute those too.
     everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
-    of_all = _Recomputation(_widest(cost) * problem.diagonals, lambda: everything)
+    widest = max(cost.layers_of(stage) for stage in range(cost.shape.stages))
+    of_all = _Recomputation(widest * problem.diagonals, lambda: everything)
     return of_all if checkpoints.fits(problem, everything) else None
 
 
@@ -836,17 +841,13 @@ def _problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> C
 
 
 def _backward_order(chunked: Chunked, first: int, end: int) -> Integers:
-    """Chunks [first, end), which count from 0, in the order in which they run back.
+    """Chunks [first, end), counted from 0, in backward order.
 
     Runs in order, the chunks of each from its last to its first.
     """
     span = slice(first, end)
     order: Integers = 2 * chunked.run_start[span] + chunked.count[span] - 1 - np.arange(first, end)
     return order - first
-
-
-def _widest(cost: PipelineCost) -> int:
-    return max(cost.layers_of(stage) for stage in range(cost.shape.stages))
 
 
 def _pipelines(grouped: _Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
@@ -883,7 +884,7 @@ def _chunk(chunked: Chunked, chunk: int, layers: Integers, cost: PipelineCost) -
 
 
 def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
-    """Why nothing fits a replica: its longest sequence alone, or a stage's memory."""
+    """Why no replica fits: its longest sequence alone, or a stage's memory."""
     for positions in share_among_replicas(batch.lengths, settings.replicas, cost):
         sequences, lengths = batch.sequences[positions], batch.lengths[positions]
         if _best(sequences, lengths, settings, cost, 0) is None:
@@ -911,7 +912,7 @@ def _refusal_of(
 
 
 def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
-    """Whether a sequence fits a pipeline of its own, cut into any number of slices."""
+    """Whether a sequence alone fits a pipeline under any number of slices."""
     room = _most_chunk_tokens(settings, cost)
     layers = _most_recomputed(settings, cost)
     for slices in range(settings.most_slices, 0, -1):
@@ -927,7 +928,9 @@ def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) ->
 def _short_memory(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
 ) -> PlanError:
-    """Which stage lacks how much memory where the K that needs least runs out of it."""
+    """The stage with too little memory, and its deficit, at the K with the
+    least need.
+    """
     best: tuple[float, int, float] | None = None
     layers = _most_recomputed(settings, cost)
     families = _candidates(sequences, lengths, settings, cost, beside_tails=False)

@@ -282,12 +282,12 @@ def sweep(
     trades: int,
     counts: Integers,
 ) -> bool:
-    """Raise ``counts`` until every row holds, then lower them; False where none do.
+    """Raise ``counts`` until every row is met, then lower them; False where none
+    suffice.
 
-    ``rule`` chooses the diagonal that recomputes where memory is short: 0 the one that
-    stays live longest, 1 the one that saves most a layer, 2 the one that saves most of
-    what is missing anywhere. ``trades`` are rounds of adding layers where that makes
-    more of others superfluous.
+    ``rule`` chooses the diagonal that recomputes where memory is short: 0 the longest
+    live, 1 the most saving per layer, 2 the most saving of the missing bytes anywhere.
+    ``trades`` are rounds of adding layers where that makes more of others superfluous.
     """
     stages, chunks = stored.shape
     give = slack * capacity
@@ -360,7 +360,7 @@ def _live(
 ) -> tuple[int, int, int]:
     """The chunk of a diagonal on a stage, and the steps [first, end) where it is live.
 
-    No steps where a diagonal passes the stage by.
+    No steps for a diagonal outside the stage.
     """
     stages, chunks = room.shape
     after = stages - 1 - stage
@@ -400,7 +400,7 @@ def _worth(
     backward: Integers,
     longest_split: int,
 ) -> float:
-    """How much of what is missing a layer on a diagonal gives."""
+    """Share of the missing bytes that a layer on a diagonal saves."""
     worth = 0.0
     for stage in range(len(room)):
         chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
@@ -420,7 +420,7 @@ def _spare(
     backward: Integers,
     longest_split: int,
 ) -> int:
-    """Layers of a diagonal that no row needs."""
+    """Layers of a diagonal that no row requires."""
     spare = 1 << 30
     for stage in range(len(room)):
         chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
@@ -445,7 +445,7 @@ def _lower(
     backward: Integers,
     longest_split: int,
 ) -> int:
-    """Take away what no row needs of a diagonal; how many layers."""
+    """Remove the layers of a diagonal that no row requires; return their number."""
     spare = _spare(diagonal, saved, give, room, last, backward, longest_split)
     less: int = max(min(counts[diagonal], spare), 0)
     if less:
@@ -466,8 +466,8 @@ def _trade(
 ) -> bool:
     """Add layers where that makes more superfluous elsewhere; whether any did.
 
-    No diagonal has superfluous ones when this begins. Those further off than a chunk is
-    live have no row in common, so that they are left as they are.
+    No diagonal has superfluous layers at the start. Diagonals further apart than a
+    chunk's life share no row and stay unchanged.
     """
     improved = False
     before = counts.copy()

@@ -65,7 +65,7 @@ class AnyDegreeSettings(PlannerBase):
 
 @dataclass
 class _Open:
-    """A group that is being filled."""
+    """A group during filling."""
 
     degree: int
     members: list[int]
@@ -143,8 +143,8 @@ def _bisected(
 def _filled(
     run: Sequence[int], lengths: Lengths, devices: int, cost: CostModel, limit_ms: float
 ) -> list[_Open] | None:
-    """Groups for positions, longest first, none above a time; None where ranks end."""
-    # Ascending, so that the longest is the last and those that fit are at the front.
+    """Groups for positions, longest first, within a time; None where ranks run out."""
+    # Ascending, so that the longest is the last and those that fit come first.
     left = [(int(lengths[position]), -position) for position in reversed(run)]
     groups, free = [], devices
     while left:
@@ -196,7 +196,7 @@ def _longest_that_fits(group: _Open, cost: CostModel, limit_ms: float) -> int:
 
 
 def _spread(groups: list[_Open], devices: int, cost: CostModel) -> None:
-    """Give ranks that are left over to the slowest group while it gets faster."""
+    """Give the remaining ranks to the slowest group while it gets faster."""
     free = devices - sum(group.degree for group in groups)
     waiting: list[tuple[float, int]] = []
     for index, group in enumerate(groups):

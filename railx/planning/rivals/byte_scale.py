@@ -89,7 +89,7 @@ class Unit:
 
 
 def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
-    """Algorithm 1: what runs on how many ranks, most computation first."""
+    """Algorithm 1: units and their ranks, most computation first."""
     capacity = cost.tokens_per_device
     long = [int(position) for position in np.flatnonzero(lengths > capacity)]
     short = np.flatnonzero(lengths <= capacity)
@@ -137,7 +137,7 @@ def rounds(
                 if taken:
                     break
                 targets = sorted(range(ranks), key=lambda rank: (busy_ms[rank], rank))
-            # Those that share a sequence wait for the last of them.
+            # Ranks that share a sequence wait for the last of them.
             ranks_taken, targets = targets[: unit.degree], targets[unit.degree :]
             busy_ms[ranks_taken] = busy_ms[ranks_taken].max() + unit.time_ms
             taken.append(buckets[chosen].pop(0))

@@ -56,7 +56,7 @@ __all__ = [
     "without_waiting_ms",
 ]
 
-#: Beyond its share of the work by this much a bucket is closed.
+#: A bucket is closed at this multiple of its share of the work.
 _BUCKET_SLACK = 1.1
 #: Ranks are in balance when the least loaded is this close to the most loaded.
 _BALANCED = 0.05
@@ -80,9 +80,8 @@ class DynamicCPSettings(PlannerBase):
 
 @dataclass
 class ScheduledGroup:
-    """Ranks side by side and what they run, in that order.
-
-    Groups take ranks in the order in which they were opened.
+    """Ranks side by side and their sequences in order; groups take ranks as
+    they open.
     """
 
     ranks: int
@@ -109,7 +108,7 @@ def balanced_schedules(
 
 
 class _Schedule:
-    """One schedule in the making."""
+    """One schedule under construction."""
 
     def __init__(self, lengths: Sequence[int], tokens_per_rank: int, ranks: int) -> None:
         self.lengths, self.tokens_per_rank, self.ranks = lengths, tokens_per_rank, ranks
@@ -120,7 +119,7 @@ class _Schedule:
         return self.ranks - sum(group.ranks for group in self.groups)
 
     def needed(self, position: int) -> int:
-        """The least power of two of ranks that hold a sequence."""
+        """The least power of two of ranks that fit a sequence."""
         shares = -(-self.lengths[position] // self.tokens_per_rank)
         return 1 << (shares - 1).bit_length()
 
@@ -128,7 +127,7 @@ class _Schedule:
         return self.lengths[position] ** 2 / self.needed(position)
 
     def fill(self, waiting: Sequence[int]) -> list[int]:
-        """Place sequences; return what is left, in the order of the next schedule."""
+        """Place sequences; return the rest, in the order of the next schedule."""
         buckets = self._buckets(waiting)
         first, checks = None, False
         while buckets:
@@ -149,7 +148,7 @@ class _Schedule:
         return left + self._trim()
 
     def spread(self) -> None:
-        """Give free ranks to the smallest groups, until there are none."""
+        """Distribute free ranks over the smallest groups."""
         while self.free:
             smallest = min(self.groups, key=lambda group: group.ranks)
             wider = min(2 * smallest.ranks, self.ranks)
@@ -164,7 +163,7 @@ class _Schedule:
         starts, load = [0], 0.0
         for index, position in enumerate(waiting):
             work, closed = self.work(position), len(starts) - 1
-            # What is still to come counts closed buckets twice, as in the public code.
+            # The remaining work counts closed buckets twice, as in the public code.
             few = len(waiting) - index <= sizes - 2 * closed
             if index > starts[-1] and (load + work > _BUCKET_SLACK * share or few):
                 starts.append(index)
@@ -273,9 +272,9 @@ class Passes:
 def packed_in_order(
     positions: Sequence[int], lengths: Lengths, capacity: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Cut positions into passes of at most ``capacity`` tokens, in the order given.
+    """Cut positions, in order, into passes of at most ``capacity`` tokens.
 
-    Each one must fit alone.
+    Each position must fit alone.
     """
     passes: list[list[int]] = []
     room = 0
@@ -304,7 +303,7 @@ def in_step(groups: Sequence[Passes]) -> list[Assignment]:
 
 
 def without_waiting_ms(groups: Sequence[Passes], lengths: Lengths, cost: CostModel) -> float:
-    """Time of the slowest group where none waits for another between passes."""
+    """Time of the slowest group if groups do not wait between passes."""
     return max(
         sum(
             cost.group_time_ms(lengths[list(members)], group.degree).total_ms

@@ -99,7 +99,7 @@ class MegatronSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class ShapeTime:
-    """Predicted time of a group in ms, by what takes it."""
+    """Predicted time of a group in ms, by term."""
 
     compute_ms: float
     tensor_ms: float
@@ -112,7 +112,7 @@ class ShapeTime:
 
 @dataclass(frozen=True)
 class Shape:
-    """One shape of groups and what it costs.
+    """A shape of groups and its costs.
 
     ``gather_ms`` is tensor parallelism per token of a group, ``exchange_ms`` context
     parallelism per token before ``hidden_share`` of attention hides it.
@@ -148,10 +148,9 @@ class Shape:
 
 
 def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
-    """The shapes that hold the longest context, by tensor and context parallelism.
+    """The shapes that fit the longest context, by tensor and context parallelism.
 
-    Those of context parallelism with each exchange that may be chosen. PlanError where
-    there is none.
+    Context parallelism comes with each allowed exchange. PlanError where no shape fits.
     """
     candidates = [_shape(settings, task, *choice) for choice in _choices(settings, task)]
     with_room = [shape for shape in candidates if shape is not None]
@@ -171,7 +170,7 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
 
 
 def every_shape(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
-    """The shapes regardless of memory; their cap of tokens is meaningless."""
+    """The shapes regardless of memory; their token cap is meaningless."""
     return [_timed_shape(settings, task, *choice, 1) for choice in _choices(settings, task)]
 
 
@@ -214,11 +213,11 @@ def _timed_shape(
     kind: Exchange,
     tokens_per_device: int,
 ) -> Shape:
-    """A shape with its costs that holds so many tokens a device.
+    """A shape with its costs and ``tokens`` tokens a device.
 
     Where groups recompute layers, the cost model's all-to-alls count those of the
-    forward pass again, and so do the rates that follow from them: right for gathers,
-    half of which are forward, and corrected for a ring, a third of which is.
+    forward pass again, as do the rates derived from them: right for gathers, half of
+    which are forward, and corrected for a ring, a third of which is.
     """
     model, degree, node = task.model, tensor * context, settings.devices_per_node
     element = _bytes_per_element(task)
@@ -265,10 +264,10 @@ def _timed_shape(
 
 
 def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
-    """The token cap under tensor parallelism and ZeRO-1; None where there is none.
+    """The token cap under tensor parallelism and ZeRO-1; None where memory is too
+    small.
 
-    What model states take more than under the constants' own ZeRO stage is taken from
-    the memory.
+    Memory shrinks by the model states beyond those of the constants' ZeRO stage.
     """
     cluster, model, longest = task.cluster, task.model, task.max_length_tokens
     common = model_state_mib(task.constants, cluster, model, longest)
@@ -313,7 +312,7 @@ def plan_megatron_batch(
 
 
 def _timed(packed: MicroBatch, shape: Shape) -> MicroBatch:
-    """A micro-batch with the times of this shape in place of the cost model's."""
+    """A micro-batch with the times of this shape instead of the cost model's."""
     groups = tuple(_timed_group(group, shape) for group in packed.groups)
     return MicroBatch(groups, max(group.predicted_ms for group in groups))
 

@@ -81,9 +81,9 @@ class MegatronPipelineSettings(PlannerBase):
 
 
 def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
-    """Memory of the stages under tensor parallelism and ZeRO-1; its times do not count.
+    """Memory of the stages under tensor parallelism and ZeRO-1; its times are unused.
 
-    PlanError where states leave none.
+    PlanError where states leave no memory.
     """
     replicas = task.devices // (shape.degree * stages)
     # A cluster with a given number of tokens per device refuses no states.
@@ -130,9 +130,8 @@ def _retimed(chunk: Chunk, shape: Shape, cost: PipelineCost, layers: int) -> Chu
 
 
 def _choices(settings: MegatronPipelineSettings, task: PlanningTask) -> Iterator[tuple[Shape, int]]:
-    """Shapes of a stage and numbers of stages that fill the devices.
-
-    No more replicas than a batch has sequences.
+    """Shapes and numbers of stages that fill the devices, no more replicas than
+    sequences.
     """
     chosen = MegatronSettings(
         "megatron",
@@ -154,7 +153,7 @@ def _choices(settings: MegatronPipelineSettings, task: PlanningTask) -> Iterator
 
 
 def _plan(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
-    # Layers that groups recompute do not count here: those of the settings do.
+    # Recomputed layers of groups do not count here: those of the settings do.
     plain = replace(task.constants, checkpoint_layers=0)
     free = replace(task.cluster, tokens_per_device=task.cluster.tokens_per_device or 1)
     cost = build_cost_model(plain, free, task.model, task.max_length_tokens)

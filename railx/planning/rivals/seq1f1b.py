@@ -129,10 +129,10 @@ def n_way(
 
 
 def equal_work_cuts(length: int, count: int, cost: PipelineCost, alignment: int = 1) -> list[int]:
-    """Where to cut a sequence into slices of equal time, their constant left out.
+    """Cuts of a sequence into slices of equal time, without their constant.
 
-    The prefix x takes q x² + l x, so that cut i is where that is i / count of the
-    whole, rounded to the alignment; cuts that coincide are one.
+    The prefix x takes q x² + l x, so cut i is at i / count of the whole, rounded to the
+    alignment; equal cuts merge.
     """
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
     work = quadratic * length**2 + linear * length

@@ -57,7 +57,7 @@ class WLBSettings(PlannerBase):
 def packed_by_work(
     lengths: Lengths, works_ms: Sequence[float], bins: int, capacity: int
 ) -> list[list[int]] | None:
-    """Positions in each of ``bins`` bins; None where something fits nowhere."""
+    """Positions in each of ``bins`` bins; None where a document fits nowhere."""
     members: list[list[int]] = [[] for _ in range(bins)]
     tokens, work = np.zeros(bins, dtype=np.int64), np.zeros(bins)
 
@@ -79,9 +79,9 @@ def packed_by_work(
 
 
 def shard_imbalance(lengths: Sequence[int], degree: int) -> float:
-    """Attention of the busiest rank over the mean, cut as one sequence.
+    """Attention of the busiest rank over the mean, for documents cut as one sequence.
 
-    Documents of these lengths follow one another and attend to themselves alone.
+    Documents of these lengths follow one another; each attends only to itself.
     """
     ends = np.cumsum(lengths)
     edges = np.linspace(0, int(ends[-1]), 2 * degree + 1)
@@ -98,8 +98,8 @@ def delayed(
 ) -> list[SampledBatch]:
     """The batches with outliers delayed.
 
-    Documents over ``outlier_tokens`` wait, first in first out, and leave for a batch
-    ``at_once`` at a time. Those that still wait at the end are in the last batch.
+    Documents over ``outlier_tokens`` wait, first in first out, and enter a batch
+    ``at_once`` at a time. Those waiting at the end are in the last batch.
     """
     drawn = list(batches)
     queue: list[tuple[int, int]] = []
@@ -122,9 +122,8 @@ def delayed(
 def plan_wlb_batch(
     iteration: int, batch: SampledBatch, degree: int, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
-    """Plan one batch with groups of one degree.
-
-    PlanError names a sequence that no group can hold.
+    """Plan one batch with groups of one degree; PlanError names a sequence without a
+    group.
     """
     lengths, capacity = batch.lengths, cost.tokens_per_device * degree
     check_lengths_fit(batch.sequences, lengths, capacity, f"a group of degree {degree}")

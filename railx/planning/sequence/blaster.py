@@ -1,7 +1,4 @@
-"""FlexSP's two dynamic programmes, and the tokens that rounding adds.
-
-One cuts a batch into micro-batches, one rounds lengths up to buckets.
-"""
+"""FlexSP's two dynamic programmes: cuts into micro-batches, and buckets of lengths."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ _Method = Literal["least_error", "equal_width"]
 
 
 def fewest_micro_batches(lengths: Lengths, cap: int, order: Literal["sorted", "given"]) -> int:
-    """M_min: the least number whose runs all stay below ``cap`` tokens.
+    """M_min: the least number of runs below ``cap`` tokens each.
 
-    PlanError where a single sequence reaches it.
+    PlanError where a single sequence reaches the cap.
     """
     for number in range(math.ceil(lengths.sum() / cap), len(lengths) + 1):
         if max(int(lengths[run].sum()) for run in cut_batch(lengths, number, order)) < cap:

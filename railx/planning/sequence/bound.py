@@ -24,30 +24,30 @@ __all__ = ["batch_lower_bound_ms"]
 Floats = npt.NDArray[np.float64]
 Lengths = npt.NDArray[np.int64]
 
-#: The longest sequences are classes of their own, the others share classes of about
-#: equal tokens.
+#: The longest sequences are single classes, the others share classes of about equal
+#: tokens.
 _ALONE = 24
 _SHARED = 32
-#: Durations of the first programme, and how many each further one adds: those at which
+#: Durations of the first programme, and the number that each further one adds, where
 #: its prices proved least.
 _COARSE = 20
 _ADDED = 8
 #: Durations of the proof, beside those from which one of the longest sequences fits.
 _FINE = 96
-#: Programmes at most. No further one is solved where prices prove this share of what
-#: they promise, or this factor more than the prices before.
+#: Most programmes. None follows where prices prove this share of their promise, or this
+#: factor more than the previous prices.
 _ROUNDS = 6
 _ENOUGH = 0.9995
 _GROWN = 1.0002
-#: Steps of a programme at most; some 15 do.
+#: Most steps of a programme; about 15 suffice.
 _STEPS = 60
-#: Larger than what rounding does to sums of times.
+#: Larger than the rounding of sums of times.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """A batch, longest first, and what a group of each degree needs for it."""
+    """A batch, longest first, and its needs in a group of each degree."""
 
     lengths: Floats
     devices: int
@@ -139,7 +139,7 @@ def batch_lower_bound_ms(
 
 
 def _bound_ms(problem: _Problem, fewest: int) -> float:
-    """The best of what the prices of at least ``fewest`` micro-batches prove."""
+    """The best bound by the prices of at least ``fewest`` micro-batches."""
     starts, sizes = _classes(problem)
     middle = _middle(problem, starts, sizes)
     durations = _durations(problem, fewest)
@@ -162,9 +162,8 @@ def _rounds(
     fewest: int,
     most: int | None,
 ) -> tuple[float, float, Floats]:
-    """The best bound for ``fewest`` to ``most`` micro-batches.
-
-    With it, how many the programme has, and its durations.
+    """The best bound for ``fewest`` to ``most`` micro-batches, their number,
+    durations.
     """
     best = 0.0
     for _ in range(_ROUNDS):
@@ -179,10 +178,7 @@ def _rounds(
 
 
 def _classes(problem: _Problem) -> tuple[npt.NDArray[np.int64], Floats]:
-    """First sequence of each class, and how many sequences it has.
-
-    The sequences of a class fit the same degrees.
-    """
+    """First sequence of each class and its size; a class fits the same degrees."""
     lengths = problem.lengths
     alone = min(_ALONE, len(lengths))
     rest = lengths[alone:]
@@ -264,7 +260,7 @@ def _prices(
 def _spread(problem: _Problem, classes: _Problem, sizes: Floats, prices: Floats) -> Floats:
     """A price for each sequence from those of the classes.
 
-    The price of a token is interpolated, which is exact where prices are of the form of
+    The price of a token is interpolated, which is exact where prices have the form of
     times. Sequences that fit other degrees do not count.
     """
     price = np.empty(len(problem.lengths))
@@ -290,9 +286,10 @@ def _certified(
     fewest: int,
     most: int | None,
 ) -> tuple[float, Floats]:
-    """What prices of the classes prove of ``fewest`` to ``most`` micro-batches.
+    """The bound that prices of the classes prove for ``fewest`` to ``most``
+    micro-batches.
 
-    With it, the durations at which most was lost.
+    With it, the durations of the largest loss.
     """
     price = _spread(problem, classes, sizes, priced.prices)
     lowest = float(problem.alone_ms.min())
@@ -413,11 +410,11 @@ def _worth(
 
 @njit(cache=True, error_model="numpy")
 def _charges(alone, lengths, degrees, per_device, start, stop, charges):
-    """What each sequence is charged of the device time of a micro-batch.
+    """The device time that each sequence is charged in a micro-batch.
 
-    Its duration is at least ``start`` and less than ``stop``. Longest first, so that
-    ``large`` sequences of a degree (k > 0) come first. Of the r and x that the proof
-    allows, those are taken that add most to sequences that have no better degree.
+    Its duration is from ``start`` to below ``stop``. Longest first, so that ``large``
+    sequences of a degree (k > 0) come first. Of the r and x in the proof, the function
+    takes those that add most to sequences without a better degree.
     """
     number, kinds = len(lengths), len(degrees)
     narrow = np.zeros(number, dtype=np.int64)

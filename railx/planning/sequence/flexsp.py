@@ -1,15 +1,15 @@
-"""FlexSP's problem, solved by a search of our own over the whole batch.
+"""FlexSP's problem, solved by this project's search over the whole batch.
 
 A batch is cut into micro-batches. Each has groups of different degrees, side by side,
-and each sequence a place in one of them (FlexSP, section 4). The paper solves it cut by
-cut with an integer programme (``flexsp_milp``). Here one search moves the time limits
-of all micro-batches at once (``search``). The constant b1 is paid once per micro-batch.
+and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
+with an integer programme (``flexsp_milp``). Here one search moves the time limits of
+all micro-batches at once (``search``). The constant b1 is paid once per micro-batch.
 
 More freedom never makes a plan slower. A plan for some degrees is the best of the
-searches with those up to each of them, and a search starts from what the one before it
-found. Fewer devices (half, a quarter...) and fewer small degrees are searched as well
-where a bound does not rule them out, and static plans are candidates. A batch of few
-sequences or of equal ones is solved instead, to its optimum (``optimum``).
+searches with those up to each of them, and a search starts from the result of the
+previous one. Fewer devices (half, a quarter...) and fewer small degrees are searched as
+well unless a bound rules them out, and static plans are candidates. A batch of few or
+of equal sequences is solved to its optimum instead (``optimum``).
 
 Work is counted, not timed: the result depends on the settings and the seed alone. A
 time guard only ends the work early, which the plan records.
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 
 #: A larger degree is searched only where a sequence fills more than this share of its
-#: micro-batch's time: else no group has a use for it.
+#: micro-batch's time; otherwise no group can use it.
 _USEFUL = 0.85
 #: Or where sequences times devices are fewer than this: a search costs next to nothing,
-#: and one group more or less means much.
+#: and one more group matters much.
 _SMALL = 8192
 #: Groups that the rounds of a ladder's steps look at for 512 sequences on 64 devices,
 #: in the order in which steps are searched. A late step starts from what those before
@@ -100,7 +100,7 @@ class FlexSPSettings(PlannerBase):
 
 @dataclass
 class _Best:
-    """The best plan so far, and limits that a search goes on from."""
+    """The best plan so far, and the limits from which searches continue."""
 
     time_ms: float = math.inf
     assignments: list[Assignment] = field(default_factory=list)
@@ -110,7 +110,7 @@ class _Best:
 
 @dataclass
 class _Ladder:
-    """Searches on so many devices with more degrees from one to the next."""
+    """Searches on a number of devices with growing sets of degrees."""
 
     devices: int
     steps: list[tuple[int, ...]]
@@ -119,7 +119,7 @@ class _Ladder:
 
 @dataclass
 class _Work:
-    """What all searches of one batch share."""
+    """Shared state of all searches of a batch."""
 
     lengths: Lengths
     settings: FlexSPSettings
@@ -133,7 +133,7 @@ class _Work:
     cut_short: bool = False
 
     def done(self) -> bool:
-        """Whether the best is good enough, or time is up."""
+        """Whether the best is good enough, or the time is over."""
         if self.best.time_ms <= self.bound_ms * (1 + self.settings.relative_gap):
             return True
         if self.best.time_ms < math.inf and time.process_time() > self.ends_s:
@@ -152,10 +152,9 @@ def plan_flexsp_batch(
     """Plan one batch.
 
     ``solver`` of the result: a lower bound on any plan of the batch, the effort, how
-    the search ended (``bound``, ``effort`` or ``time_guard``), how many groups it
-    looked at in how many rounds, and whether the search, a static plan or the optimum
-    of a small or equal batch won (``chosen``).
-    PlanError names a sequence that fits no group.
+    the search ended (``bound``, ``effort`` or ``time_guard``), the groups it examined
+    and its rounds, and whether the search, a static plan or the optimum of a small or
+    equal batch won (``chosen``). PlanError names a sequence that fits no group.
     """
     from railx.planning.sequence.bound import batch_lower_bound_ms
     from railx.planning.sequence.optimum import (
@@ -224,7 +223,7 @@ def _solve(
     degrees: tuple[int, ...],
     optimum: Callable[[Problem], SearchResult],
 ) -> None:
-    """The optimum as the best plan, where these degrees have one."""
+    """The optimum as the best plan, where these degrees allow one."""
     from railx.planning.sequence.search import Problem
 
     solved = optimum(Problem.of(work.lengths, devices, degrees, work.cost))
@@ -273,7 +272,7 @@ def _ladders(devices: int, degrees: tuple[int, ...]) -> list[_Ladder]:
 
 
 def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
-    """One round for each step of a ladder, each from the plan of the one before it."""
+    """One round for each step of a ladder, each from the plan of the previous one."""
     before: _Best | None = None
     position = 0
     for step in ladder.steps:
@@ -303,13 +302,15 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
 
 
 def _may_beat(work: _Work, ladder: _Ladder) -> bool:
-    """Whether a quick bound leaves plans of this ladder a chance."""
+    """Whether a quick bound leaves a chance for plans of this ladder."""
     most = ladder.steps[-1]
     return simple_bound_ms(work.lengths, ladder.devices, most, work.cost) < work.best.time_ms
 
 
 def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
-    """Whether some micro-batch waits for a sequence that a larger degree might end."""
+    """Whether some micro-batch waits for a sequence that a larger degree might
+    shorten.
+    """
     if best.time_ms == math.inf or any(d & (d - 1) for d in degrees):
         return True
     fewer = degrees[:-1]
@@ -329,9 +330,8 @@ def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
 def _search_round(
     work: _Work, best: _Best, devices: int, degrees: tuple[int, ...], number: int, looks: float
 ) -> None:
-    """One round of about so many looks, more or fewer with the problem's size.
-
-    The better plan stays in ``best``.
+    """One round of about ``looks`` looks, scaled with the problem; ``best`` keeps the
+    better.
     """
     # Planning alone loads Numba.
     from railx.planning.sequence.search import Problem, search
@@ -358,7 +358,7 @@ def _assignment(result: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
 
 
 def _try_static(work: _Work, devices: int) -> None:
-    """A static plan in place of the best where one is faster.
+    """Replace the best by a faster static plan.
 
     Only degrees whose bound leaves a chance are packed.
     """

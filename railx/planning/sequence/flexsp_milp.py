@@ -137,7 +137,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Trial:
-    """One number of micro-batches; ``parts`` is empty where it has no plan."""
+    """A number of micro-batches; ``parts`` is empty without a plan."""
 
     micro_batches: int
     parts: tuple[_Part, ...]
@@ -149,7 +149,7 @@ class _Trial:
         return sum(part.time_ms for part in self.parts) if self.parts else math.inf
 
     def account(self) -> dict[str, Any]:
-        """Its account in the plan file."""
+        """The trial's account in the plan file."""
         return {
             "micro_batches": self.micro_batches,
             "ended_by": self.ended_by,
@@ -250,7 +250,7 @@ def bucketed(
 def _trial(
     lengths: Lengths, number: int, context: _Context, best_ms: float, pool: SolverPool
 ) -> _Trial:
-    """One number of micro-batches, given up where it cannot be below ``best_ms``."""
+    """A number of micro-batches, abandoned once it cannot be below ``best_ms``."""
     runs = cut_batch(lengths, number, context.settings.order)
     bounds = [
         micro_batch_bound_ms(lengths[run], context.devices, context.degrees, context.cost)

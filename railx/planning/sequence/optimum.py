@@ -35,9 +35,9 @@ from railx.planning.sequence.search import Floats, Integers, Problem, SearchResu
 
 __all__ = ["MOST_EQUALS", "MOST_SEQUENCES", "optimum", "optimum_of_equals"]
 
-#: Batches of at most so many sequences are solved.
+#: Most sequences of a batch that is solved.
 MOST_SEQUENCES = 12
-#: Batches of equal sequences are solved up to so many.
+#: Most sequences of a batch of equal sequences that is solved.
 MOST_EQUALS = 2048
 
 
@@ -104,7 +104,7 @@ def _blocks(problem: Problem) -> list[int]:
 
 
 def _parts(n: int, time_ms: Floats) -> list[int]:
-    """How many of ``n`` sequences each micro-batch has, for the least time in all.
+    """Sequences of each micro-batch for the least total time of ``n`` sequences.
 
     ``time_ms`` [s] are the times of micro-batches of 1, 2, ... sequences.
     """
@@ -139,16 +139,15 @@ def _falling(
 
 
 def _devices_of_use(problem: Problem) -> int:
-    """With more, every sequence could be alone at the degree that ends it soonest."""
+    """Devices beyond which every sequence could be alone at its fastest degree."""
     soonest = problem.degree[problem.alone.argmin(axis=1)]
     return min(problem.devices, int(soonest.sum()))
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _times(problem: Any) -> Any:
-    """Time of every subset in a group of each degree [s, k].
-
-    Infinite where memory is short.
+    """Time of every subset in a group of each degree [s, k]; infinite if memory is
+    short.
     """
     n, kinds = len(problem.tokens), len(problem.degree)
     tokens, time = np.zeros(1 << n), np.zeros((1 << n, kinds))
@@ -187,7 +186,7 @@ def _groups(time: Any, degree: Any, devices: int) -> Any:
             rest = subset ^ with_it
             fastest = np.inf
             for k in range(kinds):
-                # More devices for no less time are no use.
+                # More devices at no less time are useless.
                 if time[with_it, k] < fastest:
                     fastest = time[with_it, k]
                     looks += max(devices + 1 - degree[k], 0)

@@ -42,21 +42,21 @@ _RULES = _SCORES * len(_SHARE)
 #: Further rules are the same ones opening groups this many degrees larger than need be:
 #: one large group holds what two small ones with a rest of room each cannot.
 _LIFTS = 2
-#: How often a rule that is drawn is such a one.
+#: Chance that a drawn rule is such a rule.
 _LIFTED = 0.3
 #: The rules that first limits are tried with: one for each score and share that wins
 #: often enough.
 _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
-#: First limits are stretched by these in turn until a plan needs no micro-batch more
-#: than it has limits: tight memory is filled only where time is left.
+#: First limits are stretched by these in turn until a plan needs no more micro-batches
+#: than limits: tight memory is filled only where time is left.
 _LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
-#: A first plan is left off as soon as it must take so many times the best.
+#: A first plan is abandoned at this multiple of the best.
 _HOPELESS = 1.06
 #: Groups with room that a sequence chooses from at most.
 _CANDIDATES = 64
-#: What a move costs beside looks at groups, in looks.
+#: Cost of a move beside looks at groups, in looks.
 _PER_MOVE = 100
-#: The dynamic programme looks at so many places to cut a batch at most.
+#: Most places where the dynamic programme may cut a batch.
 _CUTS = 384
 #: Time limits that it distinguishes.
 _LEVELS = 96
@@ -104,7 +104,8 @@ class Problem(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """A plan: its time with all constants, and for each sequence [n] its place.
+    """A plan: its time with all constants, and each sequence's [n] micro-batch and
+    group.
 
     ``kind`` [micro-batch, group] is the index of a group's degree; ``limits``
     [micro-batch] are the times without constants.
@@ -140,10 +141,10 @@ class _Plan(NamedTuple):
 def search(
     problem: Problem, looks: int, seed: int, starts: list[Floats] | None = None
 ) -> SearchResult:
-    """The best plan found with about so many ``looks`` at groups.
+    """The best plan found with about ``looks`` looks at groups.
 
-    ``starts`` are limits of plans known before, tried beside the first ones. Time is
-    infinite where no plan was found.
+    ``starts`` are limits of known plans, tried beside the first ones. Time is infinite
+    without a plan.
     """
     limits, counts = _stacked((starts or []) + first_limits(problem), len(problem.tokens))
     time_ms, micro_batch, group, kind, times, count, used = _search(
@@ -192,7 +193,7 @@ def _alone(problem: Problem) -> list[float]:
 
 
 def _path(stop: Integers, limit: Floats, cut: int) -> Floats:
-    """Limits of the micro-batches from a place on; empty where there is no way."""
+    """Limits of the micro-batches from a place on; empty where there is no path."""
     limits = []
     while cut < len(stop) - 1:
         if stop[cut] == 0:
@@ -213,10 +214,10 @@ def _stacked(starts: list[Floats], sequences: int) -> tuple[Floats, Integers]:
 
 
 def _cut_places(problem: Problem) -> Integers:
-    """Where the dynamic programme may cut: all places, or about ``_CUTS`` of them.
+    """Places where the dynamic programme may cut: all, or about ``_CUTS`` of them.
 
-    The first hundred are kept, where sequences are long and differ most; the others lie
-    at equal shares of the tokens.
+    The first hundred stay, where sequences are long and differ most; the others lie at
+    equal shares of the tokens.
     """
     n = len(problem.tokens)
     if n <= _CUTS:
@@ -227,7 +228,7 @@ def _cut_places(problem: Problem) -> Integers:
 
 
 def _levels(problem: Problem) -> Floats:
-    """Time limits (ms) from less than any plan has to more than any needs."""
+    """Time limits (ms) from below any plan's to above any need."""
     longest = float(problem.alone[0].min())
     mean = float(problem.cheapest.sum()) / problem.devices
     shortest = float(problem.alone[-1].min())
@@ -301,9 +302,10 @@ def _cut(
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
-    """Micro-batch ``m`` within ``limit`` out of what waits for it, longest first.
+    """Fill micro-batch ``m`` within ``limit`` from its waiting sequences, longest
+    first.
 
-    What it leaves waits for the next one; False where it takes nothing.
+    The rest waits for the next micro-batch; False where it takes none.
     """
     score, share = rule % _SCORES, _SHARE[rule // _SCORES % len(_SHARE)]
     lift = rule // _RULES
@@ -472,9 +474,8 @@ def _shortest_time(problem: Any, plan: Any, m: int, rule: int, below: float) -> 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _random(state: Any) -> float:
-    """The next number in [0, 1) of a xorshift generator (Marsaglia).
-
-    ``state`` is uint64 [1].
+    """The next number in [0, 1) of a xorshift generator (Marsaglia); ``state``: uint64
+    [1].
     """
     x = state[0]
     x ^= x << np.uint64(13)

@@ -27,19 +27,19 @@ from railx.planning.sequence.programme import Programme, homogeneous_fills
 
 __all__ = ["Ending", "Solved", "SolverLimits", "SolverPool", "serve", "solve"]
 
-#: What ended a programme: its optimum was proven, it has no solution, or a limit.
+#: End of a programme: proven optimum, infeasible, or a limit.
 Ending = Literal["optimal", "infeasible", "work_limit", "time_limit"]
 
-#: What a process of a pool runs.
+#: The program of a process of a pool.
 _CHILD = (sys.executable, "-c", f"from {__name__} import serve; serve()")
 
 
 @dataclass(frozen=True)
 class SolverLimits:
-    """When the solver ends a programme.
+    """Limits of the solver on a programme.
 
-    After ``work`` simplex iterations or ``time_s`` processor seconds; None is no limit.
-    ``seed`` is what it breaks ties by.
+    ``work``: simplex iterations, ``time_s``: processor seconds; None is no limit.
+    ``seed`` breaks ties.
     """
 
     work: int | None
@@ -49,10 +49,10 @@ class SolverLimits:
 
 @dataclass(frozen=True)
 class Solved:
-    """The solver's answer to one programme.
+    """The solver's answer to a programme.
 
-    Counts [q, p], None where none were found, a bound on the programme's optimum in ms,
-    what ended it, and the simplex iterations done.
+    Counts [q, p] or None, a bound on the optimum in ms, the end of the search, and the
+    simplex iterations.
     """
 
     counts: npt.NDArray[np.int64] | None
@@ -62,10 +62,10 @@ class Solved:
 
 
 class SolverPool:
-    """Solves programmes, in this process or in several of its own.
+    """Solves programmes, in this process or in child processes.
 
-    Answers do not depend on how many there are. Use it in a ``with`` statement, which
-    ends them.
+    Answers do not depend on their number. Use it in a ``with`` statement, which ends
+    them.
     """
 
     def __init__(self, processes: int) -> None:
@@ -160,16 +160,15 @@ def solve(programme: Programme, limits: SolverLimits) -> Solved:
         best = model.getBestSol()
         solution = np.zeros_like(programme.times_ms, dtype=np.int64)
         solution[programme.allowed] = [round(model.getSolVal(best, count)) for count in counts]
-        # The solver forgives a millionth of a row; memory does not.
+        # The solver tolerates a millionth of a row; memory does not.
         solution = solution if programme.holds(solution) else None
     ended = endings[model.getStatus()]
     return Solved(solution, float(model.getDualbound()), ended, int(model.getNLPIterations()))
 
 
 def _model(programme: Programme) -> tuple[Any, list[Any], list[Any], Any]:
-    """The programme for SCIP.
-
-    With its variables: A in the order of ``allowed``, m, C.
+    """The programme for SCIP, with its variables: A in the order of
+    ``allowed``, m, C.
     """
     # The solver is large: planning alone loads it.
     from pyscipopt import Model, quicksum

@@ -57,9 +57,9 @@ _MOST_TOKENS_OF_32, _LEVELLED_FROM = 192_000, 16
 
 @dataclass(frozen=True)
 class StaticSettings(PlannerBase):
-    """One degree of sequence parallelism for all groups, packed best-fit-decreasing.
+    """One degree of sequence parallelism for all groups: the baselines of FlexSP.
 
-    These are the baselines of FlexSP.
+    Sequences are packed best-fit-decreasing.
     """
 
     planner: Literal["static"]
@@ -91,9 +91,9 @@ class StaticSettings(PlannerBase):
 
 
 def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: int) -> int | None:
-    """The degree of every batch, None where it is chosen batch by batch.
+    """The degree of every batch, or None for a choice per batch.
 
-    PlanError where the cluster has no such degree or no degree holds the longest
+    PlanError where the cluster has no such degree or no degree fits the longest
     context.
     """
     if settings.choice == "fixed":
@@ -127,9 +127,8 @@ def static_assignments(
     fill: float,
     levelling: Levelling = "full",
 ) -> list[Assignment]:
-    """Micro-batches of groups of one degree for lengths [n].
-
-    Every sequence must fit the degree.
+    """Micro-batches of groups of one degree for lengths [n], all of which fit the
+    degree.
     """
     cap = cost.tokens_per_device * degree
     capacity = max(int(fill * cap), int(lengths.max()))
@@ -189,9 +188,8 @@ def best_static(
     smallest_degree: int = 1,
     levelling: Levelling = "full",
 ) -> tuple[int, list[Assignment]]:
-    """The best degree for this batch and its micro-batches (FlexSP-BatchAda).
-
-    Best is the least predicted time.
+    """The best degree for this batch by predicted time, and its micro-batches
+    (BatchAda).
     """
     longest = int(lengths.max())
     candidates = [

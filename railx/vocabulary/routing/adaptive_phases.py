@@ -1,11 +1,10 @@
 """Adaptive minimal routing on all-to-all settings of RailX.
 
-A packet may take any link of any coordinate that is still to be corrected. At its
-source, and after every rail, it compares the rails that correct one of its coordinates:
-the traffic that waits for each of them in this node and the way there. It heads for one
-of them and does not change its mind on the way. The number of coordinates that are left
-gives the virtual channel, which a rail raises by one whatever its dimension, so that D
-+ 1 channels do for any order.
+A packet may take any link of any coordinate that still differs. At its source, and
+after every rail, it compares the rails that correct a coordinate by the traffic queued
+for each in this node and the distance to it. It chooses one and keeps it until it has
+taken that rail. The number of coordinates left gives the virtual channel, which a rail
+raises by one whatever its dimension, so D + 1 channels serve any order.
 """
 
 from __future__ import annotations
@@ -29,18 +28,15 @@ FloatArray = NDArray[np.float64]
 
 
 def adaptive_states(phases: Sequence[Phase]) -> int:
-    """States of a packet.
-
-    0 undecided, then one for each link of each coordinate that it may head for.
-    """
+    """States of a packet: 0 undecided, then one per link of each coordinate."""
     return 1 + sum(int(phase.links) for phase in phases)
 
 
 def fill_adaptive(builder: TableBuilder, phases: Sequence[Phase]) -> None:
     """Fill the entries of a builder with ``adaptive_states`` states.
 
-    It has one virtual channel more than there are phases. The weights, for static
-    statements: the coordinates that are left alike, their links in the even shares of
+    The builder has one virtual channel more than there are phases. Static analyses use
+    the weights: equal for the coordinates left, and for their links the even shares of
     uniform sources.
     """
     router = _Adaptive(builder, phases)
@@ -53,7 +49,7 @@ def fill_adaptive(builder: TableBuilder, phases: Sequence[Phase]) -> None:
 
 
 class _Adaptive:
-    """What the entries are made of.
+    """Inputs of the entries.
 
     ``paths[d][vc]``: the exits to each link of phase d for a packet on a channel.
     """
@@ -90,9 +86,8 @@ class _Adaptive:
         ]
 
     def differs(self, to_node: IntArray, left: Sequence[int]) -> BoolArray:
-        """Whether nodes differ from a chip's in exactly the coordinates ``left``.
-
-        bool[chips, nodes given].
+        """Whether nodes differ from a chip's in exactly ``left``: bool[chips, nodes
+        given].
         """
         here = np.ones((len(self.node), len(to_node)), dtype=np.bool_)
         for d, phase in enumerate(self.phases):
@@ -111,9 +106,8 @@ class _Adaptive:
                 ]
 
     def fill_last(self, d: int) -> None:
-        """One coordinate is left.
-
-        The steps after the rail are those to the destination.
+        """Fill the sets with one coordinate left; after the rail the packet walks to
+        its chip.
         """
         phase, here = self.phases[d], self.differs(self.to_node, [d])
         self.fill_heading([d], here)
@@ -128,9 +122,9 @@ class _Adaptive:
         )
 
     def fill_several(self, left: Sequence[int]) -> None:
-        """Several coordinates are left.
+        """Fill the sets with several coordinates left.
 
-        The steps after the rail are those to the nearest rail of another one.
+        The steps after the rail are those to the nearest rail of another coordinate.
         """
         here = self.differs(self.to_node, left)
         self.fill_heading(left, here)
@@ -161,10 +155,7 @@ class _Adaptive:
 def _nearest_rail(
     phases: Sequence[Phase], local: IntArray, node: IntArray, to_node: IntArray
 ) -> IntArray:
-    """Steps from a local chip to the nearest rail that corrects one of the coordinates.
-
-    All int[k].
-    """
+    """Steps (int[k]) from a local chip to the nearest rail of the coordinates."""
     distance = [
         phase.distance[phase.coordinate(node), local, phase.coordinate(to_node)].min(axis=-1)
         for phase in phases

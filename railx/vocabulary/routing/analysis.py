@@ -1,9 +1,8 @@
-"""What can be read from any routing table.
+"""Analysis of any routing table: delivery, deadlocks, loads and hops.
 
-Whether packets arrive, whether they can block each other for ever, loads and hops. For
-one destination the places (state, vertex) that packets can reach form a graph without
-circles, or the routing would send packets round for ever. A depth-first order of it
-gives exact loads (forwards) and exact hop counts (backwards) in one pass.
+For one destination the places (state, vertex) that packets can reach form an acyclic
+graph, or the routing would send packets round for ever. A depth-first order of it gives
+exact loads (forwards) and exact hop counts (backwards) in one pass.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PathLengths:
-    """Expected links from each chip to each destination: float[chips, destinations].
+    """Expected links of paths, all of them and those that leave a node.
 
-    All of them, and those that leave a node.
+    float[chips, destinations].
     """
 
     links: FloatArray
@@ -53,9 +52,9 @@ class PathLengths:
 class Options:
     """The sets of a table with every pool spread out.
 
-    Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice over
-    the lanes of its pool in equal shares, and over the virtual channels ``vc`` of its
-    class. ``lane`` is the only lane used of the link, -1: all.
+    Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice evenly
+    over the lanes of its pool and the virtual channels ``vc`` of its class. ``lane`` is
+    the only lane used of the link, -1: all.
     """
 
     start: IntArray
@@ -73,7 +72,7 @@ class Options:
 def check_delivery(topology: Topology, table: RoutingTable) -> None:
     """Check that every packet arrives.
 
-    ValueError names the place where one gets stuck, leaves the graph or goes round for
+    ValueError names a place where one gets stuck, leaves the graph or goes round for
     ever.
     """
     options = spread_options(topology, table)
@@ -98,9 +97,8 @@ def check_delivery(topology: Topology, table: RoutingTable) -> None:
 
 
 def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
-    """Expected hops of a packet under the table's weights.
-
-    For every pair of a chip and a destination.
+    """Expected hops under the table's weights, for every pair of a chip and a
+    destination.
     """
     external = (topology.links.kind != INTERNAL).astype(np.float64)
     return PathLengths(
@@ -119,11 +117,10 @@ def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> Fl
 def longest_paths(
     topology: Topology, table: RoutingTable, values: FloatArray, pairs: FloatArray | None = None
 ) -> FloatArray:
-    """The most that ``values`` sum to over any path: float[chips, destinations].
+    """The largest sum of ``values`` over any path: float[chips, destinations].
 
-    Paths are those that packets take; ``values`` (float[links]) are at least 0.
-    ``pairs`` (float[chips, destinations]): only pairs above 0 count, others may stay
-    0; None: all.
+    ``values`` (float[links]) are at least 0. ``pairs`` (float[chips, destinations]):
+    only pairs above 0 count, others may stay 0; None: all.
     """
     return _sums(topology, table, values, pairs, longest=True)
 
@@ -152,7 +149,7 @@ def table_lane_loads(
 ) -> FloatArray:
     """Mean load of the lanes of each link row (float[links]).
 
-    Arguments, unit and errors of :func:`table_channel_loads`.
+    Arguments, unit and errors are those of :func:`table_channel_loads`.
     """
     lanes = topology.links.lanes.astype(np.int64)
     mean: FloatArray = (
@@ -165,13 +162,13 @@ def table_lane_loads(
 def table_channel_loads(
     topology: Topology, table: RoutingTable, demand: FloatArray | None = None
 ) -> FloatArray:
-    """Load of every lane, exact under the table's weights; float[channels].
+    """Load of every lane, exact under the table's weights: float[channels].
 
-    In flits/cycle per flit/chip/cycle offered. The channels are the lanes of all link
-    rows, one after another. ``demand`` (float[chips, destinations]): what each chip
-    sends to each destination; None: uniform, 1 / (chips - 1) to each other chip. The
-    lanes of a pool share its traffic evenly. ValueError where the demand has another
-    shape or a packet does not arrive.
+    The unit is flits/cycle per flit/chip/cycle offered. The channels are the lanes of
+    all link rows in order. ``demand`` (float[chips, destinations]): the traffic of each
+    chip to each destination; None: uniform, 1 / (chips - 1) to each other chip. The
+    lanes of a pool share its traffic evenly. Raises ValueError where the demand has
+    another shape or a packet does not arrive.
     """
     expected = (topology.chips, len(table.destinations))
     if demand is not None and demand.shape != expected:
@@ -179,7 +176,7 @@ def table_channel_loads(
             f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table"
         )
     options, lanes = spread_options(topology, table), topology.links.lanes.astype(np.int64)
-    # Slots: what all lanes of a row share, then the lanes.
+    # Slots: the shared traffic of each row, then the lanes.
     first = len(lanes) + np.cumsum(lanes) - lanes
     slot = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
     loads = np.zeros(len(lanes) + lanes.sum())
@@ -211,7 +208,7 @@ def _add_loads(
 ) -> None:
     """Add the traffic of every option to ``loads`` at its ``slot``.
 
-    In the order of the destinations, so that a table of groups gives the same sums.
+    Destinations are added in order, so that a table of groups gives the same sums.
     """
     stuck = np.zeros(3, dtype=np.int64)
     for block, graph in _graphs(topology, table, options):
@@ -225,12 +222,11 @@ def _add_loads(
 
 
 def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
-    """Check that no circle of waiting packets can form; ValueError names one.
+    """Check that no cycle of waiting packets can form; ValueError names one.
 
     The channel dependency graph joins channel (link row, virtual channel) a to b where
-    a packet that stands in a's buffer may wait for b: any channel of the class that it
-    goes on in. Without a circle in it no deadlock is possible (Dally and Seitz 1987).
-    Only places that packets can reach count.
+    a packet in a's buffer may wait for b, any channel of its next class. Without a
+    cycle no deadlock is possible (Dally and Seitz 1987). Only reachable places count.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -281,9 +277,8 @@ def _channel_name(topology: Topology, channel: int, channels: int) -> str:
 
 
 def _out_indices(src: IntArray) -> tuple[IntArray, int]:
-    """The place of each link at its vertex, and the most links of a vertex.
-
-    Counted are links that leave the vertex.
+    """The index of each link among those that leave its vertex, and the largest
+    out-degree.
     """
     order = np.argsort(src, kind="stable")
     counts = np.bincount(src)
@@ -320,15 +315,15 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
 def _graphs(
     topology: Topology, table: RoutingTable, options: Options
 ) -> Iterator[tuple[slice, tuple[Any, ...]]]:
-    """What the loops read, for one block of destinations after the other."""
+    """Inputs of the loops, for one block of destinations after the other."""
     for block, entry in table.blocks():
         yield block, (entry, table.destinations[block], topology.links.dst, *options.arrays)
 
 
 def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:
-    """Raise ValueError for what the loops report in ``stuck``.
+    """Raise ValueError for the fault that the loops report in ``stuck``.
 
-    Kind (1 dead end, 2 circle), place (state * vertices + vertex), destination.
+    Kind (1 dead end, 2 cycle), place (state * vertices + vertex), destination.
     """
     if stuck[0]:
         state, vertex = divmod(int(stuck[1]), topology.vertices)

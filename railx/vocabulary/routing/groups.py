@@ -1,8 +1,8 @@
-"""Groups of destinations: a routing table that grows with them, not with all pairs.
+"""Groups of destinations, which keep a routing table far smaller than all pairs.
 
-In a regular network a vertex has few things to tell apart. On a grid of nodes it asks
-to which column a packet goes, in that column to which row, in that node to which chip.
-So it needs one column of a table for each row, column and place, not for each chip.
+On a grid of nodes a vertex distinguishes the column of a destination, in that column
+the row, in that node the chip. So a table needs a column for each row, column and local
+chip, not for each chip.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class DestinationGroups:
-    """Which column of a table serves a destination, as each vertex sees it.
+    """The column of a table for a destination, as each vertex sees it.
 
     Vertices and destinations have coordinates on a few levels. A vertex sees a
     destination on the first level where their coordinates differ, or on the last one.
 
-    * ``coordinates`` (int32[vertices, levels - 1]): coordinates of the vertices. Nobody
-      asks for the last one.
-    * ``goal`` (int32[destinations, levels - 1]): those of the destinations.
-    * ``column`` (int32[destinations, levels]): the column for who sees the destination
-      on a level.
-    * ``first`` (levels + 1): the first column of each level, then how many there are.
+    * ``coordinates`` (int32[vertices, levels - 1]): coordinates of the vertices; the
+      last level needs none.
+    * ``goal`` (int32[destinations, levels - 1]): coordinates of the destinations.
+    * ``column`` (int32[destinations, levels]): the column of a destination on a level.
+    * ``first`` (levels + 1): the first column of each level, then the number of
+      columns.
     """
 
     coordinates: NDArray[np.int32]
@@ -47,10 +47,7 @@ class DestinationGroups:
         return slice(self.first[level], self.first[level + 1])
 
     def seen(self, begin: int, end: int) -> NDArray[np.int32]:
-        """The column of each vertex for destinations ``begin`` to below ``end``.
-
-        int32[vertices, end - begin].
-        """
+        """The column of each vertex and destination: int32[vertices, end - begin]."""
         goal, column = self.goal[begin:end], self.column[begin:end]
         seen = np.repeat(column[None, :, -1], len(self.coordinates), axis=0)
         for level in reversed(range(self.coordinates.shape[1])):
@@ -70,7 +67,7 @@ def groups_by_coordinates(
 
     ``coordinates`` are those of the ``vertices`` (int[vertices] for each level),
     ``goal`` those of the destinations. ``targets`` (int[destinations] for each level
-    and the last, 0 to below its size in ``sizes``): the place of each destination among
+    and the last, 0 to below its size in ``sizes``): the index of each destination in
     the columns of the level.
     """
     first = np.cumsum([0, *sizes])

@@ -1,9 +1,9 @@
 """Compiled loops over routing tables, one destination at a time.
 
-See :mod:`railx.vocabulary.routing.analysis` for what they mean. Arguments that all
-share: ``entry`` (int32[states, vertices, destinations]), ``destinations``, ``link_dst``
-(int32[links]) and the options of each set: ``start``, ``link``, ``state``, ``weight``.
-A slot is state * vertices + vertex.
+:mod:`railx.vocabulary.routing.analysis` describes them. Shared arguments: ``entry``
+(int32[states, vertices, destinations]), ``destinations``, ``link_dst`` (int32[links])
+and the options of each set: ``start``, ``link``, ``state``, ``weight``. A slot is state
+* vertices + vertex.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ def _postorder(
     work: Any,
     stuck: Any,
 ) -> int:
-    """Places that packets for ``target`` reach, in depth-first postorder.
+    """Write the places that packets for ``target`` reach to work[3]; return their
+    number.
 
-    From chips with ``sent`` > 0; they are in work[3], and their number is returned.
-    work[0]: 0 unseen, 1 on the path, 2 done (reset by the caller); work[1], work[2]:
-    the stack and the next option of every slot.
+    They are in depth-first postorder from the chips with ``sent`` > 0. work[0]: 0
+    unseen, 1 on the path, 2 done (reset by the caller); work[1], work[2]: the stack and
+    the next option of every slot.
     """
     vertices = entry.shape[1]
     mark, stack, following, order = work[0], work[1], work[2], work[3]
@@ -98,9 +99,9 @@ def path_sums(
     stuck: Any,
     sums: Any,
 ) -> None:
-    """Fill ``sums`` with the sum of ``values`` over the links of the path.
+    """Fill ``sums`` with the expected sum of ``values`` over the links of a path.
 
-    It is the expected one, or over the ``longest`` path of positive weight. ``sums``:
+    ``longest``: over the longest path of positive weight instead. ``sums``:
     float[chips, destinations]; ``values``: float[links]. Pairs whose ``pairs``
     (float[chips, destinations]) is 0 may stay 0.
     """
@@ -146,9 +147,8 @@ def loads(
     load_slot: Any,
     load: Any,
 ) -> None:
-    """Add to ``load`` what every chip sends to every destination.
-
-    At the slot of each option. ``demand``: float[chips, destinations].
+    """Add the traffic of ``demand`` (float[chips, destinations]) to ``load`` by option
+    slot.
     """
     states, vertices, count = entry.shape
     chips = demand.shape[0]
@@ -195,7 +195,7 @@ def dependencies(
     channels: int,
     waits: Any,
 ) -> None:
-    """Mark in ``waits`` which channels a packet may wait for while it holds one.
+    """Mark in ``waits`` the channels a packet may wait for while it occupies another.
 
     bool[links * channels, out links * channels].
     """

@@ -1,13 +1,12 @@
-"""All-to-all lines of RailX: which links packets take, and what then stands where.
+"""All-to-all lines of RailX: the links that packets take, and the resulting flows.
 
-In every setting whose dimensions are all-to-alls a packet corrects one coordinate of
-its node after the other. Each ordered pair of nodes of a line is joined by several
-links, two per copy of the all-to-all, which leave from chips at different edges of the
-node. Who takes which is the *share* of the traffic of each chip that goes to link 0, 1,
-... (the order of :class:`railx.vocabulary.grid.LineWiring`: minus side first). Under
-uniform traffic every phase can be computed from the one before, exactly and for any
-size. Sources: the MIN routing of the RailX simulator for the nearest link; the even
-shares are this project's.
+In settings whose dimensions are all-to-alls a packet corrects one coordinate of its
+node after the other. Several links join each ordered pair of nodes of a line, two per
+copy of the all-to-all, from chips at different edges of the node. The *share* is the
+part of a chip's traffic that goes to link 0, 1, ... (in the order of
+:class:`railx.vocabulary.grid.LineWiring`: minus side first). Under uniform traffic
+every phase follows from the one before, exactly and for any size. Sources: the MIN
+routing of the RailX simulator for the nearest link; the even shares are this project's.
 """
 
 from __future__ import annotations
@@ -39,17 +38,16 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-#: Which way a walk inside a node goes first.
+#: The first direction of a walk inside a node.
 WalkOrder = Literal["xy", "yx"]
 LineRouting = Literal["min", "balanced"]
 
 
 class Phase:
-    """One coordinate of the nodes and the all-to-all that corrects it.
+    """A coordinate of the nodes and the all-to-all that corrects it.
 
     * ``dimension``: 0 for rails of rows, 1 for rails of columns.
-    * ``stride``: how far nodes whose coordinates differ by 1 are apart in the numbering
-      of nodes.
+    * ``stride``: difference of node numbers for a difference of 1 in the coordinate.
     * ``leave`` and ``enter`` (int[L, L, k]): the local chips at the two ends of the k
       links from coordinate a to b.
     * ``distance`` (int[L, c, L, k]): steps from chip c of a node to them.
@@ -72,8 +70,8 @@ class Phase:
     def rail_rows(self, ports: IntArray) -> IntArray:
         """Link rows from each node to each other coordinate: int[nodes, L, k].
 
-        -1 for its own. ``ports``: the links behind the ports, as
-        ``railx.vocabulary.grid.rail_ports`` has them.
+        -1 to the same coordinate. ``ports``: link rows as of
+        ``railx.vocabulary.grid.rail_ports``.
         """
         node = np.arange(ports.shape[1])
         here = self.coordinate(node)
@@ -84,11 +82,11 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class FlowPhase:
-    """A phase under uniform all-to-all, one flit per cycle sent by every chip.
+    """A phase under uniform all-to-all of one flit per cycle from every chip.
 
-    Lines are those of :func:`by_line`. ``source`` (float[lines, L, c]): what each chip
-    holds for each other node of its line. ``shares`` (float[lines, L, c, L, k]): the
-    part that takes each link. Both have a single line where all lines are alike.
+    Lines are those of :func:`by_line`. ``source`` (float[lines, L, c]): the flow at
+    each chip for each other node of its line. ``shares`` (float[lines, L, c, L, k]):
+    the part on each link. Both have a single line where all lines are alike.
     """
 
     phase: Phase
@@ -96,10 +94,7 @@ class FlowPhase:
     shares: FloatArray
 
     def rails(self) -> FloatArray:
-        """Load of the links from each node to each other node of its line.
-
-        float[lines, L, L, k].
-        """
+        """Load of the links between the nodes of each line: float[lines, L, L, k]."""
         lines, length, chips = self.source.shape
         shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:])).reshape(
             lines, length, chips, -1
@@ -111,9 +106,8 @@ class FlowPhase:
         return loads
 
     def walks(self) -> FloatArray:
-        """Flow inside each node from each chip to the edge chips where it leaves.
-
-        float[lines, L, c, c].
+        """Flow inside each node from each chip to its edge chips: float[lines, L, c,
+        c].
         """
         lines, length, chips = self.source.shape
         shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:]))
@@ -131,11 +125,11 @@ class FlowPhase:
 def uniform_flow(
     phases: Sequence[Phase], nodes: int, routing: LineRouting
 ) -> tuple[list[FlowPhase], FloatArray]:
-    """The phases one after the other under uniform all-to-all, and what ends where.
+    """The phases in order under uniform all-to-all, and the flow that arrives.
 
-    The last (float[nodes, c]) is the flow that has come to each chip of the right node
-    (or started there), spread evenly over the node's chips. A chip's packets to itself
-    count in it, and never take a link.
+    The last (float[nodes, c]) is the flow at each chip of the destination node,
+    including that which started there, spread evenly over the node's chips. A chip's
+    packets to itself count in it, and never take a link.
     """
     chips = phases[0].chips
     standing = np.full((nodes, chips), nodes * chips / (nodes * chips - 1))
@@ -156,10 +150,7 @@ def uniform_flow(
 
 
 def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
-    """Flow (float[lines, L, c]) that enters each chip from the links of its line.
-
-    For link loads float[lines, L, L, k].
-    """
+    """Flow (float[lines, L, c]) into each chip, from link loads[lines, L, L, k]."""
     slot = (np.arange(phase.length)[None, :, None] * phase.chips + phase.enter).ravel()
     size = phase.length * phase.chips
     entered = [np.bincount(slot, weights=loads.ravel(), minlength=size) for loads in rails]
@@ -170,9 +161,8 @@ def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
 
 
 def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
-    """Values of nodes (float[nodes, ...]) arranged as lines of a phase.
-
-    float[nodes / L, L, ...].
+    """Values of nodes (float[nodes, ...]) as lines of a phase: float[nodes / L, L,
+    ...].
     """
     rest = values.shape[1:]
     lines = len(values) // phase.length
@@ -181,9 +171,8 @@ def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
 
 
 def by_node(values: NDArray[np.float64], phase: Phase, nodes: int) -> FloatArray:
-    """Lines of a phase arranged as nodes again: the inverse of :func:`by_line`.
-
-    A single line stands for all.
+    """Lines of a phase as nodes: the inverse of :func:`by_line`; a single line serves
+    all.
     """
     rest = values.shape[2:]
     lines = np.broadcast_to(values, (nodes // phase.length, phase.length, *rest))
@@ -192,9 +181,8 @@ def by_node(values: NDArray[np.float64], phase: Phase, nodes: int) -> FloatArray
 
 
 def nearest_shares(distance: IntArray) -> FloatArray:
-    """Everything to the nearest link, at equal distance to the first.
-
-    float[L, c, L, k] for distances of that shape.
+    """All flow to the nearest link, the first of equals: float[L, c, L, k] as
+    ``distance``.
     """
     nearest = distance.argmin(axis=-1)
     shares: FloatArray = (nearest[..., None] == np.arange(distance.shape[-1])).astype(np.float64)
@@ -204,14 +192,13 @@ def nearest_shares(distance: IntArray) -> FloatArray:
 def even_shares(source: FloatArray, distance: IntArray) -> FloatArray:
     """Shares that give each of the k links of a pair exactly 1/k of the pair's flow.
 
-    Walks are short; float[lines, L, c, L, k]. ``source`` (float[lines, L, c]): what
-    stands at each chip for each other node. A ``source`` of float[lines, L, c, L] holds
-    something else for each other node.
+    Returns float[lines, L, c, L, k] with short walks. ``source``: the flow at each chip
+    for each other node, the same (float[lines, L, c]) or not (float[lines, L, c, L]).
 
     The links are cut in two groups, again and again: the chips with the smallest detour
     to the first group take it until it has its quota, those at the threshold in part.
-    Sending one chip to a group instead of another costs the difference of their detours
-    in steps, so that for two links no other even split has shorter walks in sum.
+    Sending a chip to a group instead of another costs the difference of their detours
+    in steps, so for two links no other even split has shorter walks in sum.
     """
     shares = np.empty((len(source), *distance.shape))
     weight = np.broadcast_to(source if source.ndim == 4 else source[..., None], shares.shape[:-1])
@@ -226,9 +213,8 @@ def _share_out(
     part: FloatArray | None,
     shares: FloatArray,
 ) -> None:
-    """Give a part of each chip's flow ``weight`` to ``links`` in equal sums.
-
-    ``part``: float[lines, L, c, L], None: all.
+    """Give a ``part`` (float[lines, L, c, L], None: all) of the flow evenly to
+    ``links``.
     """
     if len(links) == 1:
         shares[..., links[0]] = 1.0 if part is None else part
@@ -244,9 +230,9 @@ def _share_out(
 
 
 def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatArray:
-    """The share of each chip (float[lines, L, c, L]) that fills ``quota``.
+    """The share of each chip that fills ``quota`` of each pair's flow, by detour.
 
-    Of the flow of each pair, in the order of the detours.
+    float[lines, L, c, L].
     """
     share = np.empty(weight.shape)
     order = np.argsort(detour, axis=1, kind="stable")
@@ -263,13 +249,13 @@ def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatAr
 
 
 def walk_orders(phases: Sequence[Phase], routing: LineRouting) -> list[WalkOrder]:
-    """The order of the walks before each phase and of the last one to the chip.
+    """The order of the walks before each phase and of the last walk to the chip.
 
-    Each is on a virtual channel of its own. ``min`` walks XY. ``balanced`` goes along y
-    first to the rails of a row, which start at the left and right edge, and along x
-    first to those of a column: this spreads the walks over the rows and columns of the
-    mesh and keeps them off the edges. The last walk leaves the edge where the last rail
-    ends in the same way.
+    Each walk has its virtual channel. ``min`` walks XY. ``balanced`` goes along y first
+    to the rails of a row, which start at the left and right edge, and along x first to
+    those of a column: this spreads the walks over the rows and columns of the mesh and
+    keeps them off the edges. The last walk leaves the edge of the last rail in the same
+    way.
     """
     if routing == "min":
         return ["xy"] * (len(phases) + 1)
@@ -285,10 +271,7 @@ def mesh_distance(m: int) -> IntArray:
 
 
 def mesh_steps(m: int, order: WalkOrder) -> IntArray:
-    """The next local chip on the walk from chip c to chip d: int[c, d].
-
-    First along x (``xy``) or along y (``yx``).
-    """
+    """The next local chip on the walk from c to d: int[c, d]; ``xy``: along x first."""
     y, x = np.divmod(np.arange(m * m), m)
     dx, dy = np.sign(x[None, :] - x[:, None]), np.sign(y[None, :] - y[:, None])
     x_moves = dx != 0 if order == "xy" else dy == 0
@@ -297,9 +280,6 @@ def mesh_steps(m: int, order: WalkOrder) -> IntArray:
 
 
 def _edge_chip(beside: IntArray, plus: NDArray[np.bool_], m: int, dimension: int) -> IntArray:
-    """Local chip that owns a rail's port.
-
-    Rail i sits on chip row (x) or chip column (y) i // n.
-    """
+    """Local chip of a rail's port: rail i is on chip row (x) or column (y) i // n."""
     edge = np.where(plus, m - 1, 0)
     return beside * m + edge if dimension == 0 else edge * m + beside

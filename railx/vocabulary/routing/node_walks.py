@@ -1,10 +1,10 @@
-"""What the routers of all RailX settings share: walks inside the nodes, and rails.
+"""Shared parts of the RailX routings: walks inside the nodes, and rails.
 
-A packet that heads for a rail walks inside its node, one dimension of the mesh first,
-and every rail that it takes raises its virtual channel. Walks of one order cannot wait
-for each other in a circle inside a channel, and no channel waits for a lower one, so
-that every such routing is free of deadlocks. D dimensions of nodes need D + 1 virtual
-channels (RailX simulator for D = 2).
+A packet walks to its rail inside its node, in one dimension of the mesh first, and
+every rail raises its virtual channel. Walks of one order form no cycle inside a
+channel, and no channel waits for a lower one, so every such routing is free of
+deadlocks. D dimensions of nodes need D + 1 virtual channels (RailX simulator for D =
+2).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NO_SHARE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Exits:
-    """One path out of its node for each chip and target.
+    """A path out of its node for each chip and target.
 
     The next ``pool`` (int[chips, T], -1: none) and the ``state`` after that hop.
     ``rail``: the link row of the exit's rail. ``steps``: links inside the node before
@@ -64,7 +64,7 @@ class Exits:
     steps: IntArray
 
     def sets(self, builder: TableBuilder) -> NDArray[np.int32]:
-        """Sets of this one path."""
+        """The sets with this path alone."""
         return builder.single(self.pool, self.state)
 
 
@@ -73,10 +73,10 @@ def walk_pools(
 ) -> IntArray:
     """The pool of the next step from each chip to each local chip of its node.
 
-    int[lanes, chips, m^2], -1 where it stands there. Neighbours are joined by n lanes.
-    All of them make one pool (lanes = 1), or each its own (``by_rail``, lanes = n):
-    then packets for rail i keep to lane i mod n, and those for one rail of an edge chip
-    do not stand in front of those for another.
+    int[lanes, chips, m^2], -1 at the goal. Neighbours are joined by n lanes, all in one
+    pool (lanes = 1) or each in a separate pool (``by_rail``, lanes = n). With
+    ``by_rail`` packets for rail i keep to lane i mod n, so that packets for one rail of
+    an edge chip do not block those for another.
     """
     chip = np.arange(builder.topology.chips)
     local = chip % m**2
@@ -98,10 +98,10 @@ def exits(
 ) -> Exits:
     """Paths to rails.
 
-    ``rail`` (int[chips, T]) is the link row that each chip heads for on the way to each
-    target, -1 for none. ``walk``: as from :func:`walk_pools`. ``vc``: the rail's
-    virtual channel (int[T]: for each target). ``heading`` and ``after``: the packet's
-    state on the way to the rail and after it.
+    ``rail`` (int[chips, T]): the link row to take from each chip for each target, -1
+    for none. ``walk``: as from :func:`walk_pools`. ``vc``: the rail's virtual channel
+    (int[T]: for each target). ``heading`` and ``after``: the packet's state before and
+    after the rail.
     """
     lanes, chips, chips_per_node = walk.shape
     chip = np.arange(chips)[:, None]
@@ -132,9 +132,9 @@ def exits(
 def split_sets(
     builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray
 ) -> NDArray[np.int32]:
-    """Sets (int[chips, T]) that share the traffic among several paths.
+    """Sets (int[chips, T]) that split traffic by ``shares`` (float[chips, T, paths]).
 
-    ``shares``: float[chips, T, paths]. -1 where no path has any.
+    -1 where no path has a share.
     """
     pool, state = (
         np.stack([getattr(path, name) for path in paths], axis=-1) for name in ("pool", "state")
@@ -165,7 +165,7 @@ def adaptive_sets(
 ) -> NDArray[np.int32]:
     """Adaptive sets of k packets (int[k]) that may take any of W paths.
 
-    ``at``: for each path where the packets stand in its arrays (chip and target, int[k]
+    ``at``: for each path the packets' indices in its arrays (chip and target, int[k]
     each). ``shares`` (float[k, W]): the weights. ``onward`` (int[k, W]): steps inside
     the next node. A path is probed at its rail. Its delay is the time of flight of its
     walk, its rail and the steps onward, in nanoseconds beyond the best path.
@@ -177,7 +177,7 @@ def adaptive_sets(
         )
         for name in ("pool", "state", "rail", "steps")
     )
-    # The first link of the table is inside a node wherever a walk has any.
+    # The first link of the table is inside a node if any walk has a link.
     delay = np.round((steps + onward) * float(latency[0]) + latency[rail], 6)
     delay -= delay.min(axis=-1, keepdims=True)
     key = np.ascontiguousarray(np.concatenate([pool, state, rail, delay, shares], axis=-1))
@@ -202,8 +202,8 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
     ``min`` takes its rail on channel d + 1 and needs state 0 alone, since the nearest
     link stays the nearest on the way to it. ``balanced`` draws a link with the even
     shares when a phase starts: state 1 + k on the way to link k. A rail belongs to one
-    phase, so that all its channels lie between the walks of channel d and those of d +
-    1; ``balanced`` uses them all, by where the packet goes next, so that fewer packets
+    phase, so all its channels lie between the walks of channel d and those of d + 1.
+    ``balanced`` uses them all, by the packet's next direction, so that fewer packets
     wait behind others that turn elsewhere. The builder has :func:`ordered_groups`.
     """
     topology = builder.topology
@@ -247,8 +247,8 @@ def ordered_groups(
 ) -> DestinationGroups:
     """The groups of destinations that :func:`fill_ordered` fills.
 
-    By the first coordinate that differs, else by the chip in the node. ``balanced``
-    tells apart too on which channel of the rail a packet goes there.
+    A group is the first coordinate that differs, else the chip in the node.
+    ``balanced`` also distinguishes the channel of the rail.
     """
     chips_per_node = phases[0].chips
     chips = np.arange(topology.chips)
@@ -269,19 +269,21 @@ def ordered_groups(
 
 
 def ordered_columns(lengths: Sequence[int], chips_per_node: int, routing: str) -> int:
-    """How many groups :func:`ordered_groups` makes of phases of these ``lengths``."""
+    """The groups in :func:`ordered_groups` of phases of these ``lengths``."""
     return sum(lengths) * _onward(len(lengths), routing) + chips_per_node
 
 
 def _onward(phases: int, routing: str) -> int:
-    """How many channels of a rail a packet may take, by where it goes next."""
+    """The number of channels of a rail that packets choose from by their next
+    direction.
+    """
     return phases + 1 if routing == "balanced" else 1
 
 
 def fill_final(builder: TableBuilder, walk: IntArray) -> None:
-    """The walk to the destination inside its node, from state 0.
+    """The walk to the destination inside its node from state 0, on all lanes.
 
-    ``walk`` as from :func:`walk_pools`, on all lanes.
+    ``walk`` as from :func:`walk_pools`.
     """
     _, chips, chips_per_node = walk.shape
     node = np.arange(chips) // chips_per_node

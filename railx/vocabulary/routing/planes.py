@@ -1,7 +1,4 @@
-"""What networks of switches in identical planes share.
-
-The paths from a chip to its switches and back.
-"""
+"""Paths between a chip and its switches in networks of identical planes."""
 
 from __future__ import annotations
 
@@ -16,13 +13,12 @@ IntArray = NDArray[np.int64]
 
 
 def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
-    """Fill the first hop of every chip (state 0) and the last hop to it.
+    """Fill the first hop of every chip (state 0) and the last hop to it (every state).
 
-    The last hop is from every state. ``target`` (int[destinations]): the place of each
-    destination's switch in a plane of so many ``switches``, plane after plane behind
-    the chips. A packet enters by any plane's link with room, on a virtual channel drawn
-    evenly, and leaves on channel 0: nothing waits in a chip, so neither can be part of
-    a circle.
+    ``target`` (int[destinations]): the index of each destination's switch in a plane of
+    ``switches`` switches; planes follow the chips one by one. A packet enters by any
+    plane's link with room, on a virtual channel drawn evenly, and leaves on channel 0:
+    nothing waits in a chip, so neither can be part of a cycle.
     """
     topology, links = builder.topology, builder.topology.links
     columns = np.arange(len(builder.destinations))

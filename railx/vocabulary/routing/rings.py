@@ -1,7 +1,4 @@
-"""Dimension order on tori of any dimension, with two virtual channels per ring.
-
-No ring of waiting packets so can close.
-"""
+"""Dimension order on tori, deadlock-free with two virtual channels per ring."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ __all__ = ["ring_sets", "ring_steps", "route_rings"]
 
 IntArray = NDArray[np.int64]
 
-#: States of a packet: undecided (at its source and wherever a ring is done), then
-#: before and after the wrap link, up and down.
+#: States of a packet: undecided (at its source and after each ring), then before and
+#: after the wrap link, up and down.
 _UNDECIDED, _UP, _DOWN = 0, 1, 3
 _STATES = 5
 
@@ -36,14 +33,14 @@ def route_rings(
     """One ring after the other, the shorter path.
 
     ``shape``: chips along each dimension, the first runs fastest. ``position``
-    (int[chips]): the place of each chip in that order; default: its number.
+    (int[chips]): the index of each chip in that order; default: its number.
 
     At equal distance ``min`` goes up (``split_ties``: does as ``balanced``) and
     ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it
-    takes the wrap link of its ring and on 0 from there on, and so again in the next
-    ring (Dally and Seitz 1987). Under ``balanced`` a packet whose path round a ring
-    does not take the wrap link draws one of the two channels when it enters the ring:
-    on channel 0 nothing waits for the wrap link, so that this closes no circle either.
+    takes the wrap link of its ring and on 0 after it, and likewise in the next ring
+    (Dally and Seitz 1987). Under ``balanced`` a packet without a wrap link on its path
+    draws one of the two channels when it enters the ring: on channel 0 nothing waits
+    for the wrap link, so this closes no cycle either.
     """
     position = np.arange(topology.chips) if position is None else position
     to = position if destinations is None else position[destinations]
@@ -66,7 +63,7 @@ def route_rings(
         builder.entry[:, :, columns] = ring_sets(
             builder, position, stride, length, split_ties=split_ties
         )
-        # Nobody goes on in a ring that is done.
+        # No packet goes on in a finished ring.
         builder.entry[:, np.arange(len(position)), groups.first[level] + coordinate[level]] = -1
     return builder.build()
 
@@ -74,10 +71,7 @@ def route_rings(
 def ring_steps(
     coordinate: IntArray, target: IntArray, length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether the shorter path round a ring goes up, and whether it is a tie.
-
-    The two paths of a tie are equally long.
-    """
+    """Whether the shorter path round a ring goes up, and whether it is a tie."""
     ahead = (target - coordinate) % length
     return 2 * ahead <= length, 2 * ahead == length
 
@@ -85,14 +79,14 @@ def ring_steps(
 def ring_sets(
     builder: TableBuilder, position: IntArray, stride: int, length: int, *, split_ties: bool = False
 ) -> NDArray[np.int32]:
-    """The sets of one dimension of rings: int32[5, chips, length].
+    """The sets of a dimension of rings, by state, chip and target: int32[5, chips,
+    length].
 
-    By state, chip and target place. ``position`` (int[chips]): the places of the chips,
-    a permutation; neighbours in a ring are ``stride`` apart. A packet whose ring is
-    done goes back to state 0, where it starts.
+    ``position`` (int[chips]): the index of each chip, a permutation; neighbours in a
+    ring are ``stride`` apart. A packet at the end of its ring returns to state 0.
     """
     coordinate = position // stride % length
-    at = np.argsort(position)  # the chip in each place
+    at = np.argsort(position)  # the chip at each index
     chip, goal = np.arange(len(coordinate)), np.arange(length)[None, :]
     sets = np.full((_STATES, len(coordinate), length), -1, dtype=np.int32)
     entering = []

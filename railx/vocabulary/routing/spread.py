@@ -1,7 +1,4 @@
-"""Sets of choices for packets that may take any of several links.
-
-On any of several virtual channels.
-"""
+"""Sets of choices among several links and virtual channels."""
 
 from __future__ import annotations
 
@@ -16,14 +13,13 @@ IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
 
 #: Trees need one virtual channel; three share the buffers as in the RailX simulator's
-#: inputs, where packets take any of them.
+#: inputs.
 VIRTUAL_CHANNELS = 3
 
 
 def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> SetArray:
-    """Sets (int32[n]) of the links from vertex src[i] to the vertices dst[i, :].
-
-    Each on every virtual channel, in equal shares.
+    """Sets (int32[n]) of the links from vertex src[i] to dst[i, :], all channels
+    equally.
     """
     return np.array(
         [builder.choice_set(choices) for choices in _choices(builder, src, dst)], dtype=np.int32
@@ -35,8 +31,8 @@ def fallback_sets(
 ) -> SetArray:
     """Sets (int32[n]) of an adaptive router with second choices.
 
-    The links to first[i, :] and, at ``delay_ns`` more, those to second[i, :]. The
-    weights, which exact loads read, give all to the first.
+    The second choices dst second[i, :] cost ``delay_ns`` more than first[i, :]. The
+    weights, for exact loads, give all to the first.
     """
     sets = np.empty(len(src), dtype=np.int32)
     for i, (preferred, fallback) in enumerate(
@@ -52,9 +48,8 @@ def fallback_sets(
 
 
 def _choices(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[list[tuple[int, int]]]:
-    """For each src[i] the (pool, state) of every link to dst[i, :].
-
-    On every virtual channel; all keep state 0.
+    """The (pool, state) of every link from src[i] to dst[i, :] on every channel; state
+    0.
     """
     pools = [builder.pools_between(src[:, None], dst, vc) for vc in range(builder.virtual_channels)]
     return [[(pool, 0) for pool in row] for row in np.concatenate(pools, axis=1).tolist()]

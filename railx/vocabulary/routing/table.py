@@ -1,12 +1,11 @@
-"""A routing as one table: where a packet may go next.
+"""A routing as one table, for every family of topologies and every simulator.
 
-It serves every family of topologies and every simulator. A packet carries a small
-*state*: what it has decided so far (how many rails it has taken, which exit it heads
-for). The table says, for a state, a vertex and a destination, the *choices* a packet
-has there. A choice is a *pool* of equal channels (link rows with all their lanes or one
-of each, on one virtual channel) and the state after the hop. The packet simulator, the
-exact channel loads, the hop counts and the test for deadlocks all read this one
-structure, so that they speak of the same routing.
+A packet carries a small *state*: its decisions so far (the number of rails taken, the
+exit chosen). For a state, a vertex and a destination the table gives the *choices* of a
+packet. A choice is a *pool* of equal channels (link rows with all their lanes or one of
+each, on one virtual channel) and the state after the hop. The packet simulator, the
+exact channel loads, the hop counts and the deadlock check all read this table, so they
+describe the same routing.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ FloatArray = NDArray[np.float64]
 
 #: ``weighted``: a choice is drawn with its weight when the packet's head arrives;
 #: ``adaptive``: the choice with the shortest expected wait and path is taken then. Both
-#: keep their choice; within its pool any channel with room will do.
+#: are final; within the pool the packet takes any channel with room.
 Selection = Literal["weighted", "adaptive"]
 
-#: Destinations whose entries are looked up together where a table has groups of them.
+#: Destinations in a block of a table with groups.
 _BLOCK = 256
 
 
@@ -119,9 +118,9 @@ class RoutingTable:
     def spread_pools(self, width: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Every pool on all channels of its class.
 
-        For each place of a pool its member (0 to below ``width``, int[pools]) and
-        virtual channel, and where pools start. All members on the first channel of the
-        class, then all on the next one.
+        Returns for each entry of a pool its member (0 to below ``width``, int[pools])
+        and virtual channel, and the start of each pool. All members on the first
+        channel of the class come first, then those on the next.
         """
         of_class = np.argsort(self.channel_class, kind="stable")
         channels = np.bincount(self.channel_class)
@@ -134,12 +133,12 @@ class RoutingTable:
 
 
 class TableBuilder:
-    """Collects pools and sets, each kept once.
+    """Collects distinct pools and sets.
 
-    A family fills ``entry`` meanwhile with array operations. ``virtual_channels``: the
-    routing's own number, one for each of its classes. ``destinations``: the chips to
-    route to (default: all), so that large networks can be routed a block at a time.
-    ``groups``: those of the destinations, where ``entry`` has a column for each group.
+    Meanwhile a family fills ``entry`` with array operations. ``virtual_channels``: the
+    number of classes of the routing. ``destinations``: the chips to route to (default:
+    all), so that large networks can be routed in blocks. ``groups``: groups of the
+    destinations, where ``entry`` has a column for each group.
     """
 
     def __init__(
@@ -175,9 +174,8 @@ class TableBuilder:
         self._between: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
-        """The pool of these link rows on a virtual channel.
-
-        All their lanes, or one of each.
+        """The pool of these link rows on a virtual channel: all lanes, or ``lane`` of
+        each.
         """
         if not 0 <= vc < self.virtual_channels:
             raise ValueError(
@@ -190,10 +188,9 @@ class TableBuilder:
     def pools_between(
         self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int, lane: int = -1
     ) -> IntArray:
-        """The pool of all link rows from src to dst, for pairs of joined vertices.
+        """The pool of all link rows from src to dst, -1 where they are equal.
 
-        Pairs have any shape; -1 where src equals dst. ValueError where a pair is not
-        joined by a link.
+        Pairs have any shape. Raises ValueError where no link joins a pair.
         """
         if (vc, lane) not in self._between:
             rows = np.split(self._ordered_rows, np.flatnonzero(np.diff(self._ordered_key)) + 1)
@@ -215,10 +212,7 @@ class TableBuilder:
     def single(
         self, pools: NDArray[np.integer], state: NDArray[np.integer] | int
     ) -> NDArray[np.int32]:
-        """Sets of one choice each: the pool and the state after the hop.
-
-        Any shape; -1 stays -1.
-        """
+        """Sets of a single choice (pool and state after the hop); -1 stays -1."""
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
         )
@@ -266,9 +260,8 @@ class TableBuilder:
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
     ) -> NDArray[np.int32]:
-        """Sets (any shape) that hold the choices of two sets.
-
-        ``share`` of the traffic goes to the first.
+        """Sets with the choices of two sets; ``share`` of the traffic goes to the
+        first.
         """
         rows = list(self._sets)
         key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)
@@ -290,7 +283,7 @@ class TableBuilder:
         return ids[where].reshape(key.shape)
 
     def build(self) -> RoutingTable:
-        """The table; ``entry`` must be filled by now."""
+        """The table; call it once ``entry`` is filled."""
         choices = [choice for row in self._sets for choice in row]
         pool, state, weight, probe, delay = zip(*choices, strict=True)
         return RoutingTable(

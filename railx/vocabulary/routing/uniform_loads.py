@@ -1,8 +1,7 @@
 """Exact loads of uniform all-to-all in closed form, at any size.
 
-For families that know theirs. Every function returns one load per row of
-``topology.links``: flits per cycle on one lane when chips offer one flit per cycle on
-average, spread evenly over all other chips.
+Every function returns a load per row of ``topology.links``: flits per cycle on a lane
+when chips offer one flit per cycle on average, spread evenly over all other chips.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) ->
     """Dimension order on a torus of columns x rows chips.
 
     Ties between the two directions are split evenly. By symmetry all links of a
-    dimension and direction carry the same. RailX counts the links inside its nodes as
-    part of the torus.
+    dimension and direction carry the same load. RailX counts the links inside its nodes
+    as part of the torus.
     """
     others = topology.chips - 1
     per_direction = [
@@ -48,21 +47,20 @@ def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) ->
 
 
 def along_lane_loads(topology: Topology, x: float, y: float) -> FloatArray:
-    """One load for all links along x and one for all along y."""
+    """The load x for all links along x and the load y for all along y."""
     links = topology.links
     along_x = np.isin(links.kind, [kind_code("rail_x"), kind_code("torus_x")])
     along_x |= (
         (links.kind == INTERNAL)
         & (np.abs(links.src.astype(np.int64) - links.dst) == 1)
-        & (_node_side(topology) > 1)
+        & (math.isqrt(topology.chips // topology.nodes) > 1)
     )
     return np.where(along_x, x, y)
 
 
 def half_way_round_ns(grid: Grid) -> float:
-    """Bound of the latency of any path on a torus of nodes.
-
-    Half way round a row and a column.
+    """Upper bound of the latency on a torus of nodes: half way round a row and a
+    column.
     """
     total = 0.0
     for length in (grid.columns, grid.rows):
@@ -74,7 +72,7 @@ def half_way_round_ns(grid: Grid) -> float:
 def phase_lane_loads(
     topology: Topology, phases: Sequence[Phase], routing: LineRouting
 ) -> FloatArray:
-    """Loads of a RailX setting whose coordinates are corrected one after the other."""
+    """Loads of a RailX setting that corrects one coordinate after the other."""
     nodes, m, chips = topology.nodes, phases[0].m, phases[0].chips
     flows, arrived = uniform_flow(phases, nodes, routing)
     orders = walk_orders(phases, routing)
@@ -85,8 +83,8 @@ def phase_lane_loads(
         rows = by_line(phase.rail_rows(ports).astype(np.float64), phase).astype(np.int64)
         load[rows[rows >= 0]] = np.broadcast_to(flow.rails(), rows.shape)[rows >= 0]
         walks += by_node(_walked(flow.walks(), m, order), phase, nodes)
-    # Every chip of the last node is equally likely; what is at home already does not
-    # walk.
+    # Every chip of the last node is equally likely; traffic already at its chip does
+    # not walk.
     spread = np.broadcast_to(arrived[:, :, None] / chips, (nodes, chips, chips))
     walks += _walked(spread, m, orders[-1])
     # The links inside the nodes come first in the table, node by node.
@@ -95,26 +93,25 @@ def phase_lane_loads(
 
 
 def _walked(flow: FloatArray, m: int, order: WalkOrder) -> FloatArray:
-    """Load of each mesh link of flows from chip to chip of a node.
+    """Load of each mesh link (float[..., mesh link]) of flows between chips of a node.
 
-    float[..., mesh link] for flows float[..., c, c].
+    Flows: float[..., c, c].
     """
     loads: FloatArray = flow.reshape(-1, m**4) @ _mesh_paths(m, order).T
     return loads.reshape(*flow.shape[:-2], len(mesh_links(m)))
 
 
 def _mesh_paths(m: int, order: WalkOrder) -> Any:
-    """Which mesh links the path from chip c to chip d takes.
-
-    A sparse matrix [mesh link, c * m^2 + d] of ones.
+    """Mesh links of the path from chip c to chip d: sparse [mesh link, c * m^2 + d] of
+    ones.
     """
     from scipy.sparse import csr_array
 
     source, target = np.divmod(np.arange(m**4), m * m)
     sy, sx = np.divmod(source, m)
     ty, tx = np.divmod(target, m)
-    # Along x in the source's chip row, then along y in the target's chip column; or the
-    # other way about.
+    # Along x in the source's chip row, then along y in the target's chip column; or
+    # along y first.
     row, column = (sy, tx) if order == "xy" else (ty, sx)
     rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for link, (a, b) in enumerate(mesh_links(m).tolist()):
@@ -137,9 +134,5 @@ def _between(start: IntArray, stop: IntArray, a: int, b: int) -> NDArray[np.bool
 
 
 def _ring_distance(length: int) -> int:
-    """Sum of the distances from one place of a ring to all others."""
+    """Sum of the distances from a place of a ring to all others."""
     return sum(min(step, length - step) for step in range(length))
-
-
-def _node_side(topology: Topology) -> int:
-    return math.isqrt(topology.chips // topology.nodes)

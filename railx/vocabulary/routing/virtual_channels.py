@@ -1,11 +1,11 @@
-"""More virtual channels than a routing has classes: who gets the spare ones.
+"""Assignment of spare virtual channels to the classes of a routing.
 
-A routing's classes of virtual channels keep packets from waiting for each other in a
-circle; one channel for each is enough for that. Spare channels only give packets that
-wait more places to wait in. They are dealt one by one, each to the class with the most
-uniform traffic per channel at that moment (of equals the lower class): there most
-packets stand behind one another. On a torus four fifths of the published routing's
-traffic is on one of its two classes, and a third channel helps there only.
+The classes of virtual channels keep packets from waiting for each other in a cycle; one
+channel per class is enough for that. Spare channels give waiting packets more buffers.
+Each goes to the class with the most uniform traffic per channel at that moment (of
+equals the lower class), where the queues are longest. On a torus four fifths of the
+published routing's traffic is on one of its two classes, and only there a third channel
+helps.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["with_virtual_channels"]
 def with_virtual_channels(
     topology: Topology, table: RoutingTable, number: int | None
 ) -> RoutingTable:
-    """The table on links of ``number`` virtual channels; None: as it is.
+    """The table on links of ``number`` virtual channels, None: unchanged.
 
-    SettingsError where its classes need more.
+    Raises SettingsError where its classes need more.
     """
     if number is None or number == table.virtual_channels:
         return table
@@ -43,9 +43,8 @@ def with_virtual_channels(
 
 
 def _deal(loads: NDArray[np.float64], number: int) -> NDArray[np.int32]:
-    """The class of each of ``number`` channels.
-
-    One for each class, then the spare ones by load (highest averages).
+    """The class of each channel: one per class, then spare ones by load (highest
+    averages).
     """
     dealt = list(range(len(loads)))
     while len(dealt) < number:
