@@ -90,6 +90,47 @@ def test_no_function_is_longer_than_100_lines() -> None:
     assert long == LONG_FUNCTIONS
 
 
+#: Parts of names that say nothing of the thing, and how many of 10,000 names may have one.
+VAGUE = frozenset(
+    ("own", "place", "one", "found", "made", "held", "kept")
+    + ("told", "wanted", "known", "each", "whole", "least")
+)
+MAX_VAGUE_OF_10_000 = 40
+
+
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    """The names of functions, arguments, classes and assigned variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+            yield from (argument.arg for argument in node.args.args + node.args.kwonlyargs)
+        elif isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def is_vague(name: str) -> bool:
+    """Whether a part of a name, cut at underscores and capitals, is vague."""
+    words = re.sub("(?<=[a-z])([A-Z])", r"_\1", name).lower()
+    return not VAGUE.isdisjoint(re.findall("[a-z]+", words))
+
+
+def test_names_say_what_a_thing_is() -> None:
+    paths = [
+        path for room in ("railx", "training", "workflow") for path in (ROOT / room).rglob("*.py")
+    ]
+    names = [name for path in paths for name in bound_names(ast.parse(path.read_text()))]
+    vague = [name for name in names if is_vague(name)]
+    assert len(vague) <= MAX_VAGUE_OF_10_000 * len(names) / 10_000, sorted(set(vague))
+
+
+def test_vague_parts_of_names_are_noticed() -> None:
+    tree = ast.parse("class OwnRows:\n    def place_of(self, one, *, rows):\n        held = rows\n")
+    assert [is_vague(name) for name in bound_names(tree)] == [True, True, False, True, False, True]
+    assert not is_vague("threshold_ms")
+
+
 NAMES = {family.name for family in FAMILIES}
 SETTINGS = {family.settings.__name__ for family in FAMILIES}
 
