@@ -199,5 +199,6 @@ def test_a_missing_variable_ends_the_program_in_one_line(tmp_path: Path) -> None
     for process in launched(tmp_path, PROGRAM, {"RAILX_GPUS_PER_SERVER": "1"}):
         assert process.returncode != 0
         assert process.stderr.splitlines()[-1].endswith(
-            "ValueError: RAILX_FABRIC: is missing; allowed: electrical, on_demand, provisioned"
+            "railx.errors.UserError: RAILX_FABRIC: is missing; allowed: electrical, on_demand,"
+            " provisioned"
         )

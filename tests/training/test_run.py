@@ -43,8 +43,8 @@ BARE = """
 import sys
 ALLOWED = {
     *sys.stdlib_module_names, "torch", "torchgen", "functorch", "numpy", "pyarrow", "railx",
-    "training", "nvidia", "cuda", "triton", "typing_extensions", "sympy", "mpmath", "networkx",
-    "jinja2", "markupsafe", "filelock", "fsspec", "setuptools",
+    "railx_torch", "training", "nvidia", "cuda", "triton", "typing_extensions", "sympy", "mpmath",
+    "networkx", "jinja2", "markupsafe", "filelock", "fsspec", "setuptools",
 }
 class Bare:
     def __init__(self, finder):
