@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
 from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
@@ -22,6 +21,7 @@ from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings, build_corpus
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
+from workflow.config import read_choice
 
 __all__ = ["CONTEXTS", "CORPORA", "DEVICES", "DRAWS", "Case", "cases", "cost_of", "lengths_of"]
 
@@ -84,7 +84,7 @@ def cost_of(max_length_tokens: int, devices: int = DEVICES, model: str = "7b") -
 
 
 def _settings(group: str, name: str, kind: Any, **changes: Any) -> Any:
-    plain = yaml.safe_load((CONF / group / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(group, name) | changes
     quantiles = plain.get("quantiles")
     if quantiles is not None:
         plain["quantiles"] = str(CONF.parent / quantiles)

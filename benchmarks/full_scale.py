@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -33,8 +32,6 @@ from railx.settings import load
 from railx.vocabulary.hamiltonian import check_decomposition, hamiltonian_cycles
 from railx.vocabulary.topology import Topology
 from workflow.config import read_choice
-
-CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
 def build(name: str, **changes: Any) -> Topology:

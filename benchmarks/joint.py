@@ -29,7 +29,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from batches import SEED, lengths_of
 from rows import record
 
@@ -49,8 +48,8 @@ from railx.workload.cost import (
     build_cost_model,
 )
 from railx.workload.model import ModelSettings
+from workflow.config import read_choice
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 STORED = Path(__file__).resolve().parent / "joint.csv"
 CORPUS = "github_like"
 SEQUENCES = 128
@@ -124,9 +123,9 @@ def _stored() -> list[dict[str, str]]:
 def _row(case: Case) -> list[Any]:
     """A case planned with each number of layers that groups may recompute."""
     before = time.process_time()
-    settings: Any = load(JointSettings, _choice("planner", "joint"), "planner")
+    settings: Any = load(JointSettings, read_choice("planner", "joint"), "planner")
     fastest: tuple[float, int | None, PlanningTask] | None = None
-    model: ModelSettings = load(ModelSettings, _choice("model", "gpt_7b"), "model")
+    model: ModelSettings = load(ModelSettings, read_choice("model", "gpt_7b"), "model")
     for layers in (0, model.layers // 2, model.layers):
         try:
             task = _task(case, model, layers)
@@ -158,7 +157,7 @@ def _row(case: Case) -> list[Any]:
 
 def _task(case: Case, model: ModelSettings, layers: int) -> PlanningTask:
     constants: Any = load(
-        CostModelSettings, _choice("cost_model", CONSTANTS[case.constants]), "cost_model"
+        CostModelSettings, read_choice("cost_model", CONSTANTS[case.constants]), "cost_model"
     )
     constants = replace(constants, checkpoint_layers=layers)
     cluster, gather_gb_s = _network(case.network, case.devices, constants)
@@ -178,7 +177,7 @@ def _network(
     name: str, devices: int, constants: FittedCostSettings
 ) -> tuple[ClusterSettings, float | None]:
     """The cluster on a network, and its gather over all devices where that is known."""
-    own: ClusterSettings = load(ClusterSettings, _choice("cluster", "a800_32"), "cluster")
+    own: ClusterSettings = load(ClusterSettings, read_choice("cluster", "a800_32"), "cluster")
     base = replace(own, name=name, devices=devices)
     if name == "RailX":
         rows = _railx_rows()
@@ -207,19 +206,11 @@ def _network(
 @cache
 def _railx_rows() -> list[dict[str, Any]]:
     """Rates of groups of 64 ranks on a RailX, as stage bandwidth has them."""
-    topology: Any = load(TopologySettings, _choice("topology", TOPOLOGY), "topology")
+    topology: Any = load(TopologySettings, read_choice("topology", TOPOLOGY), "topology")
     settings: BandwidthSettings = load(
-        BandwidthSettings, _choice("bandwidth", "default"), "bandwidth"
+        BandwidthSettings, read_choice("bandwidth", "default"), "bandwidth"
     )
     return group_bandwidth(build_topology(topology), settings, "balanced", TOPOLOGY)
-
-
-def _choice(group: str, name: str) -> dict[str, Any]:
-    own: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
-    inherited: dict[str, Any] = {}
-    for other in own.pop("defaults", []):
-        inherited |= _choice(group, other)
-    return inherited | own
 
 
 def _print() -> None:

@@ -26,7 +26,6 @@ from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 from workflow.config import read_choice
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 #: What is simulated: topology, changes to it, routing, offered load in flits/(chip
 #: cycle).
 CASES: dict[str, tuple[str, dict[str, Any], str, float]] = {

@@ -18,7 +18,6 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from machine import describe
@@ -33,7 +32,6 @@ from railx.network.static_loads import uniform_lane_loads
 from railx.settings import load
 from workflow.config import read_choice
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 #: Ports on a side of a chip; nodes of 4 x 4 chips make (4 n + 1)^2 nodes of them.
 PORTS = (1, 2, 3, 4, 5, 6)
 #: Of the load at which the busiest link is full.

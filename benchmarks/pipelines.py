@@ -19,10 +19,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
 from batches import SEED, lengths_of
 from rows import record
 
@@ -42,8 +40,8 @@ from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from workflow.config import read_choice
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 CORPORA = ("commoncrawl_like", "github_like")
 CONTEXTS = (48_000, 96_000, 192_000)
 DRAWS = 5
@@ -101,7 +99,7 @@ def main() -> None:
     parser.add_argument("--model", default="7b", choices=["7b", "13b", "30b"])
     parser.add_argument("--draws", type=int, default=DRAWS)
     given = parser.parse_args()
-    settings: Any = load(PipelineSettings, _choice("planner", "pipeline_4x8"), "planner")
+    settings: Any = load(PipelineSettings, read_choice("planner", "pipeline_4x8"), "planner")
     # Compiled code and the solver are loaded before anything is timed.
     first = next(cases("7b", SHORT_GIB[0], 1))
     plan_pipeline_batch(0, first.batch, settings, first.cost)
@@ -154,10 +152,10 @@ def _print_baselines(model: str, draws: int) -> None:
     print(f"| batch | {' | '.join(BASELINES)} |")
     print("|" + "---|" * (1 + len(BASELINES)))
     constants: Any = load(
-        CostModelSettings, _choice("cost_model", f"flexsp_{model}_kept_zero3"), "cost_model"
+        CostModelSettings, read_choice("cost_model", f"flexsp_{model}_kept_zero3"), "cost_model"
     )
-    cluster: ClusterSettings = load(ClusterSettings, _choice("cluster", "a800_32"), "cluster")
-    chosen: ModelSettings = load(ModelSettings, _choice("model", f"gpt_{model}"), "model")
+    cluster: ClusterSettings = load(ClusterSettings, read_choice("cluster", "a800_32"), "cluster")
+    chosen: ModelSettings = load(ModelSettings, read_choice("model", f"gpt_{model}"), "model")
     for corpus in CORPORA:
         for context in CONTEXTS:
             cost = build_cost_model(
@@ -168,7 +166,7 @@ def _print_baselines(model: str, draws: int) -> None:
                 task = PlanningTask((batch,), cost, context, cluster, chosen, constants, SEED)
                 cells, first = [], 0.0
                 for name, changes in BASELINES.values():
-                    own: Any = load(PlannerSettings, _choice("planner", name), "planner")
+                    own: Any = load(PlannerSettings, read_choice("planner", name), "planner")
                     own = replace(own, **changes)
                     before = time.process_time()
                     try:
@@ -243,22 +241,14 @@ def cases(model: str, memory_gib: float, draws: int) -> Iterator[Case]:
 @cache
 def cost_of(model: str, context: int, memory_gib: float) -> PipelineCost:
     """FlexSP's constants on InfiniPipe's cluster."""
-    cluster: ClusterSettings = load(ClusterSettings, _choice("cluster", "a800_32"), "cluster")
+    cluster: ClusterSettings = load(ClusterSettings, read_choice("cluster", "a800_32"), "cluster")
     return build_pipeline_cost(
-        load(CostModelSettings, _choice("cost_model", f"flexsp_{model}"), "cost_model"),
+        load(CostModelSettings, read_choice("cost_model", f"flexsp_{model}"), "cost_model"),
         replace(cluster, memory_gib=memory_gib),
-        load(ModelSettings, _choice("model", f"gpt_{model}"), "model"),
+        load(ModelSettings, read_choice("model", f"gpt_{model}"), "model"),
         context,
         SHAPE,
     )
-
-
-def _choice(group: str, name: str) -> dict[str, Any]:
-    own: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
-    inherited: dict[str, Any] = {}
-    for other in own.pop("defaults", []):
-        inherited |= _choice(group, other)
-    return inherited | own
 
 
 def _time_of(case: Case, settings: PipelineSettings, ours_ms: float) -> str:

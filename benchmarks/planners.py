@@ -36,11 +36,9 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import yaml
-
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from batches import CONF, CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_of, lengths_of
+from batches import CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_of, lengths_of
 from machine import describe
 from rows import record
 
@@ -52,6 +50,7 @@ from railx.planning.sequence.solver import SolverPool
 from railx.planning.sequence.static import plan_static_batch, static_degree
 from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, sample_batches
+from workflow.config import read_choice
 
 STORE = Path(__file__).resolve().with_name("planners.csv")
 SIZES = STORE.with_name("sizes.csv")
@@ -74,15 +73,14 @@ GOAL = 1.005
 
 @dataclass(frozen=True)
 class Entry:
-    """A planner of the table: a file of conf/planner with changes, and how it plans."""
+    """A planner of the table: a choice of conf/planner with changes, and its planning."""
 
     choice: str
     changes: dict[str, Any]
     plan: Callable[[Any, Case], SequenceParallelBatch]
 
     def plain(self) -> dict[str, Any]:
-        text = (CONF / "planner" / f"{self.choice}.yaml").read_text()
-        return yaml.safe_load(text) | self.changes
+        return read_choice("planner", self.choice) | self.changes
 
     def settings(self) -> Any:
         return load(PlannerSettings, self.plain(), "planner")

@@ -12,10 +12,8 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import yaml
 from batches import CONTEXTS, CORPORA, cases
 from rows import record
 
@@ -28,8 +26,8 @@ from railx.workload.batches import SampledBatch
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings
 from railx.workload.model import ModelSettings
+from workflow.config import read_choice
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 #: Choices of conf/planner and the words for them.
 PLANNERS = {
     "static_per_batch": "best degree per batch",
@@ -96,22 +94,14 @@ def _task(batches: tuple[SampledBatch, ...], cost: CostModel, context: int) -> P
         batches,
         cost,
         context,
-        load(ClusterSettings, _choice("cluster", "a100_64"), "cluster"),
-        load(ModelSettings, _choice("model", "gpt_7b"), "model"),
-        load(CostModelSettings, _choice("cost_model", "flexsp_7b"), "cost_model"),
+        load(ClusterSettings, read_choice("cluster", "a100_64"), "cluster"),
+        load(ModelSettings, read_choice("model", "gpt_7b"), "model"),
+        load(CostModelSettings, read_choice("cost_model", "flexsp_7b"), "cost_model"),
     )
 
 
-def _choice(group: str, name: str) -> dict[str, Any]:
-    own: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
-    inherited: dict[str, Any] = {}
-    for other in own.pop("defaults", []):
-        inherited |= _choice(group, other)
-    return inherited | own
-
-
 def _planned(name: str, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    settings: Any = load(PlannerSettings, _choice("planner", name), "planner")
+    settings: Any = load(PlannerSettings, read_choice("planner", name), "planner")
     made: Any = planner_of(settings).plan(settings, task)
     return tuple(made)
 
