@@ -73,7 +73,7 @@ GOAL = 1.005
 
 @dataclass(frozen=True)
 class Entry:
-    """A planner of the table: a choice of conf/planner with changes, and its planning."""
+    """A planner of the table: a choice of conf/planner, changes and its function."""
 
     choice: str
     changes: dict[str, Any]
