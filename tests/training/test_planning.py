@@ -181,7 +181,14 @@ def test_a_batch_planned_alone_is_that_of_the_plan(planner: str, tmp_path: Path)
 
 def test_a_planner_that_is_killed_ends_the_run_with_one_line(tmp_path: Path) -> None:
     settings = planned(
-        tmp_path, "static", 2, **{"training.iterations": 100_000, "training.checkpoint_every": 2}
+        tmp_path,
+        "static",
+        2,
+        **{
+            "training.sharding": "zero3",
+            "training.iterations": 100_000,
+            "training.checkpoint_every": 2,
+        },
     )
     launcher = subprocess.Popen(
         [sys.executable, "-m", "training.run", *written(tmp_path, settings)],
