@@ -10,13 +10,14 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from railx.errors import UserError
 from railx.fabric.circuits import Port
 from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, connect, encode
 
 __all__ = ["Observer", "ObserverError"]
 
 
-class ObserverError(ConnectionError):
+class ObserverError(UserError, ConnectionError):
     """The controller does not answer, or refuses; one line with the reason."""
 
 

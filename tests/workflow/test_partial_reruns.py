@@ -87,7 +87,9 @@ def test_one_topology(pipeline: MadePipeline) -> None:
 
 
 def test_one_planner(pipeline: MadePipeline) -> None:
-    with pipeline.changed("conf/planner/pipeline.yaml", "most_slices: 8", "most_slices: 4"):
+    with pipeline.changed(
+        "conf/planner/pipeline.yaml", "planner: pipeline", "planner: pipeline\nmost_slices: 4"
+    ):
         assert pipeline.jobs() == {
             "plan pipeline_stdlib",
             "training pipeline_stdlib",

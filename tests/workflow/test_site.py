@@ -91,7 +91,8 @@ def test_every_page_is_in_the_list() -> None:
     notebooks = {f"notebooks/{path.stem}.md" for path in docs.glob("notebooks/*.ipynb")}
     assert len(notebooks) == 2
     generated = {"commands.md", "reference.md", "tables.md"}
-    assert listed == {*generated, *(p.name for p in docs.glob("*.md")), *notebooks}
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    assert listed == {*generated, *pages, *notebooks}
 
 
 def _built(site: Path, *options: str) -> subprocess.CompletedProcess[str]:
