@@ -1,0 +1,109 @@
+"""Fits of a program's constants to measured runs, and errors on rows left out.
+
+A fit minimises the logarithms of ours over measured, a row that is far off counting less
+(soft L1). Starting values act as a weak prior, so that numbers which the rows say nothing
+about stay where they were. No share exceeds 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from railx.performance.plans import Array
+from railx.performance.programs import Constants
+from railx.performance.validation import Case, predict
+
+__all__ = ["MOST_FITTED", "cross_validated", "digest_of", "fit", "fit_gains"]
+
+#: Fitted numbers of a set at most.
+MOST_FITTED = 8
+#: Relative error beyond which a row counts linearly.
+_SCALE = 0.05
+#: Weight of a fitted number's distance (in logarithms) from its start.
+_PRIOR = 0.03
+
+
+def fit(cases: Sequence[Case], start: Constants, names: Sequence[str]) -> Constants:
+    """``start`` with the numbers ``names`` fitted to the measured seconds of ``cases``.
+
+    Cases of one node and of several nodes weigh equally in sum.
+    """
+    from scipy.optimize import least_squares
+
+    measured = np.log([case.seconds or np.nan for case in cases])
+    weights = _weights(cases)
+    first = np.log([getattr(start, name) for name in names])
+    upper = np.array([0.0 if name.endswith("_share") else np.inf for name in names])
+
+    def residuals(logs: Array) -> Array:
+        values = start.with_values(**dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        seconds, _ = predict(cases, [values] * len(cases))
+        return np.concatenate([weights * (np.log(seconds) - measured), _PRIOR * (logs - first)])
+
+    solved = least_squares(
+        residuals,
+        np.minimum(first, upper - 1e-6),
+        loss="soft_l1",
+        f_scale=_SCALE,
+        bounds=(np.full(len(names), -np.inf), upper),
+    )
+    values = {name: float(f"{value:.4g}") for name, value in zip(names, np.exp(solved.x), strict=True)}
+    return start.with_values(**values, fitted=tuple(names), digest=digest_of(cases))
+
+
+def _weights(cases: Sequence[Case]) -> Array:
+    several = np.array([case.plan.devices > 8 for case in cases])
+    counts = np.where(several, several.sum(), (~several).sum())
+    return np.sqrt(len(cases) / len(np.unique(several)) / counts)
+
+
+def fit_gains(cases: Sequence[Case], constants: Constants) -> Constants:
+    """``constants`` with one gain for each recipe of ``cases`` whose model would be off.
+
+    A gain multiplies the share of the precision's peak that products reach.
+    """
+    from scipy.optimize import minimize_scalar
+
+    gains = dict(constants.gains)
+    for recipe in dict.fromkeys(case.recipe for case in cases if case.recipe):
+        rows = [case for case in cases if case.recipe == recipe]
+        measured = np.log([case.seconds or np.nan for case in rows])
+
+        def distance(log_gain: float) -> float:
+            values = replace(constants, gains={**gains, recipe: float(np.exp(log_gain))})
+            seconds, _ = predict(rows, [values] * len(rows))
+            return float(np.abs(np.log(seconds) - measured).mean())
+
+        best = minimize_scalar(distance, bounds=(np.log(0.2), np.log(2.0)), method="bounded")
+        gains[recipe] = float(f"{np.exp(best.x):.4g}")
+    return replace(constants, gains=gains)
+
+
+def cross_validated(
+    cases: Sequence[Case], start: Constants, names: Sequence[str], folds: int, seed: int
+) -> Array:
+    """Seconds of every case by constants that were fitted without it, float[cases].
+
+    ``folds``: parts of the cases, drawn by ``seed``, each left out once; as many as there
+    are cases leave every one out alone.
+    """
+    order = np.random.default_rng(seed).permutation(len(cases))
+    seconds = np.zeros(len(cases))
+    for left_out in np.array_split(order, folds):
+        rest = np.setdiff1d(order, left_out)
+        values = fit([cases[number] for number in rest], start, names)
+        ours = predict([cases[number] for number in left_out], [values] * len(left_out))
+        seconds[left_out] = ours[0]
+    return seconds
+
+
+def digest_of(cases: Sequence[Case]) -> str:
+    """SHA-256 of what ran and how long it took."""
+    text = "\n".join(
+        repr((case.model, case.plan, case.device, case.precision, case.seconds)) for case in cases
+    )
+    return hashlib.sha256(text.encode()).hexdigest()

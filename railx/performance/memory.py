@@ -1,0 +1,134 @@
+"""Memory of a device in a training step, by part.
+
+Activations of a layer follow Korthikanti 2022 (arXiv 2205.05198, equations 1 to 5):
+what tensor ranks repeat, what they divide, and the scores where attention is not fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from railx.performance.closed import Setting
+from railx.performance.models import LayerKind
+from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
+
+__all__ = ["MEMORY_PARTS", "StepMemory", "layer_activation_bytes", "step_memory"]
+
+MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "working", "gathered", "logits")
+_FULL, _SELECTIVE = RECOMPUTATIONS.index("full"), RECOMPUTATIONS.index("selective")
+_GPIPE = SCHEDULES.index("gpipe")
+#: Share of a layer's products whose outputs selective recomputation of products stores.
+_STORED_PRODUCTS = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class StepMemory:
+    """Bytes of the fullest device by part, float[plans] by ``MEMORY_PARTS``."""
+
+    parts: Mapping[str, Array]
+
+    @cached_property
+    def total_bytes(self) -> Array:
+        """Bytes of all parts."""
+        return np.sum([self.parts[name] for name in MEMORY_PARTS], axis=0)
+
+
+def layer_activation_bytes(setting: Setting, plans: Plans, kind: LayerKind) -> Array:
+    """Bytes that a layer stores for its backward pass, one micro-batch, float[plans].
+
+    Without recomputation: 2 bytes for each value of the residual stream before and
+    after two norms (and 1 for each of two dropout masks), for queries, keys, values and
+    attention's output, for the feed-forward part's activations (2 a value, twice for
+    GELU, three times for SwiGLU), and 5 for each score that is not fused.
+    """
+    model, program = setting.model, setting.program
+    tensor = plans["tensor"].astype(float)
+    tokens = plans["micro_batch"] * plans["sequence_tokens"] / plans["context"]
+    spread = np.where(plans["sequence_parallel"], tensor, 1.0)
+    hidden = (8 + 2 * program.dropout) * model.hidden / spread
+    heads = 2 * (
+        model.heads * (model.key_width + model.values_width)
+        + model.kv_heads * (model.key_width + model.values_width)
+    )
+    wide = 2 * model.feed_forward_matrices * kind.feed_forward
+    scores = 0.0 if program.fused_attention else 5 * plans["sequence_tokens"] * model.heads
+    everything = hidden + (heads + wide + scores) / tensor
+    if program.selective == "scores":
+        selective = hidden + (heads + wide) / tensor
+    else:
+        outputs = sum(
+            product.outputs * (model.experts_per_token if product.expert else 1)
+            for product in kind.products
+        )
+        attention = model.heads * model.values_width
+        selective = 2 * (model.hidden / spread + (attention + _STORED_PRODUCTS * outputs) / tensor)
+    full = 2 * model.hidden / spread
+    again = np.select(
+        [plans["recompute"] == _FULL, plans["recompute"] == _SELECTIVE],
+        [full, selective],
+        everything,
+    )
+    share = plans["recompute_layers"]
+    return tokens * (share * again + (1 - share) * everything)
+
+
+def step_memory(setting: Setting, plans: Plans) -> StepMemory:
+    """Bytes of the fullest device (the first stage) of every plan, by part.
+
+    The first stage of p keeps p micro-batches under 1F1B, all under GPipe, and
+    p + (p - 1) / v of its parts interleaved (Korthikanti 2022, section 4.2.3).
+    """
+    model, program = setting.model, setting.program
+    tensor, stages = plans["tensor"].astype(float), plans["pipeline"].astype(float)
+    virtual, batches = plans["virtual"].astype(float), plans["micro_batches"].astype(float)
+    members = plans["data"] * plans["context"]
+    held = np.where(
+        plans["schedule"] == _GPIPE, batches, np.minimum(batches, stages + (stages - 1) / virtual)
+    )
+    held = np.where(virtual > 1, stages + (stages - 1) / virtual, held)
+    layers_of_stage = np.ceil(model.layers / (stages * virtual)) * virtual
+    parameters = np.zeros(len(plans))
+    activations = np.zeros(len(plans))
+    largest = np.zeros(len(plans))
+    working = np.zeros(len(plans))
+    kept = Plans({**plans.columns, "recompute": np.zeros(len(plans), int)}, plans.order)
+    for kind in model.kinds:
+        count = kind.count * layers_of_stage / model.layers
+        shared, experts = model.layer_weights(kind)
+        layer = shared / tensor + experts / (tensor * plans["expert"])
+        parameters = parameters + count * layer
+        largest = np.maximum(largest, layer)
+        stored = layer_activation_bytes(setting, plans, kind)
+        activations = activations + count * stored * held
+        # A layer that is computed again stores for a moment what it would have stored.
+        working = np.maximum(working, layer_activation_bytes(setting, kept, kind) - stored)
+    tables = model.table_weights / tensor * np.where(stages == 1, 2 - model.tied_embeddings, 1)
+    parameters = parameters + tables
+    ranks = [np.where(plans["sharding"] >= level, members, 1) for level in range(4)]
+    sharded = plans["sharding"] == SHARDINGS.index("parameters")
+    tokens = plans["micro_batch"] * plans["sequence_tokens"] / plans["context"]
+    # Shards: parameters of the layer that computes and of the one on its way, and the
+    # gradients of a layer; or those of the stage, where it keeps them.
+    gathered = np.where(
+        (stages > 1) & program.gathers_once,
+        (program.parameter_bytes + program.gradient_bytes) * parameters,
+        (2 * program.parameter_bytes + program.gradient_bytes) * largest,
+    )
+    return StepMemory(
+        {
+            # Shards of the parameters are the optimizer's exact copy.
+            "parameters": np.where(sharded, 0.0, program.parameter_bytes * parameters),
+            "gradients": program.gradient_bytes * parameters / ranks[2],
+            "optimizer": program.optimizer_bytes * parameters / ranks[1],
+            "activations": activations,
+            "working": working,
+            "gathered": np.where(sharded, gathered, 0.0),
+            "logits": np.where(
+                stages == 1, program.logit_bytes * tokens * model.vocabulary / tensor, 0.0
+            ),
+        }
+    )

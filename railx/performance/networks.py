@@ -1,0 +1,152 @@
+"""Networks: the time of a collective or a send, by kind, bytes and group.
+
+All networks answer one question, :meth:`Network.time_s`, for arrays of transfers at
+once. Bytes are those of the whole tensor: what an all-reduce sums, an all-gather
+gathers, a reduce-scatter scatters, what a rank exchanges in an all-to-all, what it
+sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow.csv
+
+from railx.performance.devices import Device
+from railx.performance.plans import Array
+from railx.places import SHIPPED
+
+__all__ = ["Kind", "MeasuredTable", "Network", "TwoLevelRing", "measured_table"]
+
+Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+#: Rounds of a ring in units of (members - 1), and the share of the tensor that a rank
+#: sends in units of (members - 1) / members.
+_RING = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+
+
+class Network(Protocol):
+    """What joins the devices."""
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of the fast domain."""
+        ...
+
+    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        """Seconds of one transfer, float[transfers].
+
+        ``members``: ranks of the group; ``inside``: how many of them share a node.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredTable:
+    """All-reduces measured inside a node: seconds over bytes, by number of ranks.
+
+    Between measured sizes the logarithms are interpolated; above them the bandwidth of
+    the largest size holds, below them its smallest time.
+    """
+
+    by_ranks: Mapping[int, tuple[Array, Array]]
+
+    def seconds(self, size_bytes: Array, ranks: Array) -> Array:
+        """Time of all-reduces, float[n]; for ranks that were not measured, the next
+        larger number that was.
+        """
+        known = np.array(sorted(self.by_ranks))
+        column = known[np.minimum(np.searchsorted(known, ranks), len(known) - 1)]
+        result = np.zeros(np.broadcast(size_bytes, ranks).shape)
+        for count in np.unique(column):
+            rows = column == count
+            sizes, times = self.by_ranks[int(count)]
+            size = np.log(np.maximum(np.broadcast_to(size_bytes, result.shape)[rows], 1.0))
+            above = np.maximum(size - sizes[-1], 0.0)
+            result[rows] = np.exp(np.interp(size, sizes, times) + above)
+        return result
+
+
+@cache
+def measured_table(file: str, device: str) -> MeasuredTable:
+    """The rows of one device in a file of ``resources/measured``."""
+    table = pyarrow.csv.read_csv(SHIPPED / "resources" / "measured" / file).to_pandas()
+    rows = table[table["device"] == device].sort_values("bytes")
+    return MeasuredTable(
+        {
+            int(ranks): (
+                np.log(group["bytes"].to_numpy(float)),
+                np.log(group["time_ns"].to_numpy(float) * 1e-9),
+            )
+            for ranks, group in rows.groupby("ranks")
+        }
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TwoLevelRing:
+    """Rings over nodes of directly or fully joined devices.
+
+    A ring of n ranks, k of them in each node, sends (n - 1) / n of a tensor once
+    (gather, scatter, exchange) or twice (all-reduce). It enters and leaves a node once
+    for each of k parallel rings, so that k devices share the traffic between nodes
+    (arXiv 2410.00273). ``fast_share`` and ``slow_share`` are the shares of the rated
+    bandwidths that are reached.
+    """
+
+    node_devices: int
+    fast_gb_s: float
+    slow_gb_s: float
+    fast_latency_s: float
+    slow_latency_s: float
+    fast_share: float = 0.8
+    slow_share: float = 0.8
+    table: MeasuredTable | None = None
+
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        *,
+        fast_share: float,
+        slow_share: float,
+        slow_gb_s: float | None = None,
+        node_devices: int | None = None,
+    ) -> TwoLevelRing:
+        """The network of the nodes that a device is sold in."""
+        file, _, column = device.all_reduce.partition(":")
+        return cls(
+            node_devices or device.node_devices,
+            device.fast_gb_s,
+            slow_gb_s or device.slow_gb_s,
+            device.fast_latency_s,
+            device.slow_latency_s,
+            fast_share,
+            slow_share,
+            measured_table(file, column) if file else None,
+        )
+
+    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        fast = self.fast_gb_s * 1e9 * self.fast_share
+        slow = self.slow_gb_s * 1e9 * self.slow_share
+        members, inside = np.asarray(members, float), np.asarray(inside, float)
+        if kind == "send":
+            near = self.fast_latency_s + size_bytes / fast
+            far = self.slow_latency_s + size_bytes / slow
+            return np.where(inside > 1, near, far)
+        passes = _RING[kind]
+        sent = passes * size_bytes * (members - 1) / members
+        nodes = members / inside
+        if self.table is None:
+            near = sent / fast + passes * (members - nodes) * self.fast_latency_s
+        else:
+            near = self.table.seconds(size_bytes, inside) * passes / 2
+        # An exchange leaves a node with the share that belongs to other nodes only.
+        leaving = sent * (1 - inside / members) * members / (members - 1.0 + (members == 1)) if (
+            kind == "all_to_all"
+        ) else sent / inside
+        far = leaving / slow + passes * (nodes - 1) * self.slow_latency_s
+        return np.where(members <= 1, 0.0, np.where(nodes <= 1, near, np.maximum(near, far)))

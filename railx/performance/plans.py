@@ -1,0 +1,186 @@
+"""Plans of parallelism: one, and a table of many for vectorised pricing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.settings import AtLeast, NonNegative, SettingsError
+
+__all__ = [
+    "AXES",
+    "RECOMPUTATIONS",
+    "SCHEDULES",
+    "SHARDINGS",
+    "Array",
+    "Plan",
+    "Plans",
+]
+
+Array: TypeAlias = npt.NDArray[Any]
+#: Axes of a plan's ranks; experts are spread over the context and data axes.
+AXES = ("tensor", "context", "data", "pipeline")
+#: What the data-parallel ranks divide: nothing, the optimizer's state, also gradients,
+#: also parameters (ZeRO stages 0 to 3, Rajbhandari 2020).
+SHARDINGS = ("replicated", "optimizer", "gradients", "parameters")
+#: What a backward pass computes again: nothing, attention's scores, or whole layers.
+RECOMPUTATIONS = ("none", "selective", "full")
+SCHEDULES = ("1f1b", "interleaved", "gpipe")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one training step is divided among devices."""
+
+    data: Annotated[int, AtLeast(1)] = 1
+    """Replicas, or shards of the model (FSDP)."""
+    tensor: Annotated[int, AtLeast(1)] = 1
+    """Ranks that divide each matrix product."""
+    context: Annotated[int, AtLeast(1)] = 1
+    """Ranks that divide each sequence."""
+    pipeline: Annotated[int, AtLeast(1)] = 1
+    """Stages."""
+    expert: Annotated[int, AtLeast(1)] = 1
+    """Ranks among which the experts of a layer are spread; a divisor of data x context."""
+    virtual: Annotated[int, AtLeast(1)] = 1
+    """Virtual stages of a stage; more than 1 where interleaved."""
+    micro_batch: Annotated[int, AtLeast(1)] = 1
+    """Sequences of a micro-batch."""
+    micro_batches: Annotated[int, AtLeast(1)] = 1
+    """Micro-batches of a replica in a step."""
+    sequence_tokens: Annotated[int, AtLeast(1)] = 2048
+    """Tokens of a sequence."""
+    sharding: Literal["replicated", "optimizer", "gradients", "parameters"] = "replicated"
+    """What the data-parallel ranks divide (ZeRO stages 0 to 3)."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """What a backward pass computes again: nothing, the scores, or whole layers."""
+    recompute_layers: Annotated[float, NonNegative()] = 1.0
+    """Share of the layers of a stage to which ``recompute`` applies."""
+    schedule: Literal["1f1b", "interleaved", "gpipe"] = "1f1b"
+    """Order of the passes of a pipeline."""
+    sequence_parallel: bool = False
+    """Whether tensor ranks divide the tokens between matrix products."""
+    order: tuple[Literal["tensor", "context", "data", "pipeline"], ...] = AXES
+    """Axes from neighbouring ranks outwards; the first ones fill a node."""
+
+    def __post_init__(self) -> None:
+        if (self.virtual > 1) != (self.schedule == "interleaved"):
+            raise SettingsError(
+                "virtual", f"got {self.virtual} with {self.schedule}; allowed: 1 unless interleaved"
+            )
+        if self.data * self.context % self.expert:
+            raise SettingsError(
+                "expert",
+                f"got {self.expert}; allowed: a divisor of data x context,"
+                f" {self.data * self.context}",
+            )
+        if self.sequence_tokens % self.context:
+            raise SettingsError(
+                "context", f"got {self.context}; allowed: a divisor of {self.sequence_tokens} tokens"
+            )
+        if not 0 <= self.recompute_layers <= 1:
+            raise SettingsError(
+                "recompute_layers", f"got {self.recompute_layers}; allowed: from 0 to 1"
+            )
+        if sorted(self.order) != sorted(AXES):
+            raise SettingsError("order", f"got {self.order}; allowed: each of {', '.join(AXES)}")
+
+    @property
+    def devices(self) -> int:
+        """All devices of the plan."""
+        return self.data * self.tensor * self.context * self.pipeline
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of a step."""
+        return self.data * self.micro_batch * self.micro_batches
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.global_batch * self.sequence_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Plans:
+    """Plans as columns, one row a plan: ``column("tensor")`` is int[plans].
+
+    Words are numbers: the position in ``SHARDINGS``, ``RECOMPUTATIONS``, ``SCHEDULES``.
+    """
+
+    columns: Mapping[str, Array]
+    order: tuple[str, ...] = AXES
+
+    def __len__(self) -> int:
+        return len(self.columns["data"])
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
+    @classmethod
+    def of(cls, plans: Iterable[Plan]) -> Plans:
+        """Columns of plans that have one order of axes."""
+        rows = list(plans)
+        orders = {plan.order for plan in rows}
+        if len(orders) > 1:
+            raise ValueError(f"got {len(orders)} orders of axes; allowed: one")
+        return cls.table({name: [getattr(plan, name) for plan in rows] for name in _COLUMNS}, orders.pop())
+
+    @classmethod
+    def table(cls, columns: Mapping[str, Any], order: tuple[str, ...] = AXES) -> Plans:
+        """From columns of values or words; a missing one has the default of a plan, a
+        single value stands for all rows.
+        """
+        values = {**_DEFAULTS, **columns}
+        arrays = {name: np.atleast_1d(_coded(name, values[name])) for name in _COLUMNS}
+        size = max(len(array) for array in arrays.values())
+        return cls({name: np.broadcast_to(a, size) for name, a in arrays.items()}, order)
+
+    def take(self, rows: Array) -> Plans:
+        """The plans of some rows: int[n] or bool[plans]."""
+        return Plans({name: array[rows] for name, array in self.columns.items()}, self.order)
+
+    def plan(self, row: int) -> Plan:
+        """One row as a plan."""
+        words = {name: codes[int(self[name][row])] for name, codes in _CODES.items()}
+        numbers = {name: self[name][row].item() for name in _COLUMNS if name not in _CODES}
+        return Plan(**numbers, **words, order=self.order)  # type: ignore[arg-type]
+
+    @property
+    def devices(self) -> Array:
+        """Devices of each plan, int[plans]."""
+        return math.prod(self[axis] for axis in AXES)  # type: ignore[return-value]
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of a step of each plan, int[plans]."""
+        return self["data"] * self["micro_batch"] * self["micro_batches"] * self["sequence_tokens"]
+
+    def members_in_node(self, axis: str, node_devices: int) -> Array:
+        """How many ranks of a group along an axis sit in one node, int[plans].
+
+        Ranks are numbered along the axes in order; nodes take them one after another.
+        """
+        inner = math.prod(
+            (self[name] for name in self.order[: self.order.index(axis)]),
+            start=np.ones(len(self), np.int64),
+        )
+        return np.clip(node_devices // inner, 1, self[axis])
+
+
+_COLUMNS = tuple(f.name for f in fields(Plan) if f.name != "order")
+_CODES = {"sharding": SHARDINGS, "recompute": RECOMPUTATIONS, "schedule": SCHEDULES}
+_DEFAULTS = {f.name: f.default for f in fields(Plan) if f.name != "order"}
+
+
+def _coded(name: str, values: Any) -> Array:
+    array = np.asarray(values)
+    if name in _CODES and array.dtype.kind in "UO":
+        codes = {word: number for number, word in enumerate(_CODES[name])}
+        return np.vectorize(codes.__getitem__, otypes=[np.int64])(array)
+    return array

@@ -1,0 +1,36 @@
+"""The catalogues of this room: YAML files in ``resources/performance``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import yaml
+
+from railx.errors import UserError
+from railx.places import SHIPPED
+from railx.settings import load
+
+__all__ = ["catalogue", "entry"]
+
+T = TypeVar("T")
+
+
+@cache
+def catalogue(file: str, cls: type[T]) -> Mapping[str, T]:
+    """The entries of a file of ``resources/performance`` by name, checked as ``cls``."""
+    text = (SHIPPED / "resources" / "performance" / file).read_text(encoding="utf-8")
+    entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    return {name: load(cls, {"name": name, **values}, name) for name, values in entries.items()}
+
+
+def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
+    """One entry; :class:`UserError` names ``key`` and the names that there are.
+
+    ``others``: names that mean something besides the entries.
+    """
+    entries = catalogue(file, cls)
+    if name not in entries:
+        raise UserError(f"{key}: got {name}; allowed: {', '.join((*entries, *others))}")
+    return entries[name]

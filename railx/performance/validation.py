@@ -1,0 +1,485 @@
+"""The model held against measured runs: sets of rows, errors, fits.
+
+A measured set is a CSV whose columns say what ran and how long it took. Its reader turns
+rows into cases: a model, a plan, a device. The same readers take a user's file with the
+columns of one of the given ones.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from railx.errors import UserError
+from railx.performance.closed import Setting, step_times
+from railx.performance.devices import device_named
+from railx.performance.memory import step_memory
+from railx.performance.models import Model, model_named
+from railx.performance.networks import TwoLevelRing
+from railx.performance.plans import Array, Plan, Plans
+from railx.performance.programs import (
+    Constants,
+    default_constants,
+    program_named,
+)
+from railx.places import SHIPPED
+
+__all__ = [
+    "Case",
+    "GroupError",
+    "MeasuredSet",
+    "errors_by_group",
+    "group_masks",
+    "measured_set",
+    "predict",
+    "read_set",
+]
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured run: what ran, and what was measured (None: not printed)."""
+
+    model: Model
+    plan: Plan
+    device: str
+    precision: str
+    recipe: str = ""
+    seconds: float | None = None
+    memory_gib: float | None = None
+    activations_only: bool = False
+    slow_gb_s: float | None = None
+    """Bandwidth of a device between nodes; None: that of the device."""
+    asynchronous_tensor: bool = False
+    program: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Device and precision as the file says them, for groups of errors."""
+
+
+@dataclass(frozen=True)
+class MeasuredSet:
+    """Rows of one kind: the columns that its files have and how a row is read."""
+
+    name: str
+    program: str
+    columns: tuple[str, ...]
+    read: Callable[[Mapping[str, str]], Case | None]
+
+
+@dataclass(frozen=True)
+class GroupError:
+    """Errors of the cases of a group: relative, ours against measured."""
+
+    group: str
+    rows: int
+    mean_error: float
+    median_ratio: float
+    worst_error: float
+
+
+def _gpt(name: str, hidden: int, heads: int, layers: int, wide: int, vocabulary: int) -> Model:
+    return Model(
+        name,
+        layers,
+        hidden,
+        heads,
+        heads,
+        wide,
+        vocabulary,
+        activation="gelu",
+        biases=True,
+        tied_embeddings=True,
+        learned_positions=2048,
+    )
+
+
+#: GPT-2's vocabulary as Megatron pads it.
+_MEGATRON_VOCABULARY = 51200
+
+
+@cache
+def _megatron_model(hidden: int, heads: int, layers: int, wide: int) -> Model:
+    name = f"gpt_h{hidden}_l{layers}"
+    return _gpt(name, hidden, heads, layers, wide, _MEGATRON_VOCABULARY)
+
+
+def _vtrain(row: Mapping[str, str]) -> Case:
+    number = {name: int(float(row[name])) for name in _VTRAIN[:9]}
+    model = _megatron_model(
+        number["hidden"], number["heads"], number["layers"], 4 * number["hidden"]
+    )
+    plan = Plan(
+        data=number["data"],
+        tensor=number["tensor"],
+        pipeline=number["pipeline"],
+        micro_batch=number["micro_batch"],
+        micro_batches=number["global_batch"] // (number["data"] * number["micro_batch"]),
+        sequence_tokens=number["sequence_tokens"],
+        recompute="full" if row["recompute"] == "full" else "none",
+    )
+    # vTrain's configuration: 800 Gb/s between nodes for each node of 8.
+    return Case(
+        model,
+        plan,
+        _DEVICES[row["device"]],
+        "fp16",
+        seconds=float(row["iteration_ms"]) / 1e3,
+        slow_gb_s=12.5,
+        labels={"device": row["device"]},
+    )
+
+
+def _selene(row: Mapping[str, str]) -> Case:
+    number = {name: int(float(row[name])) for name in _SELENE[:12]}
+    model = _megatron_model(
+        number["hidden"], number["heads"], number["layers"], number["feedforward"]
+    )
+    plan = Plan(
+        data=number["data"],
+        tensor=number["tensor"],
+        pipeline=number["pipeline"],
+        virtual=number["virtual"],
+        schedule="interleaved" if number["virtual"] > 1 else "1f1b",
+        micro_batch=number["micro_batch"],
+        micro_batches=number["global_batch"] // (number["data"] * number["micro_batch"]),
+        sequence_tokens=number["sequence_tokens"],
+        recompute="full" if row["recompute"] == "full" else "selective",
+        sequence_parallel=row["sequence_parallel"] == "True",
+    )
+    return Case(
+        model,
+        plan,
+        _DEVICES[row["device"]],
+        "fp16",
+        seconds=float(row["iteration_s"]),
+        labels={"device": row["device"]},
+    )
+
+
+def _selene_memory(row: Mapping[str, str]) -> Case:
+    shape = _SELENE_SHAPES[row["model"]]
+    selective = row["mode"] == "seqsel"
+    stages = int(row["pipeline"])
+    plan = Plan(
+        tensor=int(row["tensor"]),
+        pipeline=stages,
+        virtual=shape[4],
+        schedule="interleaved" if shape[4] > 1 else "1f1b",
+        micro_batch=int(row["micro_batch"]),
+        micro_batches=max(stages, 1),
+        sequence_tokens=2048,
+        recompute="selective" if selective else "none",
+        sequence_parallel=selective,
+    )
+    return Case(
+        _megatron_model(*shape[:4]),
+        plan,
+        "a100_80gb",
+        "fp16",
+        memory_gib=float(row["activations_gib"]),
+        activations_only=True,
+    )
+
+
+def _mosaic(row: Mapping[str, str]) -> Case | None:
+    base = model_named(f"mpt_{row['Model']}")
+    tokens = int(row["SeqLen (T)"])
+    devices, micro, accumulated = (
+        int(row[name]) for name in ("# GPUs", "MicroBatchSize", "GradAccum")
+    )
+    precision = "fp8" if "fp8" in row["Precision"] else "bf16"
+    plan = Plan(
+        data=devices,
+        micro_batch=micro,
+        micro_batches=accumulated,
+        sequence_tokens=tokens,
+        sharding="parameters" if row["Sharding Strategy"] == "FULL_SHARD" else "gradients",
+        recompute="full" if row["Activation Checkpointing"] == "True" else "none",
+    )
+    return Case(
+        replace(base, learned_positions=tokens),
+        plan,
+        row["GPU"],
+        precision,
+        recipe=row["Precision"] if precision == "fp8" else "",
+        seconds=int(row["GlobalBatchSize (T)"]) / float(row["Throughput (T/s)"]),
+        labels={"device": row["GPU"], "precision": row["Precision"]},
+    )
+
+
+def _torchtitan(row: Mapping[str, str]) -> Case:
+    number = {name: int(row[name]) for name in _TORCHTITAN[2:9]}
+    virtual = 2 if "interleaved" in row["note"] else 1
+    float8 = row["precision"].startswith("float8")
+    micro_batch = number["local_batch"]
+    micro_batches = 1
+    if number["pipeline"] > 1:
+        # torchtitan cuts a local batch into micro-batches of one sequence.
+        micro_batch, micro_batches = 1, number["local_batch"]
+    plan = Plan(
+        data=number["fsdp"],
+        tensor=number["tensor"],
+        pipeline=number["pipeline"],
+        context=number["context"],
+        virtual=virtual,
+        schedule="interleaved" if virtual > 1 else "1f1b",
+        micro_batch=micro_batch,
+        micro_batches=micro_batches,
+        sequence_tokens=number["sequence_tokens"],
+        sharding="parameters" if number["fsdp"] * number["context"] > 1 else "replicated",
+        recompute="full" if row["recompute"] == "full" else "selective",
+        sequence_parallel=number["tensor"] > 1,
+    )
+    compiled = "compile" in row["note"] or "TP" in row["note"]
+    recipe = (row["precision"] if float8 else "bf16") + (" compiled" if compiled else " eager")
+    devices = number["gpus"]
+    tokens_s = float(row["tokens_s_gpu"]) * devices
+    return Case(
+        model_named(_LLAMAS[row["model"].rsplit("-", 1)[1]]),
+        plan,
+        _DEVICES[row["device"]],
+        "fp8" if float8 else "bf16",
+        recipe=recipe,
+        asynchronous_tensor="async TP" in row["note"],
+        seconds=plan.tokens / tokens_s,
+        memory_gib=float(row["memory_gib"]) if row["memory_gib"] else None,
+        labels={"device": row["device"], "precision": row["precision"]},
+    )
+
+
+_DEVICES = {
+    "A100-80GB": "a100_80gb",
+    "A100-80GB (Selene)": "a100_80gb",
+    "H100-96GB-500W": "h100_96gb_500w",
+    "H200": "h200",
+}
+_LLAMAS = {"8B": "llama3_8b", "70B": "llama3_70b", "405B": "llama3_405b"}
+#: Hidden, heads, layers, feed-forward width and virtual stages of Selene's models (arXiv
+#: 2205.05198, table 3).
+_SELENE_SHAPES = {
+    "megatron-22B": (6144, 64, 48, 24576, 1),
+    "gpt3-175B": (12288, 96, 96, 49152, 3),
+    "turing-530B": (20480, 128, 105, 81920, 3),
+    "megatron-1T": (25600, 160, 128, 102400, 1),
+}
+_VTRAIN = (
+    "global_batch",
+    "micro_batch",
+    "hidden",
+    "heads",
+    "layers",
+    "sequence_tokens",
+    "tensor",
+    "data",
+    "pipeline",
+    "iteration_ms",
+    "device",
+    "recompute",
+)
+_SELENE = (
+    "hidden",
+    "feedforward",
+    "heads",
+    "layers",
+    "sequence_tokens",
+    "gpus",
+    "tensor",
+    "pipeline",
+    "data",
+    "virtual",
+    "global_batch",
+    "micro_batch",
+    "recompute",
+    "sequence_parallel",
+    "iteration_s",
+    "device",
+)
+_TORCHTITAN = (
+    "model",
+    "device",
+    "gpus",
+    "fsdp",
+    "tensor",
+    "pipeline",
+    "context",
+    "sequence_tokens",
+    "local_batch",
+    "precision",
+    "recompute",
+    "note",
+    "tokens_s_gpu",
+    "memory_gib",
+)
+_MOSAIC = (
+    "Model",
+    "SeqLen (T)",
+    "# GPUs",
+    "GPU",
+    "MicroBatchSize",
+    "GradAccum",
+    "GlobalBatchSize (T)",
+    "Throughput (T/s)",
+    "Precision",
+    "Sharding Strategy",
+    "Activation Checkpointing",
+)
+_MEMORY = ("model", "mode", "tensor", "pipeline", "micro_batch", "activations_gib")
+SETS = (
+    MeasuredSet("vtrain", "megatron", _VTRAIN, _vtrain),
+    MeasuredSet("selene", "megatron", _SELENE, _selene),
+    MeasuredSet("selene_memory", "megatron", _MEMORY, _selene_memory),
+    MeasuredSet("mosaic", "llm_foundry", _MOSAIC, _mosaic),
+    MeasuredSet("torchtitan", "torchtitan", _TORCHTITAN, _torchtitan),
+)
+
+
+def measured_set(columns: Iterable[str]) -> MeasuredSet:
+    """The set whose columns a file has; :class:`UserError` names what is missing."""
+    header = set(columns)
+    for candidate in SETS:
+        if header.issuperset(candidate.columns):
+            return candidate
+    nearest = min(SETS, key=lambda candidate: len(set(candidate.columns) - header))
+    missing = [name for name in nearest.columns if name not in header]
+    raise UserError(
+        f"columns: got none of the known sets, nearest is {nearest.name} without"
+        f" {', '.join(missing)}; allowed: the columns of"
+        f" {', '.join(candidate.name for candidate in SETS)} in resources/measured"
+    )
+
+
+def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
+    """The set of a CSV file and its cases; errors name the file and the line."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            kind = measured_set(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as CSV: {error}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if not rows:
+        raise UserError(f"{path}: no rows; allowed: one or more")
+    cases = []
+    for line, row in enumerate(rows, 2):
+        try:
+            case = kind.read(row)
+        except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
+            raise UserError(f"{path} line {line}: {error!s}; allowed: a row as those of {kind.name} in resources/measured") from None
+        if case is not None:
+            cases.append(replace(case, program=kind.program))
+    return kind, cases
+
+
+def _settings(cases: Sequence[Case], constants: Sequence[Constants]) -> Iterable[tuple[Setting, list[int]]]:
+    """Cases that share everything but the plan, with their numbers."""
+    groups: dict[Any, list[int]] = {}
+    for number, (case, values) in enumerate(zip(cases, constants, strict=True)):
+        key = (id(values), case.model, case.device, case.precision, case.recipe, case.slow_gb_s,
+               case.asynchronous_tensor)
+        groups.setdefault(key, []).append(number)
+    for numbers in groups.values():
+        case, values = cases[numbers[0]], constants[numbers[0]]
+        device = device_named(case.device)
+        network = TwoLevelRing.of(
+            device,
+            fast_share=values.fast_share,
+            slow_share=values.slow_share,
+            slow_gb_s=case.slow_gb_s,
+        )
+        yield (
+            Setting(
+                case.model,
+                device,
+                network,
+                program_named(values.program),
+                values,
+                case.precision,
+                case.recipe,
+                case.asynchronous_tensor,
+            ),
+            numbers,
+        )
+
+
+def predict(cases: Sequence[Case], constants: Sequence[Constants]) -> tuple[Array, Array]:
+    """Seconds of a step and GiB of a device of every case, float[cases] each.
+
+    ``constants``: those of each case. GiB are those of the activations where only these
+    were measured.
+    """
+    seconds, memory = np.zeros(len(cases)), np.zeros(len(cases))
+    for setting, numbers in _settings(cases, constants):
+        plans = Plans.of([cases[number].plan for number in numbers])
+        seconds[numbers] = step_times(setting, plans).total_s
+        used = step_memory(setting, plans)
+        only = cases[numbers[0]].activations_only
+        memory[numbers] = (used.parts["activations"] if only else used.total_bytes) / _GIB
+    return seconds, memory
+
+
+def group_masks(cases: Sequence[Case]) -> dict[str, Array]:
+    """The cases of every group of errors, bool[cases] by its name.
+
+    All cases; those of each device and precision, as the file says them; those of
+    tensor parallelism of 16, which crosses nodes.
+    """
+    everything = np.ones(len(cases), bool)
+    masks = {"all": everything}
+    for label in ("device", "precision"):
+        for value in dict.fromkeys(case.labels.get(label, "") for case in cases):
+            if value:
+                masks[f"{label} = {value}"] = np.array(
+                    [case.labels.get(label) == value for case in cases]
+                )
+    wide = np.array([case.plan.tensor == 16 for case in cases])
+    if wide.any():
+        masks["tensor = 16"] = wide
+    return masks
+
+
+def errors_by_group(
+    cases: Sequence[Case], seconds: Array, memory_gib: Array
+) -> list[GroupError]:
+    """Mean, median ratio and worst of the errors of every group that has a measurement.
+
+    Groups of memory have ``memory`` in their names; a file of memory alone has only
+    these, and ``all`` is they.
+    """
+    measured = {
+        "seconds": np.array([case.seconds or np.nan for case in cases], float),
+        "memory": np.array([case.memory_gib or np.nan for case in cases], float),
+    }
+    ratios = {"seconds": seconds / measured["seconds"], "memory": memory_gib / measured["memory"]}
+    timed = np.isfinite(measured["seconds"]).any()
+    errors = []
+    for quantity in ("seconds", "memory"):
+        for name, mask in group_masks(cases).items():
+            ratio = ratios[quantity][mask & np.isfinite(ratios[quantity])]
+            if not len(ratio):
+                continue
+            if quantity == "memory" and timed:
+                name = "memory" if name == "all" else f"memory, {name}"
+            error = np.abs(ratio - 1)
+            errors.append(
+                GroupError(
+                    name, len(ratio), float(error.mean()), float(np.median(ratio)), float(error.max())
+                )
+            )
+    if not timed:
+        errors.append(replace(errors[0], group="memory"))
+    return errors
+
+
+def constants_of(cases: Sequence[Case], program: str) -> list[Constants]:
+    """The constants that each case is priced with by default: its device's and program's."""
+    return [default_constants(case.device, program) for case in cases]
