@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from railx.errors import UserError
-from railx.performance.resources import entry
+from railx.performance.resources import catalogue, entry
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive
 
 __all__ = ["BYTES", "Device", "Precision", "device_named"]
@@ -59,5 +59,14 @@ class Device:
 
 
 def device_named(name: str) -> Device:
-    """The device of ``resources/performance/devices.yaml`` with this name."""
-    return entry("devices", name, "devices.yaml", Device)
+    """The device of ``resources/performance/devices.yaml`` with this name.
+
+    A family's name (``h100``) is its first entry.
+    """
+    names = catalogue("devices.yaml", Device)
+    return entry(
+        "devices",
+        next((full for full in names if full == name or full.startswith(f"{name}_")), name),
+        "devices.yaml",
+        Device,
+    )

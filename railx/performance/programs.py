@@ -92,6 +92,9 @@ class Constants:
     (asynchronous tensor parallelism)."""
     gains: dict[str, Annotated[float, Positive()]] = field(default_factory=dict)
     """Share of the precision's peak relative to ``matmul_share``, by recipe."""
+    errors: dict[str, Annotated[float, NonNegative()]] = field(default_factory=dict)
+    """Mean absolute relative errors on rows left out of fits: of one_node, of
+    several_nodes, of tensor_across_nodes, of all."""
     fitted: tuple[str, ...] = ()
     """Which of these numbers were fitted; the others are shared or assumed."""
     rows: str = ""
@@ -109,7 +112,7 @@ FITTED = tuple(
     f.name
     for f in fields(Constants)
     if f.name
-    not in ("name", "device", "program", "gains", "fitted", "rows", "digest")
+    not in ("name", "device", "program", "gains", "errors", "fitted", "rows", "digest")
 )
 
 

@@ -1,0 +1,358 @@
+"""Advice on a training job: the best plan, its time, memory and rivals, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from railx.errors import UserError
+from railx.performance.closed import PARTS, Setting
+from railx.performance.devices import Device, device_named
+from railx.performance.huggingface import model_from_config
+from railx.performance.memory import MEMORY_PARTS
+from railx.performance.models import Model, model_named
+from railx.performance.networks import TwoLevelRing
+from railx.performance.plans import RECOMPUTATIONS, SHARDINGS, Array, Plan, Plans
+from railx.performance.programs import Constants, constants_named, default_constants, program_named
+from railx.performance.search import Job, Priced, price, search
+from railx.settings import AtLeast, Fraction, NotEmpty, SettingsError
+
+__all__ = ["Advice", "AdviceSettings", "GivenPlan", "NetworkOverrides", "advise"]
+
+#: Tokens of a step where no batch is given (Llama 3's first phase, arXiv 2407.21783).
+_STEP_TOKENS = 2**22
+#: How many plans are shown.
+_SHOWN = 3
+#: Degrees that tell two plans apart.
+_DEGREES = ("data", "tensor", "context", "pipeline", "expert")
+#: NVIDIA's rule: most parameters of the class, least and most tensor degree, least and
+#: most stages (Megatron Bridge, guide to parallelism strategies).
+_RULE = (
+    (1e9, 1, 1, 1, 1),
+    (10e9, 2, 4, 1, 1),
+    (70e9, 4, 8, 2, 4),
+    (175e9, 8, 8, 4, 8),
+    (math.inf, 8, 8, 8, 16),
+)
+
+
+@dataclass(frozen=True)
+class NetworkOverrides:
+    """Numbers of the network that differ from those of the device's usual node."""
+
+    node_devices: Annotated[int, AtLeast(1)] | None = None
+    """Devices of the fast domain; null: those of the device's node."""
+    slow_gb_s: Annotated[float, AtLeast(0)] | None = None
+    """Bandwidth of a device between nodes; null: that of the device's node."""
+
+
+@dataclass(frozen=True)
+class GivenPlan:
+    """A plan given by its degrees; the data degree follows, so that all devices work."""
+
+    tensor: Annotated[int, AtLeast(1)] = 1
+    """Tensor degree."""
+    context: Annotated[int, AtLeast(1)] = 1
+    """Context degree."""
+    pipeline: Annotated[int, AtLeast(1)] = 1
+    """Stages."""
+    expert: Annotated[int, AtLeast(1)] = 1
+    """Expert degree."""
+    virtual: Annotated[int, AtLeast(1)] = 1
+    """Virtual stages."""
+    micro_batch: Annotated[int, AtLeast(1)] = 1
+    """Sequences of a micro-batch."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """What backward passes compute again."""
+    sharding: Literal["replicated", "optimizer", "gradients", "parameters"] = "optimizer"
+    """What data-parallel ranks divide."""
+
+
+@dataclass(frozen=True)
+class AdviceSettings:
+    """What ``railx advise`` is asked."""
+
+    model: Annotated[str, NotEmpty()]
+    """Model of the catalogue, or hf with model.path."""
+    devices: Annotated[str, NotEmpty()]
+    """Device of the catalogue."""
+    gpus: Annotated[int, AtLeast(1)]
+    """Devices that there are."""
+    network: Literal["rail_optimised", "fat_tree"] = "rail_optimised"
+    """What joins nodes; both give every device its full bandwidth to other nodes."""
+    tokens: Annotated[int, AtLeast(1)] = 8192
+    """Tokens of a sequence."""
+    global_batch: Annotated[int, AtLeast(1)] | None = None
+    """Sequences of a step; null: 4 Mi tokens."""
+    precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
+    """Precision of matrix products."""
+    program: str = "torchtitan"
+    """Program that trains."""
+    constants: str | None = None
+    """Fitted constants; null: those of the device and program."""
+    memory_share: Annotated[float, Fraction()] = 0.9
+    """Share of a device's memory that a plan may fill."""
+    model_path: str = ""
+    """A config.json, with model hf."""
+    on: NetworkOverrides = field(default_factory=NetworkOverrides)
+    """Other numbers of the network."""
+    plan: GivenPlan | None = None
+    """A plan to price beside the best."""
+
+    def __post_init__(self) -> None:
+        if (self.model == "hf") != bool(self.model_path):
+            raise SettingsError(
+                "model.path", f"got {self.model_path!r} with model={self.model}; allowed: the path"
+                " of a config.json with model=hf, and only with it"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """The answer: the fastest plans, rivals by rule and by hand, and the plan given.
+
+    ``rows`` are mappings of plain values, seconds, bytes and shares with units in their
+    names; ``reasons`` says in words what binds.
+    """
+
+    settings: AdviceSettings
+    setting: Setting
+    best: list[dict[str, Any]]
+    baselines: dict[str, dict[str, Any]]
+    given: dict[str, Any] | None
+    plan: Plan
+    reasons: list[str]
+    expected_error: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "model": self.setting.model.name,
+            "parameters": self.setting.model.parameters,
+            "devices": self.setting.device.name,
+            "gpus": self.settings.gpus,
+            "network": self.settings.network,
+            "constants": self.setting.constants.name,
+            "fidelity": "analytic",
+            "expected_error": self.expected_error,
+            "plans": self.best,
+            "baselines": self.baselines,
+            "given": self.given,
+            "reasons": self.reasons,
+        }
+
+
+def advise(settings: AdviceSettings) -> Advice:
+    """The best plan of a job and what the others cost.
+
+    Raises :class:`railx.errors.UserError` for a model that fits no plan, for a plan given
+    by degrees that leaves devices over, and for a precision that the device lacks.
+    """
+    setting = _setting(settings)
+    batch = settings.global_batch or max(1, _STEP_TOKENS // settings.tokens)
+    job = Job(settings.gpus, batch, settings.tokens, settings.memory_share)
+    priced = search(setting, job)
+    shown = _distinct(priced)
+    fastest = float(priced.times.total_s[0])
+    rivals = {
+        name: found
+        for name, mask in (("nvidia_rule", _by_rule(setting.model, priced)), ("3d_by_hand", _by_hand(priced)))
+        if (found := _first(priced, mask)) is not None
+    }
+    given = _given(settings, setting, job) if settings.plan else None
+    best = priced.plans.plan(0)
+    return Advice(
+        settings,
+        setting,
+        [_row(priced, row, settings.gpus, fastest) for row in shown],
+        {name: _row(priced, row, settings.gpus, fastest) for name, row in rivals.items()},
+        _row(given, 0, settings.gpus, fastest) if given else None,
+        best,
+        _reasons(priced, given),
+        _expected_error(setting.constants, best, setting.network.node_devices),
+    )
+
+
+def _setting(settings: AdviceSettings) -> Setting:
+    model = (
+        model_from_config(Path(settings.model_path))
+        if settings.model == "hf"
+        else model_named(settings.model)
+    )
+    device: Device = device_named(settings.devices)
+    device.peak_flops(settings.precision)
+    constants = (
+        constants_named(settings.constants)
+        if settings.constants
+        else default_constants(device.name, settings.program)
+    )
+    recipe = next(
+        (
+            name
+            for name in constants.gains
+            if settings.precision in name or settings.precision.replace("fp8", "float8") in name
+        ),
+        "",
+    )
+    network = TwoLevelRing.of(
+        device,
+        fast_share=constants.fast_share,
+        slow_share=constants.slow_share,
+        slow_gb_s=settings.on.slow_gb_s,
+        node_devices=settings.on.node_devices,
+    )
+    program = program_named(settings.program)
+    recipe = recipe if settings.precision in ("fp8", "fp4") else ""
+    return Setting(model, device, network, program, constants, settings.precision, recipe)
+
+
+def _distinct(priced: Priced) -> list[int]:
+    """The first rows that differ in a degree."""
+    degrees = np.stack([priced.plans[name] for name in _DEGREES], axis=1)
+    _, first = np.unique(degrees, axis=0, return_index=True)
+    return sorted(int(row) for row in first)[:_SHOWN]
+
+
+def _first(priced: Priced, mask: Array) -> int | None:
+    rows = np.flatnonzero(mask)
+    return int(rows[0]) if len(rows) else None
+
+
+def _by_rule(model: Model, priced: Priced) -> Array:
+    """Plans that NVIDIA's rule by model size allows; experts first where there are any."""
+    size = model.parameters
+    _, least_tensor, most_tensor, least_stages, most_stages = next(
+        entry for entry in _RULE if size <= entry[0]
+    )
+    plans = priced.plans
+    if model.experts:
+        return (plans["tensor"] <= 2) & (plans["expert"] > 1) & (plans["context"] == 1)
+    return (
+        (plans["tensor"] >= least_tensor)
+        & (plans["tensor"] <= most_tensor)
+        & (plans["pipeline"] >= least_stages)
+        & (plans["pipeline"] <= most_stages)
+        & (plans["context"] == 1)
+        & (plans["sharding"] == SHARDINGS.index("optimizer"))
+    )
+
+
+def _by_hand(priced: Priced) -> Array:
+    """3D parallelism by hand: tensor ranks fill a node, as few stages as fit, no
+    interleaving, the rest data parallel with everything recomputed.
+    """
+    plans, node = priced.plans, priced.setting.network.node_devices
+    mask = (
+        (plans["tensor"] == min(node, priced.setting.model.heads))
+        & (plans["context"] == 1)
+        & (plans["virtual"] == 1)
+        & (plans["recompute"] == RECOMPUTATIONS.index("full"))
+        & (plans["sharding"] == SHARDINGS.index("optimizer"))
+    )
+    if not mask.any():
+        return mask
+    return mask & (plans["pipeline"] == plans["pipeline"][mask].min())
+
+
+def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
+    """The plan given by its degrees, on all devices."""
+    assert settings.plan is not None
+    degrees = asdict(settings.plan)
+    inside = degrees["tensor"] * degrees["context"] * degrees["pipeline"]
+    if settings.gpus % inside:
+        raise UserError(
+            f"plan: got tensor x context x pipeline {inside}, which leaves"
+            f" {settings.gpus % inside} of {settings.gpus} gpus over; allowed: degrees whose"
+            " product divides gpus"
+        )
+    data = settings.gpus // inside
+    step = data * degrees["micro_batch"]
+    if job.global_batch % step:
+        raise UserError(
+            f"plan.micro_batch: got {degrees['micro_batch']} with {data} replicas; allowed: their"
+            f" product divides global_batch, {job.global_batch}"
+        )
+    if setting.model.heads % degrees["tensor"]:
+        raise UserError(
+            f"plan.tensor: got {degrees['tensor']}; allowed: a divisor of the"
+            f" {setting.model.heads} heads"
+        )
+    if degrees["pipeline"] * degrees["virtual"] > setting.model.layers:
+        raise UserError(
+            f"plan.pipeline: got {degrees['pipeline']} x {degrees['virtual']} stages; allowed: at"
+            f" most {setting.model.layers}, the layers"
+        )
+    plan = Plan(
+        **degrees,
+        data=data,
+        micro_batches=job.global_batch // step,
+        sequence_tokens=settings.tokens,
+        sequence_parallel=degrees["tensor"] > 1,
+        schedule="interleaved" if degrees["virtual"] > 1 else "1f1b",
+    )
+    return price(setting, Plans.of([plan]))
+
+
+def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any]:
+    plan = priced.plans.plan(row)
+    seconds = float(priced.times.total_s[row])
+    tokens_s = plan.tokens / seconds
+    watts = priced.setting.device.watts
+    return {
+        **{name: getattr(plan, name) for name in (*_DEGREES, "virtual", "micro_batch")},
+        "micro_batches": plan.micro_batches,
+        "schedule": plan.schedule,
+        "sharding": plan.sharding,
+        "recompute": plan.recompute,
+        "sequence_parallel": plan.sequence_parallel,
+        "gpus": plan.devices,
+        "idle_gpus": gpus - plan.devices,
+        "step_s": seconds,
+        "slower": seconds / fastest_s - 1,
+        "tokens_per_s": tokens_s,
+        "tokens_per_s_gpu": tokens_s / plan.devices,
+        "mfu": float(priced.utilisation[row]),
+        "tokens_per_joule": tokens_s / (plan.devices * watts) if watts else None,
+        "time_s": {name: float(priced.times.parts[name][row]) for name in PARTS},
+        "memory_gb": {name: float(priced.memory.parts[name][row]) / 1e9 for name in MEMORY_PARTS},
+        "memory_total_gb": float(priced.memory.total_bytes[row]) / 1e9,
+        "fits": bool(
+            priced.memory.total_bytes[row] <= priced.setting.device.capacity_gb * 1e9
+        ),
+    }
+
+
+def _reasons(priced: Priced, given: Priced | None) -> list[str]:
+    """What binds the best plan, and where a given one loses."""
+    parts = {name: float(priced.times.parts[name][0]) for name in PARTS}
+    total = sum(parts.values())
+    largest = sorted((name for name in PARTS if name != "compute"), key=lambda name: -parts[name])
+    memory = float(priced.memory.total_bytes[0]) / (priced.setting.device.capacity_gb * 1e9)
+    reasons = [
+        f"compute takes {parts['compute'] / total:.0%} of the step,"
+        f" then {largest[0]} {parts[largest[0]] / total:.0%} and"
+        f" {largest[1]} {parts[largest[1]] / total:.0%}",
+        f"memory is {memory:.0%} full",
+    ]
+    if given is not None:
+        difference = {name: float(given.times.parts[name][0]) - parts[name] for name in PARTS}
+        worst = sorted(PARTS, key=lambda name: -abs(difference[name]))[:3]
+        reasons.append(
+            "the given plan differs by "
+            + ", ".join(f"{name} {difference[name]:+.3g} s" for name in worst)
+        )
+    return reasons
+
+
+def _expected_error(constants: Constants, plan: Plan, node_devices: int) -> float | None:
+    """Mean error of rows left out of the fit, for plans like this one."""
+    errors: Mapping[str, float] = constants.errors
+    if plan.tensor > node_devices and "tensor_across_nodes" in errors:
+        return errors["tensor_across_nodes"]
+    kind = "one_node" if plan.devices <= node_devices else "several_nodes"
+    return errors.get(kind, errors.get("all"))

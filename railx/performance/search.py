@@ -1,0 +1,188 @@
+"""Every plan of a job, priced at once: which is best, what the next ones cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from railx.errors import UserError
+from railx.performance.closed import Setting, StepTimes, step_times
+from railx.performance.memory import StepMemory, step_memory
+from railx.performance.models import Model
+from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
+from railx.settings import AtLeast, Fraction
+
+__all__ = ["Job", "Priced", "candidates", "nearest_devices", "price", "search"]
+
+_INTERLEAVED = SCHEDULES.index("interleaved")
+_OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("parameters")
+#: Numbers of replicas tried for each shape of a replica: the largest that divide the batch.
+_REPLICAS = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """What has to be trained: the batch, and the devices that there are."""
+
+    devices: Annotated[int, AtLeast(1)]
+    """Devices; a plan may leave some idle."""
+    global_batch: Annotated[int, AtLeast(1)]
+    """Sequences of a step."""
+    sequence_tokens: Annotated[int, AtLeast(1)]
+    """Tokens of a sequence."""
+    memory_share: Annotated[float, Fraction()] = 0.9
+    """Share of a device's memory that a plan may fill; the rest is for libraries."""
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """Plans with their times and memory; rows go together."""
+
+    setting: Setting
+    plans: Plans
+    times: StepTimes
+    memory: StepMemory
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    @property
+    def tokens_per_s(self) -> Array:
+        """Tokens of a step over its time, float[plans]."""
+        return self.plans.tokens / self.times.total_s
+
+    @property
+    def utilisation(self) -> Array:
+        """Model operations over the peak of the devices in use (MFU), float[plans]."""
+        model, device = self.setting.model, self.setting.device
+        lengths, inverse = np.unique(self.plans["sequence_tokens"], return_inverse=True)
+        flops = np.array([model.flops_per_token(int(length)) for length in lengths])[inverse]
+        peak = device.peak_flops(self.setting.precision) * self.plans.devices
+        return 3 * flops * self.tokens_per_s / peak
+
+    def take(self, rows: Array) -> Priced:
+        """Some of the plans: int[n] or bool[plans]."""
+        return Priced(
+            self.setting,
+            self.plans.take(rows),
+            StepTimes({name: part[rows] for name, part in self.times.parts.items()}),
+            StepMemory({name: part[rows] for name, part in self.memory.parts.items()}),
+        )
+
+
+def price(setting: Setting, plans: Plans) -> Priced:
+    """Times and memory of plans."""
+    return Priced(setting, plans, step_times(setting, plans), step_memory(setting, plans))
+
+
+def candidates(model: Model, job: Job, node_devices: int) -> Plans:
+    """Every plan that can be meant for a job.
+
+    Tensor degrees divide the heads, context degrees the sequence, experts' degrees the
+    experts, all powers of two; stages leave none without a layer, virtual stages divide
+    the layers evenly; micro-batches divide the batch.
+    """
+    tensor = [n for n in _powers(min(2 * node_devices, job.devices)) if model.heads % n == 0]
+    context = [n for n in _powers(min(64, job.devices)) if job.sequence_tokens % (2 * n) == 0]
+    stages = [
+        n
+        for n in range(1, min(model.layers, job.devices) + 1)
+        if n & (n - 1) == 0 or model.layers % n == 0
+    ]
+    experts = [n for n in _powers(model.experts) if model.experts % n == 0] or [1]
+    shapes = _product(
+        tensor=tensor,
+        context=context or [1],
+        pipeline=stages,
+        expert=experts,
+        micro_batch=_powers(16),
+        recompute=range(len(RECOMPUTATIONS)),
+        virtual=[1, 2, 3, 4, 6, 8],
+        sharding=[_OPTIMIZER, _PARAMETERS],
+        replicas=range(_REPLICAS),
+    )
+    inside = shapes["tensor"] * shapes["context"] * shapes["pipeline"]
+    shapes["data"] = _replicas(job, job.devices // inside, shapes.pop("replicas"))
+    data, stages_of = shapes["data"], shapes["pipeline"]
+    per_replica = job.global_batch // np.maximum(data, 1)
+    shapes["micro_batches"] = per_replica // shapes["micro_batch"]
+    layers_of = np.maximum(model.layers // (stages_of * shapes["virtual"]), 0)
+    even = layers_of * stages_of * shapes["virtual"] == model.layers
+    rounds = shapes["micro_batches"] % stages_of == 0
+    possible = (
+        (data > 0)
+        & (shapes["micro_batches"] * shapes["micro_batch"] == per_replica)
+        & ((shapes["virtual"] == 1) | (even & rounds & (stages_of > 1)))
+        & (data * shapes["context"] % shapes["expert"] == 0)
+        & ((shapes["sharding"] == _OPTIMIZER) | (stages_of == 1))
+    )
+    columns = {name: values[possible] for name, values in shapes.items()}
+    columns["schedule"] = np.where(columns["virtual"] > 1, _INTERLEAVED, 0)
+    columns["sequence_parallel"] = columns["tensor"] > 1
+    columns["sequence_tokens"] = np.full(len(columns["data"]), job.sequence_tokens)
+    return Plans.table(columns)
+
+
+def _powers(most: int) -> list[int]:
+    return [2**n for n in range(max(most, 0).bit_length())]
+
+
+def _product(**values: Sequence[int]) -> dict[str, Array]:
+    """All combinations, as columns."""
+    grids = np.meshgrid(*map(np.array, values.values()), indexing="ij")
+    return {name: grid.ravel() for name, grid in zip(values, grids, strict=True)}
+
+
+def _replicas(job: Job, most: Array, rank: Array) -> Array:
+    """The largest divisors of the batch that are at most ``most``; rank 0 is the largest."""
+    divisors = np.array([n for n in range(1, job.global_batch + 1) if job.global_batch % n == 0])
+    position = np.searchsorted(divisors, most, side="right") - 1 - rank
+    return np.where(position >= 0, divisors[np.maximum(position, 0)], 0)
+
+
+def search(setting: Setting, job: Job, plans: Plans | None = None) -> Priced:
+    """The plans that fit into memory, the fastest first.
+
+    Raises :class:`UserError` where none fits, naming the nearest number of devices for
+    which one does.
+    """
+    node = setting.network.node_devices
+    priced = price(setting, candidates(setting.model, job, node) if plans is None else plans)
+    room = setting.device.capacity_gb * 1e9 * job.memory_share
+    fits = priced.memory.total_bytes <= room
+    if not fits.any():
+        nearest = nearest_devices(setting, job)
+        least = priced.memory.total_bytes.min(initial=math.inf) / 1e9
+        raise UserError(
+            f"gpus: got {job.devices}; {setting.model.name} fits no plan"
+            f" ({least:.0f} GB on a device of {room / 1e9:.0f}); allowed: "
+            + (f"{nearest} or more" if nearest else "no number, a smaller batch or model")
+        )
+    priced = priced.take(fits)
+    return priced.take(np.argsort(priced.times.total_s, kind="stable"))
+
+
+def nearest_devices(setting: Setting, job: Job) -> int | None:
+    """The least number of devices above the job's for which some plan fits."""
+    room = setting.device.capacity_gb * 1e9 * job.memory_share
+
+    def fits(devices: int) -> bool:
+        larger = Job(devices, job.global_batch, job.sequence_tokens, job.memory_share)
+        plans = candidates(setting.model, larger, setting.network.node_devices)
+        return bool((step_memory(setting, plans).total_bytes <= room).any())
+
+    low, high = job.devices, job.devices
+    while not fits(high):
+        low, high = high, high * 2
+        if high > job.devices * 4096:
+            return None
+    while high - low > max(1, low // 64):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
