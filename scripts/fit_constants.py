@@ -2,8 +2,8 @@
 
     python scripts/fit_constants.py
 
-Writes ``resources/performance/constants.yaml``. Which numbers are fitted, on which rows and
-from which start is the table below; ``docs/performance.md`` has the errors on rows left out.
+Writes ``resources/performance/constants.yaml`` in some minutes, with the errors on rows
+left out. ``docs/performance.md`` explains both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from railx.performance.validation import Case, predict, read_set
 from railx.places import CODE
 
 MEASURED = CODE / "resources" / "measured"
-#: Rows of one node that constants of Megatron are fitted on, and the seed of their draw.
+#: Rows of one node that Megatron's constants are fitted on, and the seed of the draw.
 ONE_NODE_ROWS, SEED = 144, 1
 #: Parts of a set of which each is left out once.
 FOLDS = 8
@@ -56,7 +56,7 @@ def main() -> None:
     megatron = fit(fitted + several, start, names)
     left_out = [case for number, case in enumerate(one) if number not in set(drawn.tolist())]
     wide = np.array([case.plan.tensor > 8 for case in several])
-    # Every row of several nodes left out alone; those of tensor ranks across nodes together.
+    # Every row of several nodes left out alone; those of t = 16 together.
     alone = [
         _error([case], fit(fitted + [c for c in several if c is not case], start, names))
         for case in several
@@ -85,8 +85,8 @@ def main() -> None:
         values = replace(values, errors=_rounded(errors))
         values = fit_gains([case for case in rows if case.recipe], values)
         entries.append(replace(values, rows=f"mosaic_fsdp.csv, {family}"))
-    # torchtitan's rows of 16 bits are three: the H100 is as llm-foundry finds it, recipes
-    # differ by a gain.
+    # torchtitan's rows of 16 bits are three: the H100 is as llm-foundry finds it, and
+    # recipes differ by a gain.
     h100 = entries[-1]
     torchtitan_h100 = replace(h100, name="torchtitan_h100", program="torchtitan", gains={})
     compiled = [case for case in torchtitan if case.recipe == "bf16 compiled"]

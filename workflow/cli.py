@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from railx import __version__
 from railx.errors import UserError, is_explained
 from workflow.commands import (
+    advise,
     claim,
     compare,
     completion,
@@ -37,6 +38,7 @@ from workflow.commands import (
     sweep,
     sync,
     train,
+    validate,
     verdicts,
 )
 from workflow.commands.shared import RESULTS, add_debug, command, words
@@ -56,7 +58,7 @@ BY_HAND: dict[str, ByHand] = {
 
 #: The other commands, in the order of the list.
 _COMMANDS: tuple[Any, ...] = (
-    *(init, reproduce, sweep, listing, completion),
+    *(init, reproduce, sweep, listing, completion, advise, validate),
     *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
     *(export, import_),
 )

@@ -53,7 +53,7 @@ class NetworkOverrides:
 
 @dataclass(frozen=True)
 class GivenPlan:
-    """A plan given by its degrees; the data degree follows, so that all devices work."""
+    """A plan given by its degrees; the data degree follows, so that no device idles."""
 
     tensor: Annotated[int, AtLeast(1)] = 1
     """Tensor degree."""
@@ -107,8 +107,9 @@ class AdviceSettings:
     def __post_init__(self) -> None:
         if (self.model == "hf") != bool(self.model_path):
             raise SettingsError(
-                "model.path", f"got {self.model_path!r} with model={self.model}; allowed: the path"
-                " of a config.json with model=hf, and only with it"
+                "model.path",
+                f"got {self.model_path!r} with model={self.model}; allowed: the path"
+                " of a config.json with model=hf, and only with it",
             )
 
 
@@ -150,8 +151,8 @@ class Advice:
 def advise(settings: AdviceSettings) -> Advice:
     """The best plan of a job and what the others cost.
 
-    Raises :class:`railx.errors.UserError` for a model that fits no plan, for a plan given
-    by degrees that leaves devices over, and for a precision that the device lacks.
+    Raises :class:`railx.errors.UserError` for a model that fits no plan, for degrees
+    that leave devices over, and for a precision that the device lacks.
     """
     setting = _setting(settings)
     batch = settings.global_batch or max(1, _STEP_TOKENS // settings.tokens)
@@ -161,7 +162,10 @@ def advise(settings: AdviceSettings) -> Advice:
     fastest = float(priced.times.total_s[0])
     rivals = {
         name: found
-        for name, mask in (("nvidia_rule", _by_rule(setting.model, priced)), ("3d_by_hand", _by_hand(priced)))
+        for name, mask in (
+            ("nvidia_rule", _by_rule(setting.model, priced)),
+            ("3d_by_hand", _by_hand(priced)),
+        )
         if (found := _first(priced, mask)) is not None
     }
     given = _given(settings, setting, job) if settings.plan else None
@@ -224,15 +228,16 @@ def _first(priced: Priced, mask: Array) -> int | None:
 
 
 def _by_rule(model: Model, priced: Priced) -> Array:
-    """Plans that NVIDIA's rule by model size allows; experts first where there are any."""
+    """Plans that NVIDIA's rule by model size allows; where there are experts, these."""
     size = model.parameters
     _, least_tensor, most_tensor, least_stages, most_stages = next(
         entry for entry in _RULE if size <= entry[0]
     )
     plans = priced.plans
     if model.experts:
-        return (plans["tensor"] <= 2) & (plans["expert"] > 1) & (plans["context"] == 1)
-    return (
+        spread: Array = (plans["tensor"] <= 2) & (plans["expert"] > 1) & (plans["context"] == 1)
+        return spread
+    allowed: Array = (
         (plans["tensor"] >= least_tensor)
         & (plans["tensor"] <= most_tensor)
         & (plans["pipeline"] >= least_stages)
@@ -240,6 +245,7 @@ def _by_rule(model: Model, priced: Priced) -> Array:
         & (plans["context"] == 1)
         & (plans["sharding"] == SHARDINGS.index("optimizer"))
     )
+    return allowed
 
 
 def _by_hand(priced: Priced) -> Array:
@@ -247,16 +253,16 @@ def _by_hand(priced: Priced) -> Array:
     interleaving, the rest data parallel with everything recomputed.
     """
     plans, node = priced.plans, priced.setting.network.node_devices
-    mask = (
+    mask: Array = (
         (plans["tensor"] == min(node, priced.setting.model.heads))
         & (plans["context"] == 1)
         & (plans["virtual"] == 1)
         & (plans["recompute"] == RECOMPUTATIONS.index("full"))
         & (plans["sharding"] == SHARDINGS.index("optimizer"))
     )
-    if not mask.any():
-        return mask
-    return mask & (plans["pipeline"] == plans["pipeline"][mask].min())
+    least = plans["pipeline"][mask].min() if mask.any() else 0
+    mask &= plans["pipeline"] == least
+    return mask
 
 
 def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
@@ -321,9 +327,7 @@ def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any
         "time_s": {name: float(priced.times.parts[name][row]) for name in PARTS},
         "memory_gb": {name: float(priced.memory.parts[name][row]) / 1e9 for name in MEMORY_PARTS},
         "memory_total_gb": float(priced.memory.total_bytes[row]) / 1e9,
-        "fits": bool(
-            priced.memory.total_bytes[row] <= priced.setting.device.capacity_gb * 1e9
-        ),
+        "fits": bool(priced.memory.total_bytes[row] <= priced.setting.device.capacity_gb * 1e9),
     }
 
 
@@ -334,9 +338,8 @@ def _reasons(priced: Priced, given: Priced | None) -> list[str]:
     largest = sorted((name for name in PARTS if name != "compute"), key=lambda name: -parts[name])
     memory = float(priced.memory.total_bytes[0]) / (priced.setting.device.capacity_gb * 1e9)
     reasons = [
-        f"compute takes {parts['compute'] / total:.0%} of the step,"
-        f" then {largest[0]} {parts[largest[0]] / total:.0%} and"
-        f" {largest[1]} {parts[largest[1]] / total:.0%}",
+        ", ".join(f"{name} {parts[name] / total:.0%}" for name in ("compute", *largest[:2]))
+        + " of the step",
         f"memory is {memory:.0%} full",
     ]
     if given is not None:

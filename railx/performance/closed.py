@@ -8,9 +8,9 @@ A layer is timed pass by pass (forward, backward, recomputation) from its operat
 * everything else takes the time of its memory traffic;
 * no pass is shorter than the host needs to launch it.
 
-Passes add up to stages, stages to a pipeline by its schedule, and what replicas exchange
-is added where it does not hide behind computation. docs/performance.md derives each term
-and says where it is not to be trusted. Times are seconds, arrays float[plans].
+Passes add up to stages, stages to a pipeline by its schedule, and what replicas
+exchange is added where it does not hide behind computation. docs/performance.md derives
+each term and says where not to trust it. Times are seconds, arrays float[plans].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from railx.performance.devices import BYTES, Device
+from railx.performance.devices import Device
 from railx.performance.models import LayerKind, Model, Product
 from railx.performance.networks import Kind, Network
 from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
@@ -74,7 +74,11 @@ class Setting:
     @cached_property
     def attention_flops(self) -> float:
         """Operations per second of attention; it runs in 16 bits."""
-        peaks = [self.device.peak_flops(name) for name in ("bf16", "fp16") if name in self.device.peak_tflops]
+        peaks = [
+            self.device.peak_flops(name)
+            for name in ("bf16", "fp16")
+            if name in self.device.peak_tflops
+        ]
         return max(peaks) * self.constants.attention_share
 
     @cached_property
@@ -168,7 +172,7 @@ class Layers:
         return experts * self.product(rows, inputs, outputs)
 
     def attention(self, kind: LayerKind) -> tuple[Array, Array]:
-        """Seconds of scores and weighted values: products, and traffic of the scores."""
+        """Seconds of scores and weighted values: products, and the scores' traffic."""
         setting, model, plans = self.setting, self.setting.model, self.plans
         heads = model.heads / self.tensor
         sequence = plans["sequence_tokens"].astype(float)
@@ -229,8 +233,9 @@ class Layers:
         )
 
     def _tensor(self) -> tuple[Array, Array]:
-        """Two all-reduces each way; or gathers and scatters where tokens are divided, of
-        which a backward pass gathers the products' inputs once more.
+        """Two all-reduces each way; or gathers and scatters where tokens are divided.
+
+        Of the latter a backward pass gathers the products' inputs once more.
         """
         setting = self.setting
         size = self.tokens * setting.model.hidden * setting.element_bytes
@@ -240,7 +245,7 @@ class Layers:
         return reduces * (1 - hidden), reduces * again * (1 - hidden)
 
     def _context(self, kind: LayerKind, attention: Array) -> tuple[Array, Array]:
-        """Keys and values gathered before attention, their gradients scattered after."""
+        """Keys and values gathered before attention, gradients scattered after."""
         setting, model = self.setting, self.setting.model
         width = model.kv_heads * (model.key_width + model.values_width) / self.tensor
         if model.kv_rank:
@@ -276,7 +281,7 @@ class StepTimes:
     @cached_property
     def total_s(self) -> Array:
         """Seconds of the step."""
-        return np.sum([self.parts[name] for name in PARTS], axis=0)
+        return np.asarray(np.sum([self.parts[name] for name in PARTS], axis=0))
 
 
 def step_times(setting: Setting, plans: Plans) -> StepTimes:
@@ -347,13 +352,11 @@ def _hop(layers: Layers) -> Array:
     spread = np.where(plans["sequence_parallel"], layers.tensor, 1.0)
     size = layers.tokens * setting.model.hidden * setting.element_bytes / spread
     time = setting.network.time_s("send", size, plans["pipeline"], layers.inside("pipeline"))
-    return np.where(plans["pipeline"] > 1, time, 0.0)
+    return np.asarray(np.where(plans["pipeline"] > 1, time, 0.0))
 
 
-def _data(
-    layers: Layers, by_kind: list[tuple[LayerKind, LayerPasses]]
-) -> tuple[Array, Array]:
-    """What replicas exchange in a step and does not hide, and the optimizer's update."""
+def _data(layers: Layers, by_kind: list[tuple[LayerKind, LayerPasses]]) -> tuple[Array, Array]:
+    """What replicas exchange in a step and does not hide; the optimizer's update."""
     setting, plans = layers.setting, layers.plans
     model, program = setting.model, setting.program
     tensor, stages = layers.tensor, plans["pipeline"].astype(float)

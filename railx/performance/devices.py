@@ -1,4 +1,4 @@
-"""Devices: what one computes, stores and sends at its peak, each number with its source."""
+"""Devices: what one computes, stores and sends at its peak, each with its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Device:
     name: Annotated[str, NotEmpty()]
     """Name that tables and figures show."""
     peak_tflops: Annotated[dict[str, Annotated[float, Positive()]], NotEmpty()]
-    """Peak of dense matrix products by precision of the operands (10¹² operations/s)."""
+    """Peak of dense matrix products by the operands' precision (10¹² operations/s)."""
     memory_gb_s: Annotated[float, Positive()]
     """Bandwidth of the memory."""
     capacity_gb: Annotated[float, Positive()]
@@ -41,19 +41,19 @@ class Device:
     watts: Annotated[float, Positive()] | None = None
     """Rated power; null where no number is public."""
     all_reduce: str = ""
-    """File of ``resources/measured`` with all-reduces measured inside a node; empty: the
-    ring's formula."""
+    """All-reduces measured inside a node: a file of ``resources/measured`` and a device
+    in it, FILE:DEVICE; empty: the ring's formula."""
     sources: dict[str, str] = field(default_factory=dict)
     """Source of each number, by its key."""
 
     def peak_flops(self, precision: str) -> float:
-        """Operations per second at the peak; :class:`UserError` for a precision that the
-        device lacks.
+        """Operations per second at the peak.
+
+        Raises :class:`UserError` for a precision that the device lacks.
         """
         if precision not in self.peak_tflops:
             raise UserError(
-                f"precision: got {precision} on {self.name}; allowed:"
-                f" {', '.join(self.peak_tflops)}"
+                f"precision: got {precision} on {self.name}; allowed: {', '.join(self.peak_tflops)}"
             )
         return self.peak_tflops[precision] * 1e12
 

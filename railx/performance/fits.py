@@ -1,30 +1,47 @@
 """Fits of a program's constants to measured runs, and errors on rows left out.
 
-A fit minimises the logarithms of ours over measured, a row that is far off counting less
-(soft L1). Starting values act as a weak prior, so that numbers which the rows say nothing
-about stay where they were. No share exceeds 1.
+A fit minimises the logarithms of ours over measured; a row that is far off counts less
+(soft L1). Starting values act as a weak prior, so that numbers about which the rows say
+nothing stay where they were. No share exceeds 1.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from railx.performance.plans import Array
-from railx.performance.programs import Constants
+from railx.performance.programs import FITTED, Constants
 from railx.performance.validation import Case, predict
 
-__all__ = ["MOST_FITTED", "cross_validated", "digest_of", "fit", "fit_gains"]
+__all__ = ["MOST_FITTED", "cross_validated", "digest_of", "fit", "fit_gains", "names_to_fit"]
 
 #: Fitted numbers of a set at most.
 MOST_FITTED = 8
+#: Numbers that a fit changes where its start does not say which.
+_USUAL = (
+    "matmul_share",
+    "matmul_tile",
+    "memory_share",
+    "attention_share",
+    "forward_host_s",
+    "backward_host_s",
+    "step_s",
+    "slow_share",
+)
 #: Relative error beyond which a row counts linearly.
 _SCALE = 0.05
 #: Weight of a fitted number's distance (in logarithms) from its start.
 _PRIOR = 0.03
+
+
+def names_to_fit(start: Constants) -> tuple[str, ...]:
+    """The numbers that a fit from ``start`` changes: those that were fitted there."""
+    names = tuple(name for name in start.fitted if name in FITTED)
+    return (names or _USUAL)[:MOST_FITTED]
 
 
 def fit(cases: Sequence[Case], start: Constants, names: Sequence[str]) -> Constants:
@@ -51,18 +68,20 @@ def fit(cases: Sequence[Case], start: Constants, names: Sequence[str]) -> Consta
         f_scale=_SCALE,
         bounds=(np.full(len(names), -np.inf), upper),
     )
-    values = {name: float(f"{value:.4g}") for name, value in zip(names, np.exp(solved.x), strict=True)}
+    values = {
+        name: float(f"{value:.4g}") for name, value in zip(names, np.exp(solved.x), strict=True)
+    }
     return start.with_values(**values, fitted=tuple(names), digest=digest_of(cases))
 
 
 def _weights(cases: Sequence[Case]) -> Array:
     several = np.array([case.plan.devices > 8 for case in cases])
     counts = np.where(several, several.sum(), (~several).sum())
-    return np.sqrt(len(cases) / len(np.unique(several)) / counts)
+    return np.asarray(np.sqrt(len(cases) / len(np.unique(several)) / counts))
 
 
 def fit_gains(cases: Sequence[Case], constants: Constants) -> Constants:
-    """``constants`` with one gain for each recipe of ``cases`` whose model would be off.
+    """``constants`` with one gain for each recipe of ``cases``.
 
     A gain multiplies the share of the precision's peak that products reach.
     """
@@ -71,16 +90,25 @@ def fit_gains(cases: Sequence[Case], constants: Constants) -> Constants:
     gains = dict(constants.gains)
     for recipe in dict.fromkeys(case.recipe for case in cases if case.recipe):
         rows = [case for case in cases if case.recipe == recipe]
-        measured = np.log([case.seconds or np.nan for case in rows])
-
-        def distance(log_gain: float) -> float:
-            values = replace(constants, gains={**gains, recipe: float(np.exp(log_gain))})
-            seconds, _ = predict(rows, [values] * len(rows))
-            return float(np.abs(np.log(seconds) - measured).mean())
-
-        best = minimize_scalar(distance, bounds=(np.log(0.2), np.log(2.0)), method="bounded")
+        best = minimize_scalar(
+            _distance(rows, constants, recipe),
+            bounds=(np.log(0.2), np.log(2.0)),
+            method="bounded",
+        )
         gains[recipe] = float(f"{np.exp(best.x):.4g}")
     return replace(constants, gains=gains)
+
+
+def _distance(cases: Sequence[Case], constants: Constants, recipe: str) -> Callable[[float], float]:
+    """Mean distance of ours from measured, by the logarithm of a recipe's gain."""
+    measured = np.log([case.seconds or np.nan for case in cases])
+
+    def distance(log_gain: float) -> float:
+        values = replace(constants, gains={recipe: float(np.exp(log_gain))})
+        seconds, _ = predict(cases, [values] * len(cases))
+        return float(np.abs(np.log(seconds) - measured).mean())
+
+    return distance
 
 
 def cross_validated(
@@ -88,8 +116,8 @@ def cross_validated(
 ) -> Array:
     """Seconds of every case by constants that were fitted without it, float[cases].
 
-    ``folds``: parts of the cases, drawn by ``seed``, each left out once; as many as there
-    are cases leave every one out alone.
+    ``folds``: parts of the cases, drawn by ``seed``, each left out once; as many as
+    there are cases leave every one out alone.
     """
     order = np.random.default_rng(seed).permutation(len(cases))
     seconds = np.zeros(len(cases))

@@ -13,26 +13,67 @@ from railx.settings import SettingsError
 
 __all__ = ["model_from_config"]
 
-#: Names of the same number, the usual one first (GPT-2's last).
-_ALIASES = {
-    "layers": ("num_hidden_layers", "n_layer"),
-    "hidden": ("hidden_size", "n_embd"),
-    "heads": ("num_attention_heads", "n_head"),
-    "vocabulary": ("vocab_size",),
+_PLAIN = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "feed_forward": "intermediate_size",
+    "vocabulary": "vocab_size",
 }
-#: Kinds with GELU, biases, and (but GPT-NeoX) learned positions.
-_GPT = ("gpt2", "gpt_neox")
-_KINDS = (
-    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"),
-    *("phi3", *_GPT),
-)
+_GROUPED = _PLAIN | {"kv_heads": "num_key_value_heads"}
+_WIDE = _GROUPED | {"head_width": "head_dim"}
+_ROUTED = {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
+#: The keys that each ``model_type`` must have, by the field of Model that they fill.
+_KEYS: dict[str, dict[str, str]] = {
+    "llama": _PLAIN,
+    "mistral": _GROUPED,
+    "mixtral": _GROUPED | _ROUTED | {"expert_feed_forward": "intermediate_size"},
+    "qwen2": _GROUPED,
+    "qwen3": _WIDE,
+    "qwen3_moe": _WIDE
+    | _ROUTED
+    | {"experts": "num_experts", "expert_feed_forward": "moe_intermediate_size"},
+    "deepseek_v3": _PLAIN
+    | _ROUTED
+    | {
+        "experts": "n_routed_experts",
+        "expert_feed_forward": "moe_intermediate_size",
+        "value_width": "v_head_dim",
+        "kv_rank": "kv_lora_rank",
+        "rope_width": "qk_rope_head_dim",
+    },
+    "gpt_oss": _WIDE
+    | _ROUTED
+    | {"expert_feed_forward": "intermediate_size", "window_tokens": "sliding_window"},
+    "phi3": _PLAIN,
+    "gemma": _WIDE,
+    "gpt_neox": _PLAIN,
+    "gpt2": {
+        "layers": "n_layer",
+        "hidden": "n_embd",
+        "heads": "n_head",
+        "vocabulary": "vocab_size",
+        "learned_positions": "n_positions",
+    },
+}
+#: The keys that may be missing or null.
+_OPTIONAL = {
+    "kv_heads": "num_key_value_heads",
+    "head_width": "head_dim",
+    "query_rank": "q_lora_rank",
+    "dense_layers": "first_k_dense_replace",
+}
+#: Layers of all kinds but these have a window if there is one (``sliding_window``).
+_WITHOUT_WINDOW = ("llama", "deepseek_v3", "gemma", "gpt_neox", "gpt2")
 
 
 def model_from_config(path: Path) -> Model:
     """The model of a ``config.json``.
 
-    Raises :class:`railx.errors.UserError` for a file that cannot be read, a kind that is
-    not known, or a key that is missing.
+    Biases of queries, keys and values alone (Qwen2), norms of queries and keys and
+    modules that predict further tokens are left out.
+    Raises :class:`railx.errors.UserError` for a file that cannot be read, an unknown
+    kind, or a key that is missing or wrong.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -40,94 +81,78 @@ def model_from_config(path: Path) -> Model:
         raise UserError(f"model.path: got {path}: {error}; allowed: a config.json") from None
     if not isinstance(config, dict):
         raise UserError(f"model.path: got {path}, which is no object; allowed: a config.json")
-    reader = _Reader(path, config)
-    kind = str(reader.value("model_type"))
-    if kind not in _KINDS:
-        raise UserError(f"{path}: model_type: got {kind}; allowed: {', '.join(_KINDS)}")
-    shape: dict[str, Any] = {key: reader.number(*names) for key, names in _ALIASES.items()}
-    shape["kv_heads"] = reader.optional("num_key_value_heads") or shape["heads"]
-    shape["head_width"] = reader.optional("head_dim")
-    shape["tied_embeddings"] = bool(config.get("tie_word_embeddings", kind == "gpt2"))
-    if kind in _GPT:
-        wide = reader.optional("n_inner", "intermediate_size") or 4 * shape["hidden"]
-        shape |= {"feed_forward": wide, "activation": "gelu", "biases": True}
-        shape["learned_positions"] = reader.number("n_positions") if kind == "gpt2" else 0
-    else:
-        shape["feed_forward"] = reader.number("intermediate_size")
-    shape |= _experts(reader, kind) | _attention(reader, kind, shape["layers"])
-    name = str(config.get("_name_or_path") or path.parent.name or kind).rsplit("/", 1)[-1]
-    try:
-        return Model(name, **shape, source=str(path))
-    except SettingsError as error:
-        raise UserError(f"{path}: {error}") from None
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in _KEYS:
+        got = "nothing" if kind is None else kind
+        raise UserError(f"{path}: model_type: got {got}; allowed: {', '.join(_KEYS)}")
+    return _Reader(path, config, kind).model()
 
 
 class _Reader:
     """The keys of one file."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        self._path, self._config = path, config
+    def __init__(self, path: Path, config: Mapping[str, Any], kind: str) -> None:
+        self._path, self._config, self._kind = path, config, kind
 
-    def value(self, *names: str) -> Any:
-        for name in names:
-            if self._config.get(name) is not None:
-                return self._config[name]
-        raise UserError(f"{self._path}: {names[0]}: is missing; allowed: a config.json with it")
+    def model(self) -> Model:
+        keys = {**_OPTIONAL, **_KEYS[self._kind]}
+        gpt = self._kind in ("gpt2", "gpt_neox")
+        shape: dict[str, Any] = {
+            field: self._number(key, optional=field not in _KEYS[self._kind])
+            for field, key in keys.items()
+        }
+        shape["kv_heads"] = shape["kv_heads"] or shape["heads"]
+        shape["activation"] = "gelu" if gpt else "swiglu"
+        shape["biases"] = gpt or self._kind == "gpt_oss"
+        tied = self._config.get("tie_word_embeddings")
+        shape["tied_embeddings"] = self._kind in ("gpt2", "gemma") if tied is None else bool(tied)
+        if self._kind == "gpt2":
+            shape["feed_forward"] = self._number("n_inner", optional=True) or 4 * shape["hidden"]
+        if self._kind == "deepseek_v3":
+            shape["head_width"] = self._number("qk_nope_head_dim") + shape["rope_width"]
+            shape["shared_feed_forward"] = shape["expert_feed_forward"] * self._number(
+                "n_shared_experts", optional=True
+            )
+        if self._kind == "qwen3_moe":
+            step = self._number("decoder_sparse_step", optional=True) or 1
+            dense = set(self._list("mlp_only_layers"))
+            shape["dense_layers"] = sum(
+                layer in dense or bool((layer + 1) % step) for layer in range(shape["layers"])
+            )
+        shape |= self._windows(shape["layers"])
+        name = str(self._config.get("_name_or_path") or self._path.absolute().parent.name)
+        try:
+            return Model(name.rsplit("/", 1)[-1] or self._kind, **shape, source=str(self._path))
+        except SettingsError as error:
+            key = keys.get(error.key, error.key)
+            raise UserError(f"{self._path}: {key}: {error.message}") from None
 
-    def number(self, *names: str) -> int:
-        value = self.value(*names)
+    def _windows(self, layers: int) -> dict[str, int]:
+        """Layers that see a window of tokens, and that window."""
+        tokens = self._number("sliding_window", optional=True)
+        switch = self._config.get("use_sliding_window", not self._kind.startswith("qwen"))
+        if self._kind in _WITHOUT_WINDOW or not tokens or not switch:
+            return {}
+        if kinds := self._list("layer_types"):
+            windowed = kinds.count("sliding_attention")
+        elif self._kind == "gpt_oss":
+            windowed = (layers + 1) // 2  # every second layer, from the first on
+        else:
+            windowed = max(0, layers - self._number("max_window_layers", optional=True))
+        return {"window_tokens": tokens, "window_layers": windowed} if windowed else {}
+
+    def _number(self, key: str, *, optional: bool = False) -> int:
+        """The number; 0 for an optional one that is missing, null or 0."""
+        value = self._config.get(key)
+        if optional and (value is None or value == 0):
+            return 0
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{self._path}: {names[0]}: got {value!r}; allowed: an integer above 0")
+            got = "nothing" if value is None else repr(value)
+            raise UserError(f"{self._path}: {key}: got {got}; allowed: an integer above 0")
         return value
 
-    def optional(self, *names: str) -> int:
-        """The number, or 0 where it is missing or null."""
-        given = [name for name in names if self._config.get(name) is not None]
-        return self.number(*given) if given else 0
-
-    def words(self, name: str) -> list[Any]:
-        value = self._config.get(name)
-        return value if isinstance(value, list) else []
-
-
-def _experts(reader: _Reader, kind: str) -> dict[str, int]:
-    if kind in ("mixtral", "gpt_oss"):
-        return {
-            "experts": reader.number("num_local_experts"),
-            "experts_per_token": reader.number("num_experts_per_tok"),
-            "expert_feed_forward": reader.number("intermediate_size"),
-        }
-    if kind == "qwen3_moe":
-        return {
-            "experts": reader.number("num_experts"),
-            "experts_per_token": reader.number("num_experts_per_tok"),
-            "expert_feed_forward": reader.number("moe_intermediate_size"),
-        }
-    if kind == "deepseek_v3":
-        wide = reader.number("moe_intermediate_size")
-        return {
-            "experts": reader.number("n_routed_experts"),
-            "experts_per_token": reader.number("num_experts_per_tok"),
-            "expert_feed_forward": wide,
-            "shared_feed_forward": wide * reader.optional("n_shared_experts"),
-            "dense_layers": reader.optional("first_k_dense_replace"),
-        }
-    return {}
-
-
-def _attention(reader: _Reader, kind: str, layers: int) -> dict[str, Any]:
-    if kind == "deepseek_v3":
-        rope = reader.number("qk_rope_head_dim")
-        return {
-            "head_width": reader.number("qk_nope_head_dim") + rope,
-            "value_width": reader.number("v_head_dim"),
-            "query_rank": reader.optional("q_lora_rank"),
-            "kv_rank": reader.number("kv_lora_rank"),
-            "rope_width": rope,
-        }
-    if kind == "gpt_oss":
-        kinds = reader.words("layer_types")
-        windowed = kinds.count("sliding_attention") if kinds else layers // 2
-        window = reader.number("sliding_window")
-        return {"biases": True, "window_tokens": window, "window_layers": windowed}
-    return {}
+    def _list(self, key: str) -> list[Any]:
+        value = self._config.get(key) or []
+        if not isinstance(value, list):
+            raise UserError(f"{self._path}: {key}: got {value!r}; allowed: a list")
+        return value

@@ -18,7 +18,16 @@ from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array,
 
 __all__ = ["MEMORY_PARTS", "StepMemory", "layer_activation_bytes", "step_memory"]
 
-MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "working", "gathered", "logits")
+#: Kinds of bytes, in order.
+MEMORY_PARTS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "working",
+    "gathered",
+    "logits",
+)
 _FULL, _SELECTIVE = RECOMPUTATIONS.index("full"), RECOMPUTATIONS.index("selective")
 _GPIPE = SCHEDULES.index("gpipe")
 #: Share of a layer's products whose outputs selective recomputation of products stores.
@@ -34,7 +43,7 @@ class StepMemory:
     @cached_property
     def total_bytes(self) -> Array:
         """Bytes of all parts."""
-        return np.sum([self.parts[name] for name in MEMORY_PARTS], axis=0)
+        return np.asarray(np.sum([self.parts[name] for name in MEMORY_PARTS], axis=0))
 
 
 def layer_activation_bytes(setting: Setting, plans: Plans, kind: LayerKind) -> Array:
@@ -73,7 +82,7 @@ def layer_activation_bytes(setting: Setting, plans: Plans, kind: LayerKind) -> A
         everything,
     )
     share = plans["recompute_layers"]
-    return tokens * (share * again + (1 - share) * everything)
+    return np.asarray(tokens * (share * again + (1 - share) * everything))
 
 
 def step_memory(setting: Setting, plans: Plans) -> StepMemory:

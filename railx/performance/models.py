@@ -90,7 +90,7 @@ class Model:
     query_rank: Annotated[int, AtLeast(0)] = 0
     """Rank of the queries' compression (latent attention); 0: none."""
     kv_rank: Annotated[int, AtLeast(0)] = 0
-    """Rank of the keys' and values' compression (latent attention); 0: grouped heads."""
+    """Rank of the keys' and values' compression (latent attention); 0: none."""
     rope_width: Annotated[int, AtLeast(0)] = 0
     """Part of a latent key's width that has rotary positions, shared by the heads."""
     window_tokens: Annotated[int, AtLeast(0)] = 0

@@ -145,8 +145,10 @@ class TwoLevelRing:
         else:
             near = self.table.seconds(size_bytes, inside) * passes / 2
         # An exchange leaves a node with the share that belongs to other nodes only.
-        leaving = sent * (1 - inside / members) * members / (members - 1.0 + (members == 1)) if (
-            kind == "all_to_all"
-        ) else sent / inside
+        leaving = (
+            sent * (1 - inside / members) * members / (members - 1.0 + (members == 1))
+            if (kind == "all_to_all")
+            else sent / inside
+        )
         far = leaving / slow + passes * (nodes - 1) * self.slow_latency_s
         return np.where(members <= 1, 0.0, np.where(nodes <= 1, near, np.maximum(near, far)))

@@ -46,7 +46,7 @@ class Plan:
     pipeline: Annotated[int, AtLeast(1)] = 1
     """Stages."""
     expert: Annotated[int, AtLeast(1)] = 1
-    """Ranks among which the experts of a layer are spread; a divisor of data x context."""
+    """Ranks that share the experts of a layer; a divisor of data x context."""
     virtual: Annotated[int, AtLeast(1)] = 1
     """Virtual stages of a stage; more than 1 where interleaved."""
     micro_batch: Annotated[int, AtLeast(1)] = 1
@@ -65,7 +65,12 @@ class Plan:
     """Order of the passes of a pipeline."""
     sequence_parallel: bool = False
     """Whether tensor ranks divide the tokens between matrix products."""
-    order: tuple[Literal["tensor", "context", "data", "pipeline"], ...] = AXES
+    order: tuple[Literal["tensor", "context", "data", "pipeline"], ...] = (
+        "tensor",
+        "context",
+        "data",
+        "pipeline",
+    )
     """Axes from neighbouring ranks outwards; the first ones fill a node."""
 
     def __post_init__(self) -> None:
@@ -81,7 +86,8 @@ class Plan:
             )
         if self.sequence_tokens % self.context:
             raise SettingsError(
-                "context", f"got {self.context}; allowed: a divisor of {self.sequence_tokens} tokens"
+                "context",
+                f"got {self.context}; allowed: a divisor of {self.sequence_tokens} tokens",
             )
         if not 0 <= self.recompute_layers <= 1:
             raise SettingsError(
@@ -129,7 +135,9 @@ class Plans:
         orders = {plan.order for plan in rows}
         if len(orders) > 1:
             raise ValueError(f"got {len(orders)} orders of axes; allowed: one")
-        return cls.table({name: [getattr(plan, name) for plan in rows] for name in _COLUMNS}, orders.pop())
+        return cls.table(
+            {name: [getattr(plan, name) for plan in rows] for name in _COLUMNS}, orders.pop()
+        )
 
     @classmethod
     def table(cls, columns: Mapping[str, Any], order: tuple[str, ...] = AXES) -> Plans:
@@ -170,7 +178,7 @@ class Plans:
             (self[name] for name in self.order[: self.order.index(axis)]),
             start=np.ones(len(self), np.int64),
         )
-        return np.clip(node_devices // inner, 1, self[axis])
+        return np.asarray(np.clip(node_devices // inner, 1, self[axis]))
 
 
 _COLUMNS = tuple(f.name for f in fields(Plan) if f.name != "order")
@@ -182,5 +190,5 @@ def _coded(name: str, values: Any) -> Array:
     array = np.asarray(values)
     if name in _CODES and array.dtype.kind in "UO":
         codes = {word: number for number, word in enumerate(_CODES[name])}
-        return np.vectorize(codes.__getitem__, otypes=[np.int64])(array)
+        return np.asarray(np.vectorize(codes.__getitem__, otypes=[np.int64])(array))
     return array

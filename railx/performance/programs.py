@@ -8,7 +8,14 @@ from typing import Annotated, Any, Literal
 from railx.performance.resources import catalogue, entry
 from railx.settings import NonNegative, NotEmpty, Positive
 
-__all__ = ["FITTED", "Constants", "Program", "constants_named", "default_constants", "program_named"]
+__all__ = [
+    "FITTED",
+    "Constants",
+    "Program",
+    "constants_named",
+    "default_constants",
+    "program_named",
+]
 
 
 @dataclass(frozen=True)
@@ -111,8 +118,7 @@ class Constants:
 FITTED = tuple(
     f.name
     for f in fields(Constants)
-    if f.name
-    not in ("name", "device", "program", "gains", "errors", "fitted", "rows", "digest")
+    if f.name not in ("name", "device", "program", "gains", "errors", "fitted", "rows", "digest")
 )
 
 

@@ -18,11 +18,17 @@ T = TypeVar("T")
 
 
 @cache
-def catalogue(file: str, cls: type[T]) -> Mapping[str, T]:
-    """The entries of a file of ``resources/performance`` by name, checked as ``cls``."""
+def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
     text = (SHIPPED / "resources" / "performance" / file).read_text(encoding="utf-8")
     entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
-    return {name: load(cls, {"name": name, **values}, name) for name, values in entries.items()}
+    return entries
+
+
+def catalogue(file: str, cls: type[T]) -> Mapping[str, T]:
+    """The entries of a file of ``resources/performance`` by name, checked."""
+    return {
+        name: load(cls, {"name": name, **values}, name) for name, values in _entries(file).items()
+    }
 
 
 def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
@@ -30,7 +36,8 @@ def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
 
     ``others``: names that mean something besides the entries.
     """
-    entries = catalogue(file, cls)
+    entries = _entries(file)
     if name not in entries:
         raise UserError(f"{key}: got {name}; allowed: {', '.join((*entries, *others))}")
-    return entries[name]
+    found: T = load(cls, {"name": name, **entries[name]}, name)
+    return found

@@ -20,7 +20,7 @@ __all__ = ["Job", "Priced", "candidates", "nearest_devices", "price", "search"]
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("parameters")
-#: Numbers of replicas tried for each shape of a replica: the largest that divide the batch.
+#: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
 
 
@@ -138,7 +138,7 @@ def _product(**values: Sequence[int]) -> dict[str, Array]:
 
 
 def _replicas(job: Job, most: Array, rank: Array) -> Array:
-    """The largest divisors of the batch that are at most ``most``; rank 0 is the largest."""
+    """The largest divisors of the batch up to ``most``; rank 0 is the largest."""
     divisors = np.array([n for n in range(1, job.global_batch + 1) if job.global_batch % n == 0])
     position = np.searchsorted(divisors, most, side="right") - 1 - rank
     return np.where(position >= 0, divisors[np.maximum(position, 0)], 0)
@@ -184,5 +184,3 @@ def nearest_devices(setting: Setting, job: Job) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
-
-

@@ -1,8 +1,8 @@
 """The model held against measured runs: sets of rows, errors, fits.
 
-A measured set is a CSV whose columns say what ran and how long it took. Its reader turns
-rows into cases: a model, a plan, a device. The same readers take a user's file with the
-columns of one of the given ones.
+A measured set is a CSV whose columns say what ran and how long it took. Its reader
+turns rows into cases: a model, a plan, a device. The same readers take a user's file
+with the columns of one of the given ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from railx.performance.programs import (
     default_constants,
     program_named,
 )
-from railx.places import SHIPPED
 
 __all__ = [
     "Case",
@@ -262,8 +261,8 @@ _DEVICES = {
     "H200": "h200",
 }
 _LLAMAS = {"8B": "llama3_8b", "70B": "llama3_70b", "405B": "llama3_405b"}
-#: Hidden, heads, layers, feed-forward width and virtual stages of Selene's models (arXiv
-#: 2205.05198, table 3).
+#: Hidden, heads, layers, feed-forward width and virtual stages of Selene's models
+#: (arXiv 2205.05198, table 3).
 _SELENE_SHAPES = {
     "megatron-22B": (6144, 64, 48, 24576, 1),
     "gpt3-175B": (12288, 96, 96, 49152, 3),
@@ -374,18 +373,30 @@ def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
         try:
             case = kind.read(row)
         except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
-            raise UserError(f"{path} line {line}: {error!s}; allowed: a row as those of {kind.name} in resources/measured") from None
+            raise UserError(
+                f"{path} line {line}: {error}; allowed: a row as those of {kind.name} in"
+                " resources/measured"
+            ) from None
         if case is not None:
             cases.append(replace(case, program=kind.program))
     return kind, cases
 
 
-def _settings(cases: Sequence[Case], constants: Sequence[Constants]) -> Iterable[tuple[Setting, list[int]]]:
+def _settings(
+    cases: Sequence[Case], constants: Sequence[Constants]
+) -> Iterable[tuple[Setting, list[int]]]:
     """Cases that share everything but the plan, with their numbers."""
     groups: dict[Any, list[int]] = {}
     for number, (case, values) in enumerate(zip(cases, constants, strict=True)):
-        key = (id(values), case.model, case.device, case.precision, case.recipe, case.slow_gb_s,
-               case.asynchronous_tensor)
+        key = (
+            id(values),
+            case.model,
+            case.device,
+            case.precision,
+            case.recipe,
+            case.slow_gb_s,
+            case.asynchronous_tensor,
+        )
         groups.setdefault(key, []).append(number)
     for numbers in groups.values():
         case, values = cases[numbers[0]], constants[numbers[0]]
@@ -447,9 +458,7 @@ def group_masks(cases: Sequence[Case]) -> dict[str, Array]:
     return masks
 
 
-def errors_by_group(
-    cases: Sequence[Case], seconds: Array, memory_gib: Array
-) -> list[GroupError]:
+def errors_by_group(cases: Sequence[Case], seconds: Array, memory_gib: Array) -> list[GroupError]:
     """Mean, median ratio and worst of the errors of every group that has a measurement.
 
     Groups of memory have ``memory`` in their names; a file of memory alone has only
@@ -470,16 +479,13 @@ def errors_by_group(
             if quantity == "memory" and timed:
                 name = "memory" if name == "all" else f"memory, {name}"
             error = np.abs(ratio - 1)
-            errors.append(
-                GroupError(
-                    name, len(ratio), float(error.mean()), float(np.median(ratio)), float(error.max())
-                )
-            )
+            mean, median, worst = error.mean(), np.median(ratio), error.max()
+            errors.append(GroupError(name, len(ratio), float(mean), float(median), float(worst)))
     if not timed:
         errors.append(replace(errors[0], group="memory"))
     return errors
 
 
 def constants_of(cases: Sequence[Case], program: str) -> list[Constants]:
-    """The constants that each case is priced with by default: its device's and program's."""
+    """The constants of each case by default: those of its device and program."""
     return [default_constants(case.device, program) for case in cases]

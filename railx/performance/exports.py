@@ -1,0 +1,92 @@
+"""Plans in the words of other programs: options of Megatron-LM, TOML of torchtitan."""
+
+from __future__ import annotations
+
+from railx.performance.models import Model
+from railx.performance.plans import Plan
+
+__all__ = ["megatron_options", "torchtitan_toml"]
+
+
+def megatron_options(model: Model, plan: Plan) -> str:
+    """Command-line options of Megatron-LM (megatron/training/arguments.py)."""
+    options: dict[str, object] = {
+        "num-layers": model.layers,
+        "hidden-size": model.hidden,
+        "ffn-hidden-size": model.feed_forward,
+        "num-attention-heads": model.heads,
+        "seq-length": plan.sequence_tokens,
+        "max-position-embeddings": max(plan.sequence_tokens, model.learned_positions),
+        "tensor-model-parallel-size": plan.tensor,
+        "pipeline-model-parallel-size": plan.pipeline,
+        "context-parallel-size": plan.context,
+        "micro-batch-size": plan.micro_batch,
+        "global-batch-size": plan.global_batch,
+    }
+    flags = []
+    if model.kv_heads != model.heads:
+        options["num-query-groups"] = model.kv_heads
+        flags.append("group-query-attention")
+    if model.head_width:
+        options["kv-channels"] = model.head_width
+    if model.experts:
+        options |= {
+            "num-experts": model.experts,
+            "moe-router-topk": model.experts_per_token,
+            "moe-ffn-hidden-size": model.expert_feed_forward,
+            "expert-model-parallel-size": plan.expert,
+        }
+    if plan.virtual > 1:
+        options["num-layers-per-virtual-pipeline-stage"] = model.layers // (
+            plan.pipeline * plan.virtual
+        )
+    if model.activation == "swiglu":
+        flags.append("swiglu")
+    if not model.tied_embeddings:
+        flags.append("untie-embeddings-and-output-weights")
+    if not model.biases:
+        flags.append("disable-bias-linear")
+    if plan.sequence_parallel:
+        flags.append("sequence-parallel")
+    if plan.sharding != "replicated":
+        flags.append("use-distributed-optimizer")
+    if plan.sharding == "parameters":
+        flags.append("use-torch-fsdp2")
+    if plan.recompute != "none":
+        options["recompute-granularity"] = plan.recompute
+        if plan.recompute == "full":
+            options["recompute-method"] = "uniform"
+            options["recompute-num-layers"] = 1
+    flags.append("bf16")
+    lines = [f"--{name} {value}" for name, value in options.items()]
+    return " \\\n".join(lines + [f"--{flag}" for flag in flags])
+
+
+def torchtitan_toml(model: Model, plan: Plan) -> str:
+    """Sections of a torchtitan job file (torchtitan/config/job_config.py)."""
+    sharded = plan.sharding == "parameters"
+    schedule = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}[plan.schedule]
+    # torchtitan's local batch is that of all micro-batches of a pipeline; without one,
+    # gradients are accumulated until the global batch is full.
+    local = plan.micro_batch * (plan.micro_batches if plan.pipeline > 1 else 1)
+    return f"""\
+# {model.name}
+[training]
+local_batch_size = {local}
+global_batch_size = {plan.global_batch}
+seq_len = {plan.sequence_tokens}
+
+[parallelism]
+data_parallel_replicate_degree = {1 if sharded else plan.data}
+data_parallel_shard_degree = {plan.data if sharded else 1}
+tensor_parallel_degree = {plan.tensor}
+context_parallel_degree = {plan.context}
+pipeline_parallel_degree = {plan.pipeline}
+pipeline_parallel_schedule = "{schedule}"
+pipeline_parallel_microbatch_size = {plan.micro_batch}
+expert_parallel_degree = {plan.expert}
+
+[activation_checkpoint]
+mode = "{plan.recompute}"
+selective_ac_option = "op"
+"""

@@ -1,0 +1,289 @@
+"""Times and memory of a step: closed forms, invariants, measured runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.errors import UserError
+from railx.performance.advice import AdviceSettings, GivenPlan, advise
+from railx.performance.closed import PARTS, Setting, step_times
+from railx.performance.devices import device_named
+from railx.performance.exports import megatron_options, torchtitan_toml
+from railx.performance.fits import fit, names_to_fit
+from railx.performance.memory import MEMORY_PARTS, step_memory
+from railx.performance.models import Model, model_named
+from railx.performance.networks import TwoLevelRing
+from railx.performance.plans import Plan, Plans
+from railx.performance.programs import Constants, constants_named, default_constants, program_named
+from railx.performance.search import Job, candidates, price, search
+from railx.performance.validation import (
+    constants_of,
+    errors_by_group,
+    measured_set,
+    predict,
+    read_set,
+)
+from railx.places import SHIPPED
+
+MEASURED = SHIPPED / "resources" / "measured"
+#: No waste, no host, no traffic: operations over the peak alone.
+IDEAL = Constants(
+    "ideal",
+    "h100_80gb",
+    "torchtitan",
+    matmul_share=1.0,
+    matmul_tile=0.0,
+    memory_share=1e9,
+    attention_share=1.0,
+    forward_host_s=0.0,
+    backward_host_s=0.0,
+    collective_host_s=0.0,
+    step_s=0.0,
+)
+
+
+def setting_of(model: Model | None = None, constants: Constants = IDEAL) -> Setting:
+    device = device_named("h100")
+    network = TwoLevelRing.of(device, fast_share=0.8, slow_share=0.8)
+    program = program_named("torchtitan")
+    return Setting(model or model_named("llama3_8b"), device, network, program, constants)
+
+
+def test_one_device_takes_its_operations_over_the_peak() -> None:
+    setting = setting_of()
+    plan = Plan(micro_batch=2, micro_batches=3, sequence_tokens=4096)
+    times = step_times(setting, Plans.of([plan]))
+    model = setting.model
+    linear = 3 * 2 * model.active_parameters * plan.tokens
+    attention = model.flops_per_token(4096) - 2 * model.active_parameters
+    expected = (linear + 3.5 * attention * plan.tokens) / 989.4e12
+    assert times.total_s[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_full_recomputation_costs_a_forward_pass_of_the_layers() -> None:
+    setting = setting_of()
+    kept, again = (
+        step_times(setting, Plans.of([Plan(recompute=word, sequence_tokens=4096)]))
+        for word in ("none", "full")
+    )
+    model = setting.model
+    layers = model.flops_per_token(4096) - 2 * model.table_weights
+    assert again.parts["recompute"][0] == pytest.approx(layers * 4096 / 989.4e12, rel=1e-6)
+    assert again.parts["compute"][0] == kept.parts["compute"][0]
+
+
+@pytest.mark.parametrize(("virtual", "stages"), [(1, 4), (2, 4), (4, 8)])
+def test_bubble_is_stages_less_one_over_virtual_stages(virtual: int, stages: int) -> None:
+    schedule = "interleaved" if virtual > 1 else "1f1b"
+    plan = Plan(pipeline=stages, virtual=virtual, schedule=schedule, micro_batches=16)
+    times = step_times(setting_of(), Plans.of([plan]))
+    ends = (
+        step_times(setting_of(), Plans.of([replace(plan, micro_batches=17)])).parts["compute"]
+        - times.parts["compute"]
+    )
+    assert times.parts["bubble"][0] <= (stages - 1) / virtual * ends[0]
+    twice = step_times(setting_of(), Plans.of([replace(plan, micro_batches=32)]))
+    assert twice.parts["bubble"][0] == times.parts["bubble"][0]
+
+
+def test_ring_between_nodes_shares_the_links_of_the_devices_inside() -> None:
+    ring = TwoLevelRing(8, 400.0, 50.0, 0.0, 0.0, 1.0, 1.0)
+    size, members = np.array([1e9]), np.array([16])
+    alone, shared = (ring.time_s("all_reduce", size, members, np.array([k]))[0] for k in (1, 8))
+    assert alone == pytest.approx(2 * 15 / 16 / 50)
+    assert shared == pytest.approx(max(alone / 8, 2 * 15 / 16 / 400))
+    assert ring.time_s("all_gather", size, members, np.array([1]))[0] == pytest.approx(alone / 2)
+    assert ring.time_s("all_reduce", size, np.array([1]), np.array([1]))[0] == 0
+
+
+PLANS = st.builds(
+    lambda data, tensor, pipeline, batches, recompute, sharding: Plan(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        micro_batches=batches,
+        recompute=recompute,
+        sharding=sharding,
+        sequence_parallel=tensor > 1,
+    ),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(1, 16),
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from(["replicated", "optimizer", "gradients", "parameters"]),
+)
+
+
+@given(plan=PLANS)
+def test_a_table_prices_every_plan_as_alone(plan: Plan) -> None:
+    setting = setting_of(constants=constants_named("torchtitan_h100"))
+    others = [plan, Plan(), replace(plan, micro_batches=plan.micro_batches + 1)]
+    together, alone = price(setting, Plans.of(others)), price(setting, Plans.of([plan]))
+    for name in PARTS:
+        assert together.times.parts[name][0] == alone.times.parts[name][0] >= 0
+    for name in MEMORY_PARTS:
+        assert together.memory.parts[name][0] == alone.memory.parts[name][0] >= 0
+    assert together.times.total_s[2] > together.times.total_s[0]
+    assert Plans.of(others).plan(0) == plan
+
+
+@given(plan=PLANS)
+def test_sharding_and_recomputation_never_take_more_memory(plan: Plan) -> None:
+    setting = setting_of()
+    stages = ("replicated", "optimizer", "gradients")
+    used = [
+        step_memory(setting, Plans.of([replace(plan, sharding=word)])).total_bytes[0]
+        for word in stages
+    ]
+    assert used == sorted(used, reverse=True)
+    stored = [
+        step_memory(setting, Plans.of([replace(plan, recompute=word)])).parts["activations"][0]
+        for word in ("none", "selective", "full")
+    ]
+    assert stored == sorted(stored, reverse=True)
+
+
+def test_activations_of_selene_are_those_of_the_paper() -> None:
+    _, cases = read_set(MEASURED / "megatron_selene_memory.csv")
+    _, ours = predict(cases, [constants_named("megatron_a100")] * len(cases))
+    assert ours == pytest.approx([case.memory_gib for case in cases], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("file", "group", "bound"),
+    [
+        ("vtrain_single.csv", "all", 0.09),
+        ("vtrain_multi.csv", "all", 0.10),
+        ("vtrain_multi.csv", "tensor = 16", 0.20),
+        ("megatron_selene_table5.csv", "all", 0.06),
+        ("megatron_selene_memory.csv", "memory", 0.05),
+        ("mosaic_fsdp.csv", "device = h100_80gb", 0.10),
+        ("mosaic_fsdp.csv", "device = a100_80gb", 0.10),
+        ("mosaic_fsdp.csv", "device = a100_40gb", 0.10),
+        ("torchtitan.csv", "precision = bf16", 0.10),
+        ("torchtitan.csv", "memory, precision = bf16", 0.08),
+    ],
+)
+def test_measured_sets_are_within_their_bounds(file: str, group: str, bound: float) -> None:
+    kind, cases = read_set(MEASURED / file)
+    errors = errors_by_group(cases, *predict(cases, constants_of(cases, kind.program)))
+    found = next(entry for entry in errors if entry.group == group)
+    assert found.mean_error <= bound
+    assert 0.9 < found.median_ratio < 1.1
+
+
+@pytest.mark.parametrize("name", ["megatron_a100", "llm_foundry_a100", "llm_foundry_h100"])
+def test_constants_hold_on_rows_left_out_of_their_fit(name: str) -> None:
+    constants = constants_named(name)
+    assert len(constants.fitted) <= 8
+    assert constants.digest
+    bounds = {"one_node": 0.09, "several_nodes": 0.10, "tensor_across_nodes": 0.20}
+    for kind, error in constants.errors.items():
+        assert error <= bounds[kind], kind
+
+
+def test_a_fit_finds_the_constants_that_made_the_times() -> None:
+    _, cases = read_set(MEASURED / "mosaic_fsdp.csv")
+    rows = [case for case in cases if case.device == "h100_80gb" and not case.recipe][:20]
+    truth = constants_named("llm_foundry_h100").with_values(matmul_share=0.5, matmul_tile=300.0)
+    seconds, _ = predict(rows, [truth] * len(rows))
+    made = [replace(case, seconds=float(s)) for case, s in zip(rows, seconds, strict=True)]
+    start = constants_named("llm_foundry_h100")
+    fitted = fit(made, start, ("matmul_share", "matmul_tile"))
+    assert fitted.matmul_share == pytest.approx(0.5, rel=0.05)
+    assert set(names_to_fit(start)) == set(start.fitted)
+
+
+def test_the_first_choice_of_each_measured_pair_is_nearly_the_fastest() -> None:
+    kind, cases = read_set(MEASURED / "vtrain_single.csv")
+    ours, _ = predict(cases, constants_of(cases, kind.program))
+    groups: dict[object, list[int]] = {}
+    for number, case in enumerate(cases):
+        key = (case.model, case.plan.devices, case.plan.global_batch)
+        groups.setdefault(key, []).append(number)
+    slower = []
+    for numbers in groups.values():
+        measured = np.array([cases[n].seconds for n in numbers])
+        slower.append(measured[np.argmin(ours[numbers])] / measured.min() - 1)
+    assert np.mean(slower) < 0.03
+
+
+def test_search_equals_pricing_every_candidate() -> None:
+    setting, job = setting_of(constants=constants_named("torchtitan_h100")), Job(12, 24, 2048)
+    plans = candidates(setting.model, job, 8)
+    best = search(setting, job)
+    alone = [price(setting, Plans.of([plans.plan(row)])) for row in range(0, len(plans), 17)]
+    room = setting.device.capacity_gb * 1e9 * job.memory_share
+    fitting = [p.times.total_s[0] for p in alone if p.memory.total_bytes[0] <= room]
+    assert best.times.total_s[0] <= min(fitting)
+    for row in range(len(best)):
+        plan = best.plans.plan(row)
+        assert plan.devices <= job.devices
+        assert plan.global_batch == job.global_batch
+        assert setting.model.heads % plan.tensor == 0
+
+
+def test_advice_on_devices_of_any_number() -> None:
+    advice = advise(AdviceSettings("llama3_70b", "h100", 1000))
+    answer = advice.as_dict()
+    first = answer["plans"][0]
+    assert first["gpus"] + first["idle_gpus"] == 1000
+    assert sum(first["time_s"].values()) == pytest.approx(first["step_s"])
+    assert sum(first["memory_gb"].values()) == pytest.approx(first["memory_total_gb"])
+    assert all(row["slower"] >= 0 for row in [*answer["plans"], *answer["baselines"].values()])
+    assert "--tensor-model-parallel-size" in megatron_options(advice.setting.model, advice.plan)
+    assert "tensor_parallel_degree" in torchtitan_toml(advice.setting.model, advice.plan)
+
+
+def test_a_given_plan_uses_all_devices() -> None:
+    settings = AdviceSettings("llama3_8b", "h100", 64, plan=GivenPlan(tensor=4))
+    given_row = advise(settings).given
+    assert given_row is not None
+    assert given_row["gpus"] == 64
+    assert given_row["slower"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (AdviceSettings("llama3_70b", "h100", 8), "fits no plan"),
+        (AdviceSettings("llama3_8b", "h100", 64, plan=GivenPlan(tensor=3)), "over"),
+        (AdviceSettings("llama3_8b", "a100", 8, precision="fp8"), "precision: got fp8"),
+        (AdviceSettings("llama9", "h100", 8), "model: got llama9"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(settings: AdviceSettings, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        advise(settings)
+    assert "allowed:" in str(error.value)
+
+
+def test_the_refused_number_of_devices_names_one_that_fits() -> None:
+    with pytest.raises(UserError) as error:
+        advise(AdviceSettings("llama3_70b", "h100", 8))
+    number = int(str(error.value).rsplit("allowed: ", 1)[1].split()[0])
+    assert advise(AdviceSettings("llama3_70b", "h100", number)).best
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"mine\.csv: columns"):
+        read_set(file)
+    lines = (MEASURED / "vtrain_multi.csv").read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join([lines[0], lines[1].replace("4548.2", "much")]), encoding="utf-8")
+    with pytest.raises(UserError, match=r"mine\.csv line 2"):
+        read_set(file)
+    assert measured_set(lines[0].split(",")).name == "vtrain"
+
+
+def test_defaults_prefer_the_program_to_the_device() -> None:
+    assert default_constants("h200", "torchtitan").name == "torchtitan_h100"
+    assert default_constants("a100_40gb", "megatron").name == "megatron_a100"
