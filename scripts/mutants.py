@@ -107,6 +107,13 @@ ROOMS = {
             "tests/network/test_metrics.py",
         ),
     ),
+    "performance": Room(
+        tuple(
+            f"railx/performance/{name}.py"
+            for name in ("closed", "memory", "networks", "plans", "search")
+        ),
+        ("tests/performance/test_step.py",),
+    ),
     "evidence": Room(
         tuple(
             f"railx/evidence/{name}.py"

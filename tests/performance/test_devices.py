@@ -95,8 +95,8 @@ def test_peak_is_in_operations_per_second() -> None:
 def test_a_familys_name_is_its_first_entry() -> None:
     assert device_named("h100") == DEVICES["h100_80gb"]
     assert device_named("a100") == DEVICES["a100_80gb"]
-    assert device_named("a100_40gb") is DEVICES["a100_40gb"]
-    assert device_named("b200") is DEVICES["b200"]
+    assert device_named("a100_40gb") == DEVICES["a100_40gb"]
+    assert device_named("b200") == DEVICES["b200"]
 
 
 def test_a_precision_that_the_device_lacks_ends_in_one_line() -> None:

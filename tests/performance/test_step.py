@@ -230,6 +230,27 @@ def test_search_equals_pricing_every_candidate() -> None:
         assert setting.model.heads % plan.tensor == 0
 
 
+def test_search_keeps_what_fits_the_fastest_first() -> None:
+    setting, job = setting_of(constants=constants_named("torchtitan_h100")), Job(16, 64, 8192)
+    best = search(setting, job)
+    assert (best.memory.total_bytes <= setting.device.capacity_gb * 1e9 * job.memory_share).all()
+    assert (np.diff(best.times.total_s) >= 0).all()
+
+
+def test_a_window_limits_the_keys_that_a_query_sees() -> None:
+    model = replace(model_named("llama3_8b"), window_tokens=128, window_layers=32)
+    [kind] = model.kinds
+    exact = np.minimum(np.arange(4096), 128).mean()
+    assert model.attended_tokens(kind, 4096) == pytest.approx(exact, rel=1e-3)
+
+
+def test_errors_are_ours_over_measured() -> None:
+    _, cases = read_set(MEASURED / "vtrain_multi.csv")
+    seconds = np.array([2 * (case.seconds or 0) for case in cases])
+    first = errors_by_group(cases, seconds, np.zeros(len(cases)))[0]
+    assert (first.mean_error, first.median_ratio) == pytest.approx((1.0, 2.0))
+
+
 def test_advice_on_devices_of_any_number() -> None:
     advice = advise(AdviceSettings("llama3_70b", "h100", 1000))
     answer = advice.as_dict()
