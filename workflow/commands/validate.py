@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
+from railx.places import in_repository
 from workflow.commands.shared import command
 
 __all__ = ["add"]
@@ -47,7 +48,7 @@ def add(commands: Any) -> None:
 def _validate(options: argparse.Namespace) -> int:
     from railx.performance.validation import constants_of, errors_by_group, predict, read_set
 
-    kind, cases = read_set(options.file)
+    kind, cases = read_set(in_repository(options.file))
     given = _constants(options.constants) if options.constants else None
     if options.fit:
         _print_fit(cases, given or constants_of(cases, kind.program)[0])
