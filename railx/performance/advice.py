@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.performance.closed import PARTS, Setting
+from railx.performance.closed import PARTS
 from railx.performance.devices import Device, device_named
 from railx.performance.huggingface import model_from_config
+from railx.performance.layers import Setting
 from railx.performance.memory import MEMORY_PARTS
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from railx.performance.closed import Setting
+from railx.performance.layers import Setting
 from railx.performance.models import LayerKind
 from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
 

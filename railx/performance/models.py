@@ -171,6 +171,18 @@ class Model:
                     kinds.append(LayerKind(layers, products, width, window, experts))
         return tuple(kinds)
 
+    @cached_property
+    def layer_order(self) -> tuple[int, ...]:
+        """The kind of every layer, as its number in ``kinds``: dense layers first."""
+        order: list[int] = []
+        for experts in (False, True):
+            block = [number for number, kind in enumerate(self.kinds) if kind.experts == experts]
+            counts = [self.kinds[number].count for number in block]
+            for layer in range(sum(counts)):
+                full = counts[0] * (layer + 1) // sum(counts) > counts[0] * layer // sum(counts)
+                order.append(block[0] if full else block[-1])
+        return tuple(order)
+
     def _attention(self) -> tuple[Product, ...]:
         hidden, heads = self.hidden, self.heads
         output = Product("output", heads * self.values_width, hidden, "row")

@@ -10,7 +10,8 @@ from typing import Annotated
 import numpy as np
 
 from railx.errors import UserError
-from railx.performance.closed import Setting, StepTimes, step_times
+from railx.performance.closed import StepTimes, step_times
+from railx.performance.layers import Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
 from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans

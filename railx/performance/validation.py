@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from railx.errors import UserError
-from railx.performance.closed import Setting, step_times
+from railx.performance.closed import step_times
 from railx.performance.devices import device_named
+from railx.performance.layers import Setting
 from railx.performance.memory import step_memory
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing

@@ -1,9 +1,9 @@
 """Programs of the ranks of a generated step.
 
 All ranks of a stage do the same, so a program is made once for each stage and laid over
-the stage's ranks. What stays inside a server is folded into computation: it needs no
-circuits, and no other rank waits for it. Where one rail stands for all of a server,
-ranks are those of rail 0: rails do the same at the same time.
+the stage's ranks (:func:`lay_over_ranks`). What stays inside a server is folded into
+computation: it needs no circuits, and no other rank waits for it. Where one rail stands
+for all of a server, ranks are those of rail 0: rails do the same at the same time.
 
 Forward and backward messages of a pair of stages use separate channels, so that neither
 waits behind the other. A stage receives when it has nothing else to do, and goes on
@@ -14,7 +14,7 @@ pass; gradients are scattered after the last micro-batch's backward pass.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ __all__ = [
     "Template",
     "job_layout",
     "job_ranks",
+    "lay_over_ranks",
     "programs",
     "templates",
 ]
@@ -56,6 +57,7 @@ PARALLELISMS = {
     "data": "DP",
     "expert": "EP",
     "context": "CP",
+    "tensor": "TP",
 }
 #: The same by the last word of a channel's name.
 PARALLELISMS_OF_CHANNELS = {
@@ -64,6 +66,7 @@ PARALLELISMS_OF_CHANNELS = {
     "data": "DP",
     "expert": "EP",
     "context": "CP",
+    "tensor": "TP",
 }
 _LANES = tuple(PARALLELISMS)
 Array = npt.NDArray[Any]
@@ -116,7 +119,7 @@ class Template:
         self._mark = number
 
     def issue(
-        self, lane: str, kind: str, payload: float, sent: float, rate_gb_s: float
+        self, lane: str, kind: str, lasts_ns: float, payload: float = 0.0, sent: float = 0.0
     ) -> tuple[str, int]:
         """Issue an operation; returns its lane and number, for ``wait``."""
         number = self.used[lane]
@@ -127,7 +130,7 @@ class Template:
             lane,
             number,
             kind,
-            round(sent / rate_gb_s),
+            round(lasts_ns),
             round(payload),
             sent,
             self._mark,
@@ -197,14 +200,15 @@ class _Stage:
             for _ in range(self._job.small_reductions):
                 share = all_reduce_share(self._job.degrees.data)
                 self._wait_for_reductions()
-                self._reductions.append(
-                    template.issue("data", "all_reduce", _NUMBER, _NUMBER * share, self._rate)
-                )
+                self._reductions.append(self._issue("data", "all_reduce", _NUMBER, _NUMBER * share))
         for lane in list(self._sends):
             template.wait(self._sends.pop(lane))
         self._wait_for_reductions()
         template.end()
         return template
+
+    def _issue(self, lane: str, kind: str, payload: float, sent: float) -> tuple[str, int]:
+        return self._template.issue(lane, kind, sent / self._rate, payload, sent)
 
     def _wait_for_reductions(self) -> None:
         for operation in self._reductions:
@@ -231,7 +235,7 @@ class _Stage:
         if self._job.degrees.pipeline == 1:
             raise ValueError("a pipeline of one stage has no next stage")
         size = hop_bytes(self._job)
-        return self._template.issue(lane, kind, size, size, self._rate)
+        return self._issue(lane, kind, size, size)
 
     def _go_through(self, part: int, direction: Direction, last: bool) -> None:
         units = self._units[part]
@@ -258,9 +262,7 @@ class _Stage:
         elif segment.on_rail:
             kind = "all_to_all" if segment.kind == "expert" else "all_gather"
             self._template.wait(
-                self._template.issue(
-                    segment.kind, kind, segment.payload_bytes, segment.sent_bytes, self._rate
-                )
+                self._issue(segment.kind, kind, segment.payload_bytes, segment.sent_bytes)
             )
         else:
             self._template.compute(segment.lasts_ns)
@@ -268,13 +270,13 @@ class _Stage:
     def _gather(self, unit: Unit) -> tuple[str, int]:
         size = unit.parameters * self._job.bytes_per_element
         sent = size * gather_share(self._job.degrees.data)
-        return self._template.issue("data", "all_gather", size, sent, self._rate)
+        return self._issue("data", "all_gather", size, sent)
 
     def _after_backward(self, unit: Unit) -> None:
         if self._job.parameters == "sharded" and self._job.degrees.data > 1:
             size = unit.parameters * self._job.bytes_per_element
             sent = size * gather_share(self._job.degrees.data)
-            operation = self._template.issue("data", "reduce_scatter", size, sent, self._rate)
+            operation = self._issue("data", "reduce_scatter", size, sent)
             self._reductions.append(operation)
         elif self._job.parameters == "replicated" and self._job.gradients != "at_end":
             self._reduce(unit)
@@ -285,9 +287,7 @@ class _Stage:
         if self._job.degrees.data > 1:
             size = unit.parameters * self._job.bytes_per_element
             sent = size * all_reduce_share(self._job.degrees.data)
-            self._reductions.append(
-                self._template.issue("data", "all_reduce", size, sent, self._rate)
-            )
+            self._reductions.append(self._issue("data", "all_reduce", size, sent))
 
 
 def job_layout(job: StepJob, *, all_ranks: bool) -> Layout:
@@ -368,23 +368,41 @@ def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool
     ``electrical``: packet switches join all ranks of a rail. ``all_ranks``: otherwise
     those of rail 0 alone.
     """
-    by_stage = [
-        _columns(template, iterations) for template in templates(job, electrical=electrical)
-    ]
     numbers = _numbers(job, all_ranks)
+    positions = {rank: tuple(position) for rank, *position in numbers.ranks()}
+    return lay_over_ranks(
+        templates(job, electrical=electrical),
+        [position[-1] for position in positions.values()],
+        lambda lane, rank: _members(numbers, job, lane, positions[rank]),
+        iterations,
+    )
+
+
+def lay_over_ranks(
+    stage_templates: Sequence[Template],
+    stages: Sequence[int],
+    members_of: Callable[[str, int], tuple[int, ...]],
+    iterations: int = 1,
+) -> Programs:
+    """The programs of ranks of which rank r is of stage ``stages[r]``.
+
+    ``members_of``: the ranks that an operation of a lane joins, for a rank; of a
+    message the earlier stage first.
+    """
+    by_stage = [_columns(template, iterations) for template in stage_templates]
     channels: dict[str, int] = {}
     configurations: dict[Configuration, int] = {}
     columns: dict[str, list[Array]] = {name: [] for name in ("rank", *by_stage[0])}
     columns |= {"channel": [], "configuration": []}
-    for rank, *position in numbers.ranks():
-        stage_columns = by_stage[position[-1]]
+    for rank, stage in enumerate(stages):
+        stage_columns = by_stage[stage]
         channel = np.full(len(_LANES) + 1, -1, np.int64)
         configuration = channel.copy()
         for number in np.unique(stage_columns["lane"]):
             if number < 0:
                 continue
             lane = _LANES[number]
-            members = _members(numbers, job, lane, position)
+            members = members_of(lane, rank)
             kind: Literal["pair", "ring"] = "pair" if PARALLELISMS[lane] == "PP" else "ring"
             channel[number] = channels.setdefault(_channel(lane, members), len(channels))
             needed = Configuration(kind, members)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from railx.errors import UserError
 from railx.performance.advice import AdviceSettings, GivenPlan, advise
-from railx.performance.closed import PARTS, Setting, step_times
+from railx.performance.closed import PARTS, step_times
 from railx.performance.devices import device_named
 from railx.performance.exports import megatron_options, torchtitan_toml
 from railx.performance.fits import fit, names_to_fit
+from railx.performance.layers import Setting
 from railx.performance.memory import MEMORY_PARTS, step_memory
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing

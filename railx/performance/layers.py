@@ -1,0 +1,396 @@
+"""The operators of a layer and its collectives, priced for many plans at once.
+
+A layer is timed pass by pass (forward, backward, recomputation) from its operators:
+
+* a matrix product of m x k by k x n takes 2 m n k (1 + d (1/m + 1/n + 1/k)) operations'
+  time at the reached share of the peak: d is what tiles and the filling of a pipeline
+  waste at each end, so that small products reach less;
+* everything else takes the time of its memory traffic;
+* no pass is shorter than the host needs to launch it.
+
+docs/performance.md derives each term and says where not to trust it. Times are seconds,
+arrays float[plans].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from railx.performance.devices import Device
+from railx.performance.models import LayerKind, Model, Product
+from railx.performance.networks import Kind, Network
+from railx.performance.plans import RECOMPUTATIONS, SHARDINGS, Array, Plans
+from railx.performance.programs import Constants, Program
+
+__all__ = ["Exchange", "LayerPasses", "Layers", "Setting"]
+
+_FULL, _SELECTIVE = RECOMPUTATIONS.index("full"), RECOMPUTATIONS.index("selective")
+#: Share of a layer's products that selective recomputation of every second one repeats:
+#: wk, wo and w3 of Llama's layers (4/13 to 0.4 of the weights).
+_SELECTED_PRODUCTS = 0.37
+_PARAMETERS = SHARDINGS.index("parameters")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Everything but the plan: what is trained, on what, by which program."""
+
+    model: Model
+    device: Device
+    network: Network
+    program: Program
+    constants: Constants
+    precision: str = "bf16"
+    recipe: str = ""
+    """Key of the constants' ``gains``: the recipe of a low precision."""
+    asynchronous_tensor: bool = False
+    """Whether tensor ranks' collectives overlap with products, piece by piece."""
+
+    @cached_property
+    def product_flops(self) -> float:
+        """Operations per second of a large matrix product."""
+        gain = self.constants.gains.get(self.recipe, 1.0) if self.recipe else 1.0
+        return self.device.peak_flops(self.precision) * self.constants.matmul_share * gain
+
+    @cached_property
+    def attention_flops(self) -> float:
+        """Operations per second of attention; it runs in 16 bits."""
+        peaks = [
+            self.device.peak_flops(name)
+            for name in ("bf16", "fp16")
+            if name in self.device.peak_tflops
+        ]
+        return max(peaks) * self.constants.attention_share
+
+    @cached_property
+    def memory_bytes_s(self) -> float:
+        """Bytes per second of memory that are reached."""
+        return self.device.memory_gb_s * 1e9 * self.constants.memory_share
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an activation that is sent or stored."""
+        return 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPasses:
+    """The passes of one layer: computation and what its ranks exchange, float[plans].
+
+    ``forward`` and ``backward`` are computation alone, ``again`` what a backward pass
+    computes once more; the others are seconds of communication of one forward pass
+    (``_forward``) or of a backward pass with what it repeats (``_backward``).
+    """
+
+    forward: Array
+    backward: Array
+    again: Array
+    tensor_forward: Array
+    tensor_backward: Array
+    context_forward: Array
+    context_backward: Array
+    expert_forward: Array
+    expert_backward: Array
+
+    @property
+    def forward_s(self) -> Array:
+        """A forward pass of the layer, communication included."""
+        return self.forward + self.tensor_forward + self.context_forward + self.expert_forward
+
+    @property
+    def backward_s(self) -> Array:
+        """A backward pass of the layer, recomputation and communication included."""
+        return (
+            self.backward
+            + self.again
+            + self.tensor_backward
+            + self.context_backward
+            + self.expert_backward
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What the data-parallel ranks of one layer exchange, float[plans] or bool[plans].
+
+    ``gather`` and ``scatter`` are seconds of an all-gather of its parameters and of a
+    reduce-scatter of its gradients, ``parameters`` how many a rank computes with.
+    ``by_pass``: shards are gathered for every pass, and scattered after every backward
+    pass; ``once``: gathered at the first pass, scattered after the last; ``reduced``:
+    gradients are all-reduced after the last pass. Otherwise they are scattered, and
+    parameters gathered after the update. With ``overlaps`` the exchange of a layer is
+    under way while another one computes, gathers one layer ahead.
+    """
+
+    parameters: Array
+    gather: Array
+    scatter: Array
+    by_pass: Array
+    once: Array
+    reduced: Array
+    overlaps: bool
+    stages: Array
+    virtual: Array
+
+    def pass_s(self, passes: LayerPasses, count: Array, chunks: Array) -> tuple[Array, Array]:
+        """Exposed seconds of one micro-batch in ``count`` layers, ``chunks`` in a row,
+        in its forward and its backward passes.
+
+        The first gather of a chunk and the last scatter hide behind nothing.
+        """
+        gather, scatter = self.gather, self.scatter
+        if not self.overlaps:
+            exposed = count * gather, count * (gather + scatter)
+        else:
+            forward, backward = passes.forward_s, passes.backward_s
+            ends = gather + scatter + _excess(gather, backward) + _excess(scatter, backward)
+            inner = _excess(gather + scatter, backward)
+            # A chunk of one layer has no other to hide behind.
+            ends = np.where(count > chunks, ends - 2 * inner, gather + scatter - inner)
+            exposed = (
+                count * _excess(gather, forward) + chunks * np.minimum(gather, forward),
+                count * inner + chunks * ends,
+            )
+        return np.where(self.by_pass, exposed[0], 0.0), np.where(self.by_pass, exposed[1], 0.0)
+
+    def step_s(self, passes: LayerPasses, count: Array, share: Array) -> Array:
+        """Exposed seconds of a step in ``count`` layers of the first stage, which are a
+        ``share`` of its layers.
+        """
+        reduced = np.where(self.reduced, 2.0, 1.0) * self.scatter
+        after = np.where(self.reduced | self.once, 0.0, count * self.gather)
+        before = np.where(self.once, count * self.gather, 0.0)
+        behind = count * reduced
+        if self.overlaps:
+            forward, backward = passes.forward_s, passes.backward_s
+            first = _excess(self.gather, forward) * count + share * np.minimum(self.gather, forward)
+            before = np.where(self.once, first, 0.0)
+            of_chunk = count / self.virtual
+            # Of its last passes, those of the other parts end some passes earlier.
+            passes_since = (self.virtual - 1) * self.stages + 1
+            behind = np.maximum(
+                of_chunk * _excess(reduced, backward) + share * np.minimum(reduced, backward),
+                count * reduced - (passes_since * of_chunk - share) * backward,
+            )
+        return np.where(self.by_pass, 0.0, before + behind + after)
+
+
+def _excess(time: Array, cover: Array) -> Array:
+    """The part of a time that is longer than what covers it."""
+    return np.maximum(time - cover, 0.0)
+
+
+class Layers:
+    """Prices the layers of a setting under a table of plans."""
+
+    def __init__(self, setting: Setting, plans: Plans) -> None:
+        self.setting, self.plans = setting, plans
+        self.tokens = plans["micro_batch"] * plans["sequence_tokens"] / plans["context"]
+        self.tensor = plans["tensor"].astype(float)
+
+    def inside(self, axis: str) -> Array:
+        """Members of a group along an axis that share a node."""
+        return self.plans.members_in_node(axis, self.setting.network.node_devices)
+
+    def collective(self, kind: Kind, size_bytes: Array, axis: str) -> Array:
+        """Seconds of a collective along an axis."""
+        members = self.plans[axis]
+        return self.setting.network.time_s(kind, size_bytes, members, self.inside(axis))
+
+    def product(self, rows: Array, inputs: Array, outputs: Array, times: float = 1.0) -> Array:
+        """Seconds of ``times`` products [rows, inputs] x [inputs, outputs], or 0."""
+        tile = self.setting.constants.matmul_tile
+        waste = 1 + tile * (1 / rows + 1 / inputs + 1 / outputs)
+        return times * 2 * rows * inputs * outputs * waste / self.setting.product_flops
+
+    def memory(self, size_bytes: Array) -> Array:
+        """Seconds to read and write some bytes."""
+        return np.asarray(size_bytes / self.setting.memory_bytes_s)
+
+    def weights_product(self, product: Product) -> Array:
+        """Seconds of a product of a layer, forward."""
+        model = self.setting.model
+        inputs = np.full_like(self.tensor, product.inputs)
+        outputs = np.full_like(self.tensor, product.outputs)
+        if product.split == "column":
+            outputs = outputs / self.tensor
+        elif product.split == "row":
+            inputs = inputs / self.tensor
+        if not product.expert:
+            return self.product(self.tokens, inputs, outputs)
+        # A rank holds some of the experts and gets its share of all tokens' visits.
+        experts = np.maximum(model.experts / self.plans["expert"], 1.0)
+        rows = self.tokens * model.experts_per_token / experts
+        return experts * self.product(rows, inputs, outputs)
+
+    def attention(self, kind: LayerKind) -> tuple[Array, Array]:
+        """Seconds of scores and weighted values: products, and the scores' traffic."""
+        setting, model, plans = self.setting, self.setting.model, self.plans
+        heads = model.heads / self.tensor
+        sequence = plans["sequence_tokens"].astype(float)
+        fused = setting.program.fused_attention
+        if fused:
+            attended = np.array(
+                [model.attended_tokens(kind, float(length)) for length in np.unique(sequence)]
+            )[np.unique(sequence, return_inverse=True)[1]]
+        else:
+            attended = sequence
+        flops = 2 * self.tokens * attended * heads * (model.key_width + model.values_width)
+        scores = 0.0 if fused else setting.program.score_traffic * self.tokens * sequence * heads
+        return flops / setting.attention_flops, self.memory(scores + np.zeros_like(flops))
+
+    def passes(self, kind: LayerKind) -> LayerPasses:
+        """The passes of one layer."""
+        setting, plans, program = self.setting, self.plans, self.setting.program
+        constants = setting.constants
+        products = sum(self.weights_product(product) for product in kind.products)
+        attention, scores = self.attention(kind)
+        spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
+        elementwise = self.memory(
+            self.tokens
+            * (
+                program.hidden_traffic * setting.model.hidden / spread
+                + program.wide_traffic * kind.feed_forward / self.tensor
+            )
+        )
+        # A fused backward pass computes the scores again: five products for two.
+        attention_backward = (2.5 if program.fused_attention else 2.0) * attention
+        traffic = scores + elementwise
+        forward = products + attention + traffic
+        backward = 2 * products + attention_backward + program.backward_traffic * traffic
+        tensor_forward, tensor_backward = self._tensor()
+        context_forward, context_backward = self._context(kind, attention)
+        expert_forward, expert_backward = self._expert(kind)
+        doublings = np.log2(self.tensor) * constants.collective_host_s
+        floor_forward = constants.forward_host_s + 2 * doublings
+        floor_backward = constants.backward_host_s + 2 * doublings
+        forward = np.maximum(forward, floor_forward - tensor_forward)
+        backward = np.maximum(backward, floor_backward - tensor_backward)
+        share = plans["recompute_layers"]
+        full = (plans["recompute"] == _FULL) * share
+        selective = (plans["recompute"] == _SELECTIVE) * share
+        again_part = attention + scores
+        if program.selective == "products":
+            again_part = _SELECTED_PRODUCTS * products + elementwise
+        return LayerPasses(
+            forward=forward,
+            backward=backward,
+            again=full * forward + selective * again_part,
+            tensor_forward=tensor_forward,
+            tensor_backward=tensor_backward + full * tensor_forward,
+            context_forward=context_forward,
+            context_backward=context_backward + full * context_forward,
+            expert_forward=expert_forward,
+            expert_backward=expert_backward + full * expert_forward,
+        )
+
+    def _tensor(self) -> tuple[Array, Array]:
+        """Two all-reduces each way; or gathers and scatters where tokens are divided.
+
+        Of the latter a backward pass gathers the products' inputs once more.
+        """
+        setting = self.setting
+        size = self.tokens * setting.model.hidden * setting.element_bytes
+        reduces = 2 * self.collective("all_reduce", size, "tensor")
+        hidden = setting.constants.tensor_overlap if setting.asynchronous_tensor else 0.0
+        again = np.where(self.plans["sequence_parallel"], 1.5, 1.0)
+        return reduces * (1 - hidden), reduces * again * (1 - hidden)
+
+    def _context(self, kind: LayerKind, attention: Array) -> tuple[Array, Array]:
+        """Keys and values gathered before attention, gradients scattered after."""
+        setting, model = self.setting, self.setting.model
+        width = model.kv_heads * (model.key_width + model.values_width) / self.tensor
+        if model.kv_rank:
+            width = np.full_like(self.tensor, model.kv_rank + model.rope_width)
+        size = self.tokens * self.plans["context"] * width * setting.element_bytes
+        gather = self.collective("all_gather", size, "context")
+        return gather, 2 * gather
+
+    def _expert(self, kind: LayerKind) -> tuple[Array, Array]:
+        """Tokens to their experts and back: two exchanges each way."""
+        setting, model, plans = self.setting, self.setting.model, self.plans
+        if not kind.experts:
+            return np.zeros(len(plans)), np.zeros(len(plans))
+        spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
+        size = self.tokens * model.experts_per_token * model.hidden * setting.element_bytes / spread
+        members = plans["expert"]
+        # Experts lie over the context and data axes, which the tensor ranks precede.
+        stride = np.where(self.plans.order[0] == "tensor", self.tensor, 1.0)
+        inside = np.clip(setting.network.node_devices // stride, 1, members)
+        exchange = 2 * setting.network.time_s("all_to_all", size, members, inside)
+        return exchange, exchange
+
+    def head(self) -> Array:
+        """The output projection and the loss of a micro-batch, forward and backward."""
+        model = self.setting.model
+        rows = model.vocabulary / self.tensor
+        projection = 3 * self.product(self.tokens, np.full_like(self.tensor, model.hidden), rows)
+        return projection + self.memory(self.setting.program.logit_traffic * self.tokens * rows)
+
+    def lookup(self) -> Array:
+        """The embedding of a micro-batch: rows are read, and their gradients added."""
+        return self.memory(self.tokens * self.setting.model.hidden * 3 * self.setting.element_bytes)
+
+    def hop(self) -> Array:
+        """Seconds to hand a micro-batch on to the next stage; 0 of a single stage."""
+        setting, plans = self.setting, self.plans
+        spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
+        size = self.tokens * setting.model.hidden * setting.element_bytes / spread
+        time = setting.network.time_s("send", size, plans["pipeline"], self.inside("pipeline"))
+        return np.asarray(np.where(plans["pipeline"] > 1, time, 0.0))
+
+    def data_collective(self, kind: Kind, size_bytes: Array, replicas: Array | int = 1) -> Array:
+        """Seconds of a collective over the data and context ranks, of whom so many hold
+        other parameters.
+        """
+        members = np.maximum(self.plans["data"] * self.plans["context"] // replicas, 1)
+        inside = np.minimum(self.inside("data") * self.inside("context"), members)
+        return self.setting.network.time_s(kind, size_bytes, members, inside)
+
+    def tables(self) -> tuple[Array, Array]:
+        """Parameters of the tables of a stage that has any, and their exchange."""
+        model, program = self.setting.model, self.setting.program
+        both = np.where(self.plans["pipeline"] == 1, 2 - model.tied_embeddings, 1)
+        tables = model.table_weights / self.tensor * both
+        return tables, (
+            self.data_collective("reduce_scatter", tables * program.gradient_bytes)
+            + self.data_collective("all_gather", tables * program.parameter_bytes)
+        )
+
+    def update(self, parameters: Array) -> Array:
+        """The optimizer's update of so many parameters before sharding."""
+        plans = self.plans
+        divided = np.where(plans["sharding"] > 0, plans["data"] * plans["context"], 1)
+        return self.memory(parameters / divided * self.setting.program.update_traffic)
+
+    def exchange(self, kind: LayerKind) -> Exchange:
+        """What the replicas of a layer exchange."""
+        plans, program = self.plans, self.setting.program
+        shared, experts = map(float, self.setting.model.layer_weights(kind))
+        widths: dict[Kind, float] = {
+            "all_gather": program.parameter_bytes,
+            "reduce_scatter": program.gradient_bytes,
+        }
+        dense = shared / self.tensor
+        sparse = experts / (self.tensor * plans["expert"])
+        gather, scatter = (
+            self.data_collective(word, dense * width)
+            + self.data_collective(word, sparse * width, plans["expert"])
+            for word, width in widths.items()
+        )
+        sharded = plans["sharding"] == _PARAMETERS
+        once = sharded & (plans["pipeline"] > 1) & program.gathers_once
+        return Exchange(
+            parameters=dense + sparse,
+            gather=gather,
+            scatter=scatter,
+            by_pass=sharded & ~once,
+            once=once,
+            reduced=plans["sharding"] == 0,
+            overlaps=program.overlaps_data,
+            stages=plans["pipeline"].astype(float),
+            virtual=plans["virtual"].astype(float),
+        )
