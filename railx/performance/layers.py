@@ -134,6 +134,7 @@ class Exchange:
     overlaps: bool
     stages: Array
     virtual: Array
+    hop: Array
 
     def pass_s(self, passes: LayerPasses, count: Array, chunks: Array) -> tuple[Array, Array]:
         """Exposed seconds of one micro-batch in ``count`` layers, ``chunks`` in a row,
@@ -156,6 +157,10 @@ class Exchange:
             )
         return np.where(self.by_pass, exposed[0], 0.0), np.where(self.by_pass, exposed[1], 0.0)
 
+    def tail_s(self, chunks: Array) -> Array:
+        """Seconds of the last scatter of a backward pass, after all computation."""
+        return np.where(self.by_pass & self.overlaps, chunks * self.scatter, 0.0)
+
     def step_s(self, passes: LayerPasses, count: Array, share: Array) -> Array:
         """Exposed seconds of a step in ``count`` layers of the first stage, which are a
         ``share`` of its layers.
@@ -166,14 +171,17 @@ class Exchange:
         behind = count * reduced
         if self.overlaps:
             forward, backward = passes.forward_s, passes.backward_s
-            first = _excess(self.gather, forward) * count + share * np.minimum(self.gather, forward)
-            before = np.where(self.once, first, 0.0)
             of_chunk = count / self.virtual
+            first = of_chunk * _excess(self.gather, forward)
+            first = first + share * np.minimum(self.gather, forward)
+            before = np.where(self.once, first, 0.0)
             # Of its last passes, those of the other parts end some passes earlier.
             passes_since = (self.virtual - 1) * self.stages + 1
             behind = np.maximum(
                 of_chunk * _excess(reduced, backward) + share * np.minimum(reduced, backward),
-                count * reduced - (passes_since * of_chunk - share) * backward,
+                count * reduced
+                - (passes_since * of_chunk - share) * backward
+                - (self.virtual - 1) * self.stages * share * self.hop,
             )
         return np.where(self.by_pass, 0.0, before + behind + after)
 
@@ -393,4 +401,5 @@ class Layers:
             overlaps=program.overlaps_data,
             stages=plans["pipeline"].astype(float),
             virtual=plans["virtual"].astype(float),
+            hop=self.hop(),
         )

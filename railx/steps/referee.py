@@ -144,7 +144,10 @@ class _Stages:
             for _ in (key for key in numbers if key[0] == backward):
                 template.issue(lane, "recv", self._hop_ns)
         by_pass, once = bool(exchange.by_pass[0]), bool(exchange.once[0])
-        ahead = template.gather(chunks[0][0]) if once else None
+        ahead = {
+            part: [template.gather(layer) for layer in chunk] if once else []
+            for part, chunk in enumerate(chunks)
+        }
         done = {False: [0] * plan.virtual, True: [0] * plan.virtual}
         for entry in order:
             backward, part, batch = self._pass(entry)
@@ -155,22 +158,18 @@ class _Stages:
                 template.wait(("from_before", before[False, model_stage - 1, batch]))
             done[backward][part] += 1
             count = done[backward][part]
-            ends_ns = self._lookup_ns * (model_stage == 0) + self._head_ns * (
-                model_stage == last_stage
-            )
-            if not backward:
-                template.compute(ends_ns / 3)
-            else:
-                template.compute(ends_ns * 2 / 3)
+            lookup_ns = self._lookup_ns * (model_stage == 0)
+            head_ns = self._head_ns * (model_stage == last_stage)
+            template.compute(head_ns * 2 / 3 if backward else lookup_ns / 3)
             template.layers(
                 chunks[part][::-1] if backward else chunks[part],
                 backward=backward,
-                gathers=by_pass or (once and not backward and count == 1),
+                gathers=by_pass,
                 scatters=backward and (by_pass or count == batches),
                 times=2 if bool(exchange.reduced[0]) else 1,
-                ahead=ahead,
+                ahead=ahead[part] if not backward and count == 1 else [],
             )
-            ahead = None
+            template.compute(lookup_ns * 2 / 3 if backward else head_ns / 3)
             if model_stage != (0 if backward else last_stage):
                 template.issue("to_before" if backward else "to_next", "send", self._hop_ns)
         template.settle()
@@ -209,20 +208,19 @@ class _Program(Template):
         gathers: bool,
         scatters: bool,
         times: int,
-        ahead: tuple[str, int] | None,
+        ahead: Sequence[tuple[str, int] | None],
     ) -> None:
         """One pass through layers, their shards gathered one layer ahead.
 
-        ``ahead``: the gather of the first one where it is under way.
+        ``ahead``: their gathers, where they are under way.
         """
-        if gathers and ahead is None:
-            ahead = self.gather(layers[0])
+        under_way = list(ahead)
         for number, layer in enumerate(layers):
-            now, ahead = ahead, None
-            if gathers and self._overlaps and number + 1 < len(layers):
-                ahead = self.gather(layers[number + 1])
-            if now is not None:
-                self.wait(now)
+            # One is gathered while the one before it computes, if anything overlaps.
+            until = number + 1 + self._overlaps if gathers else 0
+            under_way += [self.gather(one) for one in layers[len(under_way) : until]]
+            if number < len(under_way) and (operation := under_way[number]) is not None:
+                self.wait(operation)
             for kind, seconds in (layer.backward if backward else layer.forward).items():
                 if kind == "compute":
                     self.compute(seconds * 1e9)
@@ -237,8 +235,6 @@ class _Program(Template):
                     self.wait(self.issue("data", "reduce_scatter", lasts_ns))
                 else:
                     self._left_ns += lasts_ns
-            if gathers and not self._overlaps and number + 1 < len(layers):
-                ahead = self.gather(layers[number + 1])
 
     def settle(self) -> None:
         """Exchange what is left after the last pass, and wait for what is under way."""

@@ -30,7 +30,7 @@ def draw(seed: int) -> tuple[Setting, Plan]:
     program = program_named(choose(["megatron", "llm_foundry", "torchtitan"]))
     constants = default_constants(device.name, program.name)
     network = TwoLevelRing.of(
-        device, fast_share=0.8, slow_share=0.8, slow_gb_s=choose([5.0, 12.5, 50.0])
+        device, fast_share=0.8, slow_share=0.8, slow_gb_s=choose([12.5, 25.0, 50.0])
     )
     plan = Plan(
         data=data,
@@ -70,7 +70,7 @@ def _model(choose, least: int, *, even: bool) -> Model:
         experts=8 if sparse else 0,
         experts_per_token=2 if sparse else 0,
         expert_feed_forward=choose([2048, 8192]) if sparse else 0,
-        dense_layers=choose([0, 1, 2]) % (layers + 1) if sparse else 0,
+        dense_layers=choose([0, 1, 2]) % (layers + 1) if sparse and not even else 0,
         window_tokens=choose([0, 0, 512]),
         window_layers=layers // 2,
     )
