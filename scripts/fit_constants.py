@@ -3,11 +3,14 @@
     python scripts/fit_constants.py
 
 Writes ``resources/performance/constants.yaml`` in some minutes, with the errors on rows
-left out. ``docs/performance.md`` explains both.
+left out, and ``left_out.csv`` beside it: the numbers fitted without them, with which
+``railx.performance.validation`` finds these errors again.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,8 +18,8 @@ import numpy as np
 import yaml
 
 from railx.io import write_text
-from railx.performance.fits import cross_validated, digest_of, fit, fit_gains
-from railx.performance.programs import Constants
+from railx.performance.fits import digest_of, fit, fit_gains
+from railx.performance.programs import FITTED, Constants
 from railx.performance.validation import Case, predict, read_set
 from railx.places import CODE
 
@@ -45,75 +48,105 @@ _HEADER = """\
 """
 
 
+#: File, row numbers, and the constants that were fitted without these rows.
+_LEFT_OUT: list[tuple[str, list[int], Constants]] = []
+
+
 def main() -> None:
-    """Fit all and write the file."""
-    one, several = (_cases(f"vtrain_{part}.csv") for part in ("single", "multi"))
-    drawn = np.random.default_rng(SEED).permutation(len(one))[:ONE_NODE_ROWS]
-    mosaic, torchtitan = _cases("mosaic_fsdp.csv"), _cases("torchtitan.csv")
-    start = Constants("megatron_a100", "a100_80gb", "megatron", **_START)
-    names = (*_ROOFS, *_HOST, "backward_host_s", "collective_host_s", "slow_share")
-    fitted = [one[number] for number in drawn]
-    megatron = fit(fitted + several, start, names)
-    left_out = [case for number, case in enumerate(one) if number not in set(drawn.tolist())]
-    wide = np.array([case.plan.tensor > 8 for case in several])
-    # Every row of several nodes left out alone; those of t = 16 together.
-    alone = [
-        _error([case], fit(fitted + [c for c in several if c is not case], start, names))
-        for case in several
-    ]
-    narrow = fit(fitted + [c for c, w in zip(several, wide, strict=True) if not w], start, names)
-    errors = {
-        "one_node": _error(left_out, megatron),
-        "several_nodes": float(np.mean(alone)),
-        "tensor_across_nodes": _error([c for c, w in zip(several, wide, strict=True) if w], narrow),
-    }
-    rows = f"vtrain_single.csv ({ONE_NODE_ROWS} rows drawn by seed {SEED}), vtrain_multi.csv"
-    entries = [replace(megatron, rows=rows, errors=_rounded(errors))]
-    for family, device in (("a100", "a100_80gb"), ("h100", "h100_80gb")):
-        rows = [case for case in mosaic if case.device.startswith(family)]
-        start = Constants(f"llm_foundry_{family}", device, "llm_foundry", **_START)
-        names = (*_ROOFS, "attention_share", *_HOST, "slow_share")
-        exact = [case for case in rows if not case.recipe]
-        values = fit(exact, start, names)
-        seconds = cross_validated(exact, start, names, FOLDS, SEED)
-        ratios = np.abs(seconds / [case.seconds or np.nan for case in exact] - 1)
-        several_nodes = np.array([case.plan.devices > 8 for case in exact])
-        errors = {
-            "one_node": float(ratios[~several_nodes].mean()),
-            "several_nodes": float(ratios[several_nodes].mean()),
-        }
-        values = replace(values, errors=_rounded(errors))
-        values = fit_gains([case for case in rows if case.recipe], values)
-        entries.append(replace(values, rows=f"mosaic_fsdp.csv, {family}"))
+    """Fit all and write the files."""
+    entries = [_megatron(), *(_llm_foundry(family) for family in ("a100", "h100"))]
     # torchtitan's rows of 16 bits are three: the H100 is as llm-foundry finds it, and
     # recipes differ by a gain.
-    h100 = entries[-1]
-    torchtitan_h100 = replace(h100, name="torchtitan_h100", program="torchtitan", gains={})
-    compiled = [case for case in torchtitan if case.recipe == "bf16 compiled"]
+    torchtitan = _cases("torchtitan.csv")
+    start = replace(entries[-1], name="torchtitan_h100", program="torchtitan", gains={})
+    compiled = [n for n, case in enumerate(torchtitan) if case.recipe == "bf16 compiled"]
     rest = [case for case in torchtitan if case.recipe != "bf16 compiled"]
     entries.append(
         replace(
-            fit_gains(rest, torchtitan_h100),
+            fit_gains(rest, start),
             fitted=("gains",),
             rows="torchtitan.csv",
             digest=digest_of(rest),
-            errors=_rounded({"all": _error(compiled, torchtitan_h100)}),
+            errors=_rounded({"all": _error("torchtitan.csv", torchtitan, compiled, start)}),
         )
     )
-    write_text(
-        CODE / "resources" / "performance" / "constants.yaml",
-        _HEADER + yaml.safe_dump({e.name: _entry(e) for e in entries}, sort_keys=False),
-    )
+    folder = CODE / "resources" / "performance"
+    text = _HEADER + yaml.safe_dump({e.name: _entry(e) for e in entries}, sort_keys=False)
+    write_text(folder / "constants.yaml", text)
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["file", "constants", "rows", *FITTED])
+    for file, numbers, constants in _LEFT_OUT:
+        rows = " ".join(map(str, sorted(numbers)))
+        values = [getattr(constants, name) for name in FITTED]
+        writer.writerow([file, constants.name, rows, *values])
+    write_text(folder / "left_out.csv", table.getvalue())
+
+
+def _megatron() -> Constants:
+    single, multi = "vtrain_single.csv", "vtrain_multi.csv"
+    one, several = _cases(single), _cases(multi)
+    order = np.random.default_rng(SEED).permutation(len(one)).tolist()
+    fitted = [one[number] for number in order[:ONE_NODE_ROWS]]
+    start = Constants("megatron_a100", "a100_80gb", "megatron", **_START)
+    names = (*_ROOFS, *_HOST, "backward_host_s", "collective_host_s", "slow_share")
+
+    def without(left_out: list[int]) -> float:
+        rest = [case for number, case in enumerate(several) if number not in left_out]
+        return _error(multi, several, left_out, fit(fitted + rest, start, names))
+
+    # Every row of several nodes left out alone; those of t = 16 together.
+    wide = [number for number, case in enumerate(several) if case.plan.tensor > 8]
+    values = fit(fitted + several, start, names)
+    errors = {
+        "one_node": _error(single, one, order[ONE_NODE_ROWS:], values),
+        "tensor_across_nodes": without(wide),
+        "several_nodes": float(np.mean([without([number]) for number in range(len(several))])),
+    }
+    rows = f"{single} ({ONE_NODE_ROWS} rows drawn by seed {SEED}), {multi}"
+    return replace(values, rows=rows, errors=_rounded(errors))
+
+
+def _llm_foundry(family: str) -> Constants:
+    file = "mosaic_fsdp.csv"
+    cases = _cases(file)
+    rows = [n for n, case in enumerate(cases) if case.device.startswith(family)]
+    exact = [number for number in rows if not cases[number].recipe]
+    device = cases[exact[0]].device
+    start = Constants(f"llm_foundry_{family}", device, "llm_foundry", **_START)
+    names = (*_ROOFS, "attention_share", *_HOST, "slow_share")
+    values = fit([cases[number] for number in exact], start, names)
+    errors: dict[str, list[float]] = {"one_node": [], "several_nodes": []}
+    order = np.random.default_rng(SEED).permutation(exact)
+    for fold in np.array_split(order, FOLDS):
+        rest = [cases[number] for number in exact if number not in fold]
+        fitted = fit(rest, start, names)
+        _LEFT_OUT.append((file, fold.tolist(), fitted))
+        for number in fold:
+            key = "several_nodes" if cases[number].plan.devices > 8 else "one_node"
+            errors[key].append(_relative([cases[number]], fitted)[0])
+    means = {key: float(np.mean(values)) for key, values in errors.items()}
+    values = replace(values, errors=_rounded(means))
+    values = fit_gains([cases[number] for number in rows if cases[number].recipe], values)
+    return replace(values, rows=f"{file}, {family}")
 
 
 def _cases(file: str) -> list[Case]:
     return read_set(Path(MEASURED / file))[1]
 
 
-def _error(cases: list[Case], constants: Constants) -> float:
-    """Mean absolute relative error of the seconds of cases."""
+def _error(file: str, cases: list[Case], left_out: list[int], constants: Constants) -> float:
+    """Mean error of rows that ``constants`` were fitted without; both are recorded."""
+    _LEFT_OUT.append((file, left_out, constants))
+    return float(np.mean(_relative([cases[number] for number in left_out], constants)))
+
+
+def _relative(cases: list[Case], constants: Constants) -> list[float]:
+    """Absolute relative errors of the seconds of cases."""
     seconds, _ = predict(cases, [constants] * len(cases))
-    return float(np.abs(seconds / [case.seconds or np.nan for case in cases] - 1).mean())
+    return [
+        abs(ours / (case.seconds or np.nan) - 1) for ours, case in zip(seconds, cases, strict=True)
+    ]
 
 
 def _rounded(errors: dict[str, float]) -> dict[str, float]:

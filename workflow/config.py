@@ -33,6 +33,7 @@ from railx.network import (
     SweepSettings,
     TrafficSettings,
 )
+from railx.performance.study import ValidationSettings
 from railx.planning.planners import PlannerSettings
 from railx.replay.settings import ReplaySettings
 from railx.settings import Between, NotEmpty, SettingsError, load
@@ -199,6 +200,8 @@ class Experiment:
     """Which trackers get the runs."""
     limits: LimitSettings
     """The most work that settings may ask for."""
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
+    """The model of a step against measured runs."""
 
     def __post_init__(self) -> None:
         named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]

@@ -39,6 +39,7 @@ FIGURES: tuple[str, ...] = (
     "step_switches",
     "step_sweeps",
     "step_windows",
+    "step_model",
     "rail_savings",
     "rail_bills",
     "rail_claims",

@@ -86,6 +86,11 @@ _NAMED = {
     "provisioned": "#0072b2",
 }
 _LABELS = {
+    "vtrain_single": "Megatron, one node (vTrain)",
+    "vtrain_multi": "Megatron, several nodes (vTrain)",
+    "selene": "Megatron on Selene",
+    "mosaic": "FSDP (llm-foundry)",
+    "nemo": "Megatron-Bridge",
     "railx": "RailX",
     "opus": "Opus",
     "infinipipe": "InfiniPipe",

@@ -110,6 +110,13 @@ class _Passes:
             tail = tail + exchange.tail_s(chunks * share)
         return _Work(parts, forward, tail)
 
+    def by_layer(self) -> list[Array]:
+        """One micro-batch in a layer of each kind among others like it."""
+        return [
+            passes.forward_s + passes.backward_s + _sum(exchange.pass_s(passes, 1.0, 0.0))
+            for passes, exchange in self.kinds
+        ]
+
     def after(self, counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
         """What a stage of some layers exchanges after its passes, exposed; and the
         update of its parameters. Stages at both ends have a table.
@@ -134,12 +141,16 @@ class _Account:
     """How a stage spends a step: its passes, other stages' passes and messages.
 
     ``hidden``: of a micro-batch's last scatter, what the next backward pass hides.
+    ``exchanged`` and ``updated``: seconds after the last pass of the first stage, which
+    is the last of the step.
     """
 
     work: _Work
     idle: Array
     messages: Array
     hidden: Array
+    exchanged: Array
+    updated: Array
 
 
 def step_times(setting: Setting, plans: Plans) -> StepTimes:
@@ -148,28 +159,9 @@ def step_times(setting: Setting, plans: Plans) -> StepTimes:
     A stage is busy or waits from the first pass to the last. The longest account of a
     stage is the step's time; ``bubble`` is its wait for passes of other stages.
     """
-    layers = Layers(setting, plans)
-    passes = _Passes(layers)
-    gpipe = plans["schedule"] == _GPIPE
-    stages, virtual = plans["pipeline"].astype(float), plans["virtual"].astype(float)
-    batches = plans["micro_batches"].astype(float)
-    head, lookup = layers.head(), layers.lookup()
-    all_layers = [np.full(len(plans), float(kind.count)) for kind in setting.model.kinds]
-    total = passes.work(all_layers, stages * virtual).plus(head + lookup)
-    accounts: list[_Account] = []
-    after: list[tuple[Array, Array]] = []
-    for stage in _stages(setting.model, plans):
-        ends = np.where(stage.number == stages - 1, head, 0.0)
-        work = passes.work(stage.counts, virtual)
-        work = work.plus(ends + np.where(stage.number == 0, lookup, 0.0))
-        above = passes.work(stage.before, stage.number)
-        above = above.plus(np.where(stage.number > 0, lookup, 0.0))
-        alike = passes.work(stage.of_alike, virtual)
-        idle, messages = _waits(layers, (work, above, total), stage, alike.total, ends)
-        accounts.append(_Account(work, idle, messages, np.minimum(work.tail, ends * 2 / 3)))
-        # Stages end one after another, the first one last.
-        exchanged, updated = passes.after(stage.counts, stage.number)
-        after.append((exchanged - (above.backward - above.tail) / virtual, updated))
+    pipelines = _Pipelines(Layers(setting, plans))
+    batches, gpipe = pipelines.batches, pipelines.gpipe
+    accounts = [pipelines.account(stage) for stage in _stages(setting.model, plans)]
 
     def most(of_account: Callable[[_Account], Array]) -> Array:
         return np.asarray(np.max([of_account(one) for one in accounts], axis=0))
@@ -191,108 +183,147 @@ def step_times(setting: Setting, plans: Plans) -> StepTimes:
     def chosen(values: Sequence[Array], index: Array = longest) -> Array:
         return np.asarray(np.choose(index, values))
 
-    latest = np.argmax([_sum(one) for one in after], axis=0)
+    latest = np.argmax([one.exchanged + one.updated for one in accounts], axis=0)
     parts = {name: chosen([one.work.parts[name] for one in accounts]) for name in _OF_LAYERS}
     parts = {name: seconds * batches for name, seconds in parts.items()}
-    parts["data"] = parts["data"] + chosen([exchanged for exchanged, _ in after], latest)
+    parts["data"] = parts["data"] + chosen([one.exchanged for one in accounts], latest)
     return StepTimes(
         {
             **parts,
             "pipeline": chosen([one.messages for one in accounts]),
             "bubble": chosen(waits),
-            "optimizer": chosen([updated for _, updated in after], latest),
+            "optimizer": chosen([one.updated for one in accounts], latest),
             "fixed": np.full(len(plans), setting.constants.step_s),
         }
     )
 
 
-def _waits(
-    layers: Layers,
-    works: tuple[_Work, _Work, _Work],
-    stage: _StageLayers,
-    alike: Array,
-    ends: Array,
-) -> tuple[Array, Array]:
-    """How long a stage waits for passes of other stages, and for messages.
+class _Pipelines:
+    """Prices the stages of pipelines, and how long each waits for the others."""
 
-    ``works``: a micro-batch in the stage, in the stages before it and in all stages.
-    ``alike``: in the layers of a stage with as many, ``ends`` in the output.
-
-    A stage of 1F1B with w stages after it runs w forward passes before its first
-    backward pass, and w backward passes after its last forward pass, while the stages
-    after it do both passes of a micro-batch. Any n stages in a row have n micro-batches
-    in flight, whose round trip may take longer than their work. Virtual stages divide
-    the wait (Narayanan 2021).
-    """
-    work, before, total = works
-    plans = layers.plans
-    stages, batches = plans["pipeline"].astype(float), plans["micro_batches"].astype(float)
-    virtual = plans["virtual"].astype(float)
-    forward, backward = work.forward, work.backward
-    above = before.total - before.tail
-    whole = total.total - total.tail
-    below = np.maximum(whole - above - (work.total - work.tail), 0.0)
-    behind = stages - 1 - stage.number
-    full = np.maximum(below - behind * forward, 0.0) + np.maximum(below - behind * backward, 0.0)
-    few = below - (batches - 1) * np.minimum(forward, backward)
-    idle = above + np.where(batches - 1 >= behind, full, np.maximum(few, 0.0))
-    hop = layers.hop()
-    messages = 2 * hop * (stages - 1)
-    group = behind + 1
-    trip = below + 2 * hop * behind + work.total
-    stalls = [np.zeros(len(plans))]
-    stalls.append(np.floor((batches - 1) / group) * (trip - group * work.total))
-    # A stage with less work than those around it is not the one that waits longest.
-    alike = np.where(alike <= work.total - ends + 1e-12, alike, 0.0)
-    for size in (stage.alike, *range(2, 9)):
-        group = np.clip(size, 1, stage.alike)
-        trip = group * (alike + 2 * hop) - 2 * hop + ends
-        stalls.append(np.floor((batches - 1) / group) * (trip - group * work.total))
-    # Waiting for slower stages at both ends of the step is not waited for once more.
-    counted = np.where(batches - 1 >= behind, np.maximum(full - below, 0.0), 0.0)
-    messages = messages + np.maximum(np.max(stalls, axis=0) - counted, 0.0)
-    gpipe, interleaved = plans["schedule"] == _GPIPE, plans["schedule"] == _INTERLEAVED
-    idle = np.where(
-        gpipe,
-        above + below,
-        np.where(interleaved, (whole - work.total + work.tail) / virtual, idle),
-    )
-    # A message may take longer than the pass that hides it.
-    late = np.maximum(hop - forward, 0.0) + np.maximum(hop - backward, 0.0)
-    messages = np.where(gpipe, 2 * hop * (stages - 1) + (batches - 1) * late, messages)
-    # The last stage sends to the first one: between two parts of a stage lie a pass and
-    # a message of each stage, where the slowest stage has a pass for each of them.
-    both_ends = layers.head() + layers.lookup()
-    turns = sum(
-        np.maximum(((every - part * both_ends) / stages - one + part * ends) / virtual + hop, 0.0)
-        for every, one, part in (
-            (total.forward, forward, 1 / 3),
-            (total.backward, backward, 2 / 3),
+    def __init__(self, layers: Layers) -> None:
+        plans = layers.plans
+        self.passes = _Passes(layers)
+        self.stages, self.virtual, self.batches = (
+            plans[name].astype(float) for name in ("pipeline", "virtual", "micro_batches")
         )
-    )
-    late = np.maximum(hop - np.minimum(forward, backward) / virtual, 0.0)
-    late = np.maximum(batches - stages, 0.0) * virtual * late + stages * (virtual - 1) * turns
-    messages = np.where(interleaved, 2 * hop * (stages - 1) + late, messages)
-    return idle, messages
+        self.gpipe = plans["schedule"] == _GPIPE
+        self.interleaved = plans["schedule"] == _INTERLEAVED
+        self.alone = bool((self.stages == 1).all())
+        self.hop, self.head, self.lookup = layers.hop(), layers.head(), layers.lookup()
+        self.by_layer = self.passes.by_layer()
+        counts = [np.full(len(plans), float(kind.count)) for kind in layers.setting.model.kinds]
+        total = self.passes.work(counts, self.stages * self.virtual)
+        self.total = total.plus(self.head + self.lookup)
+
+    def account(self, stage: _StageLayers) -> _Account:
+        """How a stage of every plan spends the step.
+
+        A stage of 1F1B with w stages after it runs w forward passes before its first
+        backward pass, and w backward passes after its last forward pass, while the
+        stages after it do both passes of a micro-batch. Virtual stages divide the wait
+        (Narayanan 2021).
+        """
+        ends = np.where(stage.number == self.stages - 1, self.head, 0.0)
+        work = self.passes.work(stage.counts, self.virtual)
+        work = work.plus(ends + np.where(stage.number == 0, self.lookup, 0.0))
+        before = self.passes.work(stage.before, stage.number)
+        before = before.plus(np.where(stage.number > 0, self.lookup, 0.0))
+        # Stages end one after another, the first one last.
+        exchanged, updated = self.passes.after(stage.counts, stage.number)
+        exchanged = exchanged - (before.backward - before.tail) / self.virtual
+        idle = messages = np.zeros(len(self.stages))
+        if not self.alone:
+            above = before.total - before.tail
+            others = self.total.total - self.total.tail - (work.total - work.tail)
+            below = np.maximum(others - above, 0.0)
+            behind = self.stages - 1 - stage.number
+            ahead = np.maximum(below - behind * work.forward, 0.0)
+            full = ahead + np.maximum(below - behind * work.backward, 0.0)
+            few = below - (self.batches - 1) * np.minimum(work.forward, work.backward)
+            enough = self.batches - 1 >= behind
+            idle = above + np.where(enough, full, np.maximum(few, 0.0))
+            idle = np.select(
+                [self.gpipe, self.interleaved], [above + below, others / self.virtual], idle
+            )
+            # Waiting for slower stages at both ends of a step is not counted again.
+            counted = np.where(enough, np.maximum(full - below, 0.0), 0.0)
+            stalls = np.maximum(self._round_trips(stage, work, ends) - counted, 0.0)
+            stalls = np.select(
+                [self.gpipe, self.interleaved],
+                [self._late_messages(work), self._turns(work, ends)],
+                stalls,
+            )
+            messages = 2 * self.hop * (self.stages - 1) + stalls
+        hidden = np.minimum(work.tail, ends * 2 / 3)
+        return _Account(work, idle, messages, hidden, exchanged, updated)
+
+    def _round_trips(self, stage: _StageLayers, work: _Work, ends: Array) -> Array:
+        """Stalls of 1F1B: n stages in a row have n micro-batches in flight, whose round
+        trip may take longer than the work of the slowest of them.
+        """
+
+        def of_layers(counts: Sequence[Array]) -> Array:
+            return _sum(n * one for n, one in zip(counts, self.by_layer, strict=True))
+
+        # What a stage has besides its layers, on average: the ends of its exchanges.
+        besides = work.total - ends - of_layers(stage.counts)
+        stall = np.zeros(len(self.stages))
+        for size, counts, to_end in stage.chains:
+            chain = size * besides + of_layers(counts) + np.where(to_end, self.head, 0.0)
+            over = chain - size * work.total
+            # A stage with less work than those around it does not wait longest.
+            waits = np.where(over <= 1e-9 * chain, over + 2 * self.hop * (size - 1), 0.0)
+            stall = np.maximum(stall, np.floor((self.batches - 1) / size) * waits)
+        return stall
+
+    def _late_messages(self, work: _Work) -> Array:
+        """Stalls of GPipe: a message may take longer than the pass that hides it."""
+        late = [np.maximum(self.hop - one, 0.0) for one in (work.forward, work.backward)]
+        return np.asarray((self.batches - 1) * _sum(late))
+
+    def _turns(self, work: _Work, ends: Array) -> Array:
+        """Stalls of virtual stages, whose last stage sends to the first one.
+
+        Between two parts of a stage lie a pass and a message of each stage, where the
+        slowest stage has a pass for each of them; later messages hide behind the
+        shorter of two passes.
+        """
+        both_ends = self.head + self.lookup
+        turns = [
+            np.maximum(
+                ((every - part * both_ends) / self.stages - one + part * ends) / self.virtual
+                + self.hop,
+                0.0,
+            )
+            for every, one, part in (
+                (self.total.forward, work.forward, 1 / 3),
+                (self.total.backward - self.total.tail, work.backward, 2 / 3),
+            )
+        ]
+        late = np.maximum(self.hop - np.minimum(work.forward, work.backward) / self.virtual, 0.0)
+        late = np.maximum(self.batches - self.stages, 0.0) * self.virtual * late
+        return np.asarray(late + self.stages * (self.virtual - 1) * _sum(turns))
 
 
 @dataclass(frozen=True, eq=False)
 class _StageLayers:
     """Layers of each kind in a stage of every plan, and around it.
 
-    ``before``: in the stages before it. ``alike``: how many stages have as many layers,
-    one after another; ``of_alike``: layers of each kind in one of them, on average.
+    ``before``: in the stages before it. ``chains``: runs of stages that begin or end
+    with it: how many, layers of each kind in them, whether the last stage is one.
     """
 
     number: Array
     counts: Sequence[Array]
     before: Sequence[Array]
-    alike: Array
-    of_alike: Sequence[Array]
+    chains: Sequence[tuple[Array, Sequence[Array], Array]]
 
 
 #: Stages that are looked at: both ends, and others with other layers.
 _STAGES = 8
+#: Lengths of runs of stages that are looked at, besides the longest.
+_CHAINS = (2, 3, 4, 5, 6, 8)
 
 
 def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
@@ -311,14 +342,16 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
     def kinds(column: Array, stage: int) -> list[Array]:
         return list(column[:, stage].T)
 
-    number, counts, before, alike, of_alike = columns
+    number, counts, before, sizes, of_chains, ends = columns
     return [
         _StageLayers(
             number=number[:, stage],
             counts=kinds(counts, stage),
             before=kinds(before, stage),
-            alike=alike[:, stage],
-            of_alike=kinds(of_alike, stage),
+            chains=[
+                (sizes[:, stage, n], list(of_chains[:, stage, n].T), ends[:, stage, n])
+                for n in range(sizes.shape[2])
+            ],
         )
         for stage in range(min(_STAGES, int(plans["pipeline"].max(initial=1))))
     ]
@@ -333,19 +366,27 @@ def _stages_of(total: Array, stages: int, virtual: int) -> tuple[Array, ...]:
     model_stages = np.arange(stages * virtual + 1)
     starts = model_stages * few + np.minimum(model_stages, left)
     counts = np.diff(total[starts], axis=0).reshape(virtual, stages, -1).sum(axis=0)
-    before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)[:-1]])
+    before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
     sizes = counts.sum(axis=1)
     # The first and the last of those with the same layers, the largest ones before.
     first, last = (np.unique(rows, axis=0, return_index=True)[1] for rows in (counts, counts[::-1]))
     ranked = sorted({*first, *(stages - 1 - last)}, key=lambda n: (-sizes[n], *(-counts[n]), n))
     number = np.array([0, stages - 1, *ranked, *[0] * _STAGES])[:_STAGES]
-    alike = sizes == sizes[number][:, None]
+    lengths = np.maximum([*_CHAINS, stages - 2, stages - 1, stages], 1)
+    first = np.concatenate(
+        [np.repeat(number[:, None], len(lengths), 1), number[:, None] - lengths + 1], axis=1
+    )
+    last = np.concatenate(
+        [number[:, None] + lengths, np.repeat(number[:, None] + 1, len(lengths), 1)], axis=1
+    )
+    first, last = np.maximum(first, 0), np.minimum(last, stages)
     return (
         number,
         counts[number],
         before[number],
-        alike.sum(axis=1),
-        (alike @ counts) / alike.sum(axis=1)[:, None],
+        last - first,
+        before[last] - before[first],
+        last == stages,
     )
 
 

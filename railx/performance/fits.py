@@ -17,7 +17,7 @@ from railx.performance.plans import Array
 from railx.performance.programs import FITTED, Constants
 from railx.performance.validation import Case, predict
 
-__all__ = ["MOST_FITTED", "cross_validated", "digest_of", "fit", "fit_gains", "names_to_fit"]
+__all__ = ["MOST_FITTED", "digest_of", "fit", "fit_gains", "names_to_fit"]
 
 #: Fitted numbers of a set at most.
 MOST_FITTED = 8
@@ -109,24 +109,6 @@ def _distance(cases: Sequence[Case], constants: Constants, recipe: str) -> Calla
         return float(np.abs(np.log(seconds) - measured).mean())
 
     return distance
-
-
-def cross_validated(
-    cases: Sequence[Case], start: Constants, names: Sequence[str], folds: int, seed: int
-) -> Array:
-    """Seconds of every case by constants that were fitted without it, float[cases].
-
-    ``folds``: parts of the cases, drawn by ``seed``, each left out once; as many as
-    there are cases leave every one out alone.
-    """
-    order = np.random.default_rng(seed).permutation(len(cases))
-    seconds = np.zeros(len(cases))
-    for left_out in np.array_split(order, folds):
-        rest = np.setdiff1d(order, left_out)
-        values = fit([cases[number] for number in rest], start, names)
-        ours = predict([cases[number] for number in left_out], [values] * len(left_out))
-        seconds[left_out] = ours[0]
-    return seconds
 
 
 def digest_of(cases: Sequence[Case]) -> str:

@@ -136,7 +136,9 @@ class Exchange:
     virtual: Array
     hop: Array
 
-    def pass_s(self, passes: LayerPasses, count: Array, chunks: Array) -> tuple[Array, Array]:
+    def pass_s(
+        self, passes: LayerPasses, count: Array | float, chunks: Array | float
+    ) -> tuple[Array, Array]:
         """Exposed seconds of one micro-batch in ``count`` layers, ``chunks`` in a row,
         in its forward and its backward passes.
 
@@ -188,7 +190,7 @@ class Exchange:
 
 def _excess(time: Array, cover: Array) -> Array:
     """The part of a time that is longer than what covers it."""
-    return np.maximum(time - cover, 0.0)
+    return np.asarray(np.maximum(time - cover, 0.0))
 
 
 class Layers:

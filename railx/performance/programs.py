@@ -133,12 +133,13 @@ def program_named(name: str) -> Program:
 
 
 def default_constants(device: str, program: str) -> Constants:
-    """The constants of a device and program; of the device, or of any, where there are
-    none.
+    """The constants of a program and device; where there are none, those of the program
+    on another device, of the device, or of torchtitan on an H100.
     """
-    entries = list(catalogue("constants.yaml", Constants).values())
+    entries: list[Constants] = list(catalogue("constants.yaml", Constants).values())
 
-    def closeness(constants: Constants) -> tuple[bool, bool]:
-        return constants.program == program, constants.device == device
+    def closeness(constants: Constants) -> tuple[bool, bool, bool]:
+        usual = constants.name == "torchtitan_h100"
+        return constants.program == program, constants.device == device, usual
 
     return max(entries, key=closeness)

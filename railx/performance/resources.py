@@ -24,6 +24,7 @@ def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
     return entries
 
 
+@cache
 def catalogue(file: str, cls: type[T]) -> Mapping[str, T]:
     """The entries of a file of ``resources/performance`` by name, checked."""
     return {

@@ -255,6 +255,60 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
     )
 
 
+def _nemo(row: Mapping[str, str]) -> Case:
+    number = {name: int(row[name] or 1) for name in _NEMO[2:12]}
+    virtual = number["virtual"] if number["pipeline"] > 1 else 1
+    ranks = number["tensor"] * number["pipeline"] * number["context"]
+    data = number["gpus"] // ranks
+    plan = Plan(
+        data=data,
+        tensor=number["tensor"],
+        pipeline=number["pipeline"],
+        context=number["context"],
+        expert=number["expert"],
+        virtual=virtual,
+        schedule="interleaved" if virtual > 1 else "1f1b",
+        micro_batch=number["micro_batch"],
+        micro_batches=number["global_batch"] // (data * number["micro_batch"]),
+        sequence_tokens=number["sequence_tokens"],
+        sharding="parameters" if row["fsdp"] == "1" else "optimizer",
+        sequence_parallel=number["tensor"] > 1,
+    )
+    return Case(
+        model_named(_NEMO_MODELS[row["model"]]),
+        plan,
+        row["device"].lower(),
+        "fp8" if row["precision"].startswith("FP8") else "bf16",
+        seconds=plan.tokens / (float(row["tokens_s_gpu"]) * number["gpus"]),
+        labels={"device": row["device"], "precision": row["precision"]},
+    )
+
+
+_NEMO_MODELS = {
+    "LLAMA3_8B": "llama3_8b",
+    "LLAMA3_70B": "llama3_70b",
+    "LLAMA3.1_405B": "llama3_405b",
+    "DeepSeekV3": "deepseek_v3",
+    "GPT OSS 120B": "gpt_oss_120b",
+    "Qwen3_235B_a22B": "qwen3_235b_a22b",
+}
+_NEMO = (
+    "device",
+    "model",
+    "gpus",
+    "global_batch",
+    "micro_batch",
+    "sequence_tokens",
+    "tensor",
+    "pipeline",
+    "context",
+    "virtual",
+    "expert",
+    "accumulation",
+    "precision",
+    "fsdp",
+    "tokens_s_gpu",
+)
 _DEVICES = {
     "A100-80GB": "a100_80gb",
     "A100-80GB (Selene)": "a100_80gb",
@@ -338,6 +392,7 @@ SETS = (
     MeasuredSet("selene_memory", "megatron", _MEMORY, _selene_memory),
     MeasuredSet("mosaic", "llm_foundry", _MOSAIC, _mosaic),
     MeasuredSet("torchtitan", "torchtitan", _TORCHTITAN, _torchtitan),
+    MeasuredSet("nemo", "megatron_bridge", _NEMO, _nemo),
 )
 
 

@@ -43,6 +43,7 @@ from workflow.stages import (
     training,
     transition,
     underlay,
+    validation,
 )
 
 __all__ = [
@@ -88,6 +89,7 @@ STAGES: dict[str, Stage] = {
         replay,
         live,
         steps,
+        validation,
         recorded,
         evidence,
         figure,

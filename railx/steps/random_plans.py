@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from railx.performance.closed import step_times
 from railx.performance.devices import device_named
 from railx.performance.layers import Setting
 from railx.performance.models import Model
 from railx.performance.networks import TwoLevelRing
-from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Plan
+from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Plan, Plans
 from railx.performance.programs import default_constants, program_named
+from railx.progress import counted
+from railx.steps.referee import replayed_step_s
 
-__all__ = ["draw"]
+__all__ = ["compared_rows", "draw"]
+
+_SHOWN = (
+    *("schedule", "sharding", "recompute", "devices", "data", "tensor", "pipeline", "context"),
+    *("expert", "virtual", "micro_batches"),
+)
 
 
 def draw(seed: int) -> tuple[Setting, Plan]:
@@ -30,7 +40,7 @@ def draw(seed: int) -> tuple[Setting, Plan]:
     program = program_named(choose(["megatron", "llm_foundry", "torchtitan"]))
     constants = default_constants(device.name, program.name)
     network = TwoLevelRing.of(
-        device, fast_share=0.8, slow_share=0.8, slow_gb_s=choose([12.5, 25.0, 50.0])
+        device, fast_share=0.8, slow_share=0.8, slow_gb_s=choose([25.0, 50.0, 100.0])
     )
     plan = Plan(
         data=data,
@@ -46,16 +56,16 @@ def draw(seed: int) -> tuple[Setting, Plan]:
         if virtual == 1
         else pipeline,
         sequence_tokens=choose([1024, 2048, 4096, 8192]),
-        sharding=SHARDINGS[seed // 3 % 4],
-        recompute=RECOMPUTATIONS[seed // 12 % 3],
+        sharding=SHARDINGS[seed // 3 % 4],  # type: ignore[arg-type]
+        recompute=RECOMPUTATIONS[seed // 12 % 3],  # type: ignore[arg-type]
         recompute_layers=choose([0.5, 1.0]),
-        schedule=schedule,
+        schedule=schedule,  # type: ignore[arg-type]
         sequence_parallel=choose([False, True]),
     )
     return Setting(model, device, network, program, constants), plan
 
 
-def _model(choose, least: int, *, even: bool) -> Model:
+def _model(choose: Callable[[Sequence[Any]], Any], least: int, *, even: bool) -> Model:
     layers = least * choose([1, 2, 3, 4]) if even else least + choose(range(24))
     heads = choose([16, 32, 64])
     sparse = choose([False, False, True])
@@ -74,3 +84,23 @@ def _model(choose, least: int, *, even: bool) -> Model:
         window_tokens=choose([0, 0, 512]),
         window_layers=layers // 2,
     )
+
+
+def compared_rows(plans: int, seed: int) -> Iterator[dict[str, Any]]:
+    """The closed form and the replay of drawn plans.
+
+    Columns: seed, schedule, sharding, recompute, devices and the degrees, virtual,
+    micro_batches, closed_s, replayed_s, error (closed over replayed less 1), fidelity.
+    """
+    for number in counted(range(1000 * (seed - 1), 1000 * (seed - 1) + plans), "plans"):
+        setting, plan = draw(number)
+        closed_s = float(step_times(setting, Plans.of([plan])).total_s[0])
+        replayed_s = replayed_step_s(setting, plan)
+        yield {
+            "seed": number,
+            **{name: getattr(plan, name) for name in _SHOWN},
+            "closed_s": closed_s,
+            "replayed_s": replayed_s,
+            "error": closed_s / replayed_s - 1,
+            "fidelity": "replay",
+        }

@@ -1,0 +1,70 @@
+"""The closed form of a step against the replay of the same plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from railx.errors import UserError
+from railx.performance.closed import step_times
+from railx.performance.plans import Plan, Plans
+from railx.steps.referee import replayed_step_s
+from railx.steps.random_plans import draw
+
+
+def errors(seeds: range) -> np.ndarray:
+    """Relative errors of the closed form on drawn plans."""
+    result = []
+    for seed in seeds:
+        setting, plan = draw(seed)
+        closed = step_times(setting, Plans.of([plan])).total_s[0]
+        result.append(closed / replayed_step_s(setting, plan) - 1)
+    return np.array(result)
+
+
+def test_the_closed_form_agrees_with_the_replay_on_a_hundred_plans() -> None:
+    assert np.abs(errors(range(100))).max() < 0.02
+
+
+@pytest.mark.slow
+def test_the_closed_form_agrees_with_the_replay_on_a_thousand_plans() -> None:
+    """Where messages take a fifth of the step or uneven stages of few layers meet few
+    micro-batches, some plans err by more.
+    """
+    error = np.abs(errors(range(1000)))
+    assert np.mean(error < 0.02) >= 0.995
+    assert error.max() < 0.04
+
+
+def test_a_plan_without_a_pipeline_takes_the_same_time() -> None:
+    setting, _ = draw(0)
+    plan = Plan(tensor=4, data=2, micro_batches=5, sequence_tokens=2048, sequence_parallel=True)
+    closed = step_times(setting, Plans.of([plan])).total_s[0]
+    assert replayed_step_s(setting, plan) == pytest.approx(closed, rel=1e-4)
+
+
+def test_even_stages_without_messages_have_the_bubble_of_the_paper() -> None:
+    """(p - 1) / (v m) of the stages' work (Narayanan 2021, section 2.2)."""
+    setting, _ = draw(0)
+    network = replace(
+        setting.network,
+        fast_gb_s=1e12, slow_gb_s=1e12, fast_latency_s=0.0, slow_latency_s=0.0, table=None,
+    )  # fmt: skip
+    model = replace(setting.model, layers=24, window_tokens=0, window_layers=0, vocabulary=2)
+    setting = replace(setting, network=network, model=model)
+    for schedule, virtual in (("1f1b", 1), ("gpipe", 1), ("interleaved", 3)):
+        plan = Plan(
+            pipeline=4, micro_batches=8, virtual=virtual, schedule=schedule, sequence_tokens=2048
+        )
+        times = step_times(setting, Plans.of([plan]))
+        work = times.parts["compute"][0]
+        assert times.parts["bubble"][0] == pytest.approx(work * 3 / 8 / virtual, rel=1e-3)
+        assert replayed_step_s(setting, plan) == pytest.approx(times.total_s[0], rel=1e-3)
+
+
+def test_a_plan_of_too_many_ranks_ends_in_one_line() -> None:
+    setting, _ = draw(0)
+    with pytest.raises(UserError, match="plan: got 2048 devices; allowed: at most 1024"):
+        replayed_step_s(setting, Plan(data=2048))

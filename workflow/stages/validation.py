@@ -1,0 +1,102 @@
+"""Stage validation: the model of a step against measured runs and its replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from railx.places import in_repository
+from workflow.stage import (
+    Inputs,
+    Job,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    integer,
+    real,
+    text,
+)
+
+__all__ = ["STAGE", "run"]
+
+_RESOURCES = ("resources/measured", "resources/performance")
+
+
+def run(job: Job) -> Summary:
+    """Hold the model against every measured row; return the mean errors by set."""
+    from railx.performance.study import ValidationSettings, error_rows, measured_rows
+    from railx.settings import load
+    from railx.steps.random_plans import compared_rows
+
+    settings: ValidationSettings = load(
+        ValidationSettings, job.settings["validation"], "validation"
+    )
+    rows = list(measured_rows(settings))
+    errors = list(error_rows(rows))
+    replayed = list(compared_rows(settings.replayed_plans, job.settings["seed"]))
+    job.write_table("rows", rows)
+    job.write_table("errors", errors)
+    job.write_table("replayed", replayed)
+    summary: Summary = {
+        f"{row['set']}.{row['quantity']}.mean_error": row["mean_error"]
+        for row in errors
+        if row["group"] == "all"
+    }
+    summary["replayed.worst_error"] = max(abs(row["error"]) for row in replayed)
+    return summary
+
+
+def _inputs(experiment: Settings, _: str) -> Inputs:
+    del experiment
+    return {
+        Path(folder).name: sorted(
+            path for path in in_repository(folder).iterdir() if path.suffix in (".csv", ".yaml")
+        )
+        for folder in _RESOURCES
+    }
+
+
+_PLAN = integer("devices", "data", "tensor", "pipeline", "context", "expert")
+
+STAGE = Stage(
+    name="validation",
+    help="the model of a training step against measured runs and against its replay",
+    message="The model of a step against measured runs",
+    settings=lambda experiment, _: {key: experiment[key] for key in ("validation", "seed")},
+    inputs=_inputs,
+    outputs={
+        "rows": Table(
+            "rows.parquet",
+            text("set")
+            | integer("row")
+            | text("model", "device", "precision", "recipe")
+            | _PLAN
+            | text("quantity")
+            | real("measured", "ours", "roofline", "error")
+            | text("basis", "fidelity"),
+            claims=True,
+        ),
+        "errors": Table(
+            "errors.parquet",
+            text("set", "quantity", "group")
+            | integer("rows", "left_out")
+            | real("mean_error", "median_ratio", "worst_error", "mean_error_roofline")
+            | text("fidelity"),
+            claims=True,
+            printed="Errors of the model of a step, on rows left out of its fits",
+        ),
+        "replayed": Table(
+            "replayed.parquet",
+            integer("seed")
+            | text("schedule", "sharding", "recompute")
+            | _PLAN
+            | integer("virtual", "micro_batches")
+            | real("closed_s", "replayed_s", "error")
+            | text("fidelity"),
+            claims=True,
+        ),
+    },
+    run=run,
+    tracked=Tracked("errors", ("errors", "rows"), name="step_model", fidelity="analytic"),
+)
