@@ -59,11 +59,14 @@ class Unit:
     """Parameters that are gathered and reduced together: a layer, or an end's tables.
 
     ``number`` counts the layers of the model from 0; None for the tables of an end.
+    ``multiplied``: of a table, the parameters that tokens are multiplied with; rows of
+    the input table are looked up.
     """
 
     number: int | None
     experts: bool
     parameters: float
+    multiplied: float = 0.0
 
 
 def gather_share(ranks: int) -> float:
@@ -122,7 +125,8 @@ def stage_units(job: StepJob) -> list[list[list[Unit]]]:
         units = [_unit(job, number) for number in range(start, start + count)]
         tables = model.input_weights * (n == 0) + model.output_weights * (n == model_stages - 1)
         if tables:
-            end = Unit(None, False, tables / job.degrees.tensor)
+            multiplied = model.output_weights * (n == model_stages - 1)
+            end = Unit(None, False, tables / job.degrees.tensor, multiplied / job.degrees.tensor)
             units = [end, *units] if n == 0 else [*units, end]
         units_by_stage[n % stages].append(units)
     return units_by_stage
@@ -141,7 +145,8 @@ def layer_segments(
     exchange with experts takes no way round.
     """
     if unit.number is None:
-        return [_computed(job, job.degrees.tensor * unit.parameters, 0.0, direction)]
+        looked_up = [_looked_up(job, direction)] if unit.multiplied < unit.parameters else []
+        return [*looked_up, _computed(job, job.degrees.tensor * unit.multiplied, 0.0, direction)]
     model = job.model
     attention = [
         *_context(job, direction),
@@ -190,6 +195,13 @@ def _computed(
     by_peak = operations / (device.peak_tflops * 1e12 * device.efficiency)
     by_memory = moved / (device.memory_gb_s * 1e9)
     return Segment("compute", 1e9 * max(by_peak, by_memory) if weights else 0.0)
+
+
+def _looked_up(job: StepJob, direction: Direction) -> Segment:
+    """The rows of the input table: read and written, and backward their gradients."""
+    size = 2 * job.tokens * job.model.hidden * job.bytes_per_element
+    passes = 1 if direction == "forward" else _BACKWARD
+    return Segment("compute", size * passes / job.device.memory_gb_s)
 
 
 def _summed(job: StepJob, direction: Direction) -> Segment:

@@ -10,8 +10,8 @@ import pytest
 from railx.errors import UserError
 from railx.performance.closed import step_times
 from railx.performance.plans import Plan, Plans
-from railx.steps.referee import replayed_step_s
 from railx.steps.random_plans import draw
+from railx.steps.referee import replayed_step_s
 
 
 def errors(seeds: range) -> np.ndarray:
