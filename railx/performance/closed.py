@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,14 +90,15 @@ class _Passes:
         self.layers = layers
         self.kinds = [(layers.passes(kind), layers.exchange(kind)) for kind in kinds]
 
-    def work(self, counts: Sequence[Array], chunks: Array) -> _Work:
-        """One micro-batch in layers of each kind, ``chunks`` runs of them."""
+    def work(self, layers: _Layers) -> _Work:
+        """One micro-batch in some layers."""
         parts = dict.fromkeys(_OF_LAYERS, np.zeros(len(self.layers.plans)))
         forward, tail = np.zeros((2, len(self.layers.plans)))
-        for count, share, (passes, exchange) in zip(
-            counts, _shares(counts), self.kinds, strict=True
+        single = _sum(layers.number) <= _sum(layers.first)
+        for count, first, last, (passes, exchange) in zip(
+            layers.number, layers.first, layers.last, self.kinds, strict=True
         ):
-            exposed = exchange.pass_s(passes, count, chunks * share)
+            exposed = exchange.pass_s(passes, count, first, last, single)
             seconds = {
                 "compute": count * (passes.forward + passes.backward),
                 "recompute": count * passes.again,
@@ -107,13 +109,15 @@ class _Passes:
             }
             parts = {name: parts[name] + seconds[name] for name in _OF_LAYERS}
             forward = forward + count * passes.forward_s + exposed[0]
-            tail = tail + exchange.tail_s(chunks * share)
+            tail = tail + exchange.tail_s(first)
         return _Work(parts, forward, tail)
 
     def by_layer(self) -> list[Array]:
         """One micro-batch in a layer of each kind among others like it."""
         return [
-            passes.forward_s + passes.backward_s + _sum(exchange.pass_s(passes, 1.0, 0.0))
+            passes.forward_s
+            + passes.backward_s
+            + _sum(exchange.pass_s(passes, 1.0, 0.0, 0.0, False))
             for passes, exchange in self.kinds
         ]
 
@@ -137,62 +141,58 @@ def _shares(counts: Sequence[Array]) -> list[Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Account:
-    """How a stage spends a step: its passes, other stages' passes and messages.
+class _Stage:
+    """A stage of every plan: its work, and the passes of the stages before it.
 
-    ``hidden``: of a micro-batch's last scatter, what the next backward pass hides.
+    ``above``: seconds of one micro-batch in the stages before it. ``hidden``: of a
+    micro-batch's last scatter, the seconds that the next backward pass hides.
     ``exchanged`` and ``updated``: seconds after the last pass of the first stage, which
     is the last of the step.
     """
 
+    layers: _StageLayers
     work: _Work
-    idle: Array
-    messages: Array
+    head: Array
+    above: Array
     hidden: Array
     exchanged: Array
     updated: Array
+
+    @property
+    def number(self) -> Array:
+        return self.layers.number
 
 
 def step_times(setting: Setting, plans: Plans) -> StepTimes:
     """Seconds of one training step of every plan, by part.
 
-    A stage is busy or waits from the first pass to the last. The longest account of a
-    stage is the step's time; ``bubble`` is its wait for passes of other stages.
+    A stage is busy, waits for passes of others (``bubble``) or for messages
+    (``pipeline``) from the first pass to the last. The stage for which this is longest
+    gives the step's time.
     """
     pipelines = _Pipelines(Layers(setting, plans))
-    batches, gpipe = pipelines.batches, pipelines.gpipe
-    accounts = [pipelines.account(stage) for stage in _stages(setting.model, plans)]
-
-    def most(of_account: Callable[[_Account], Array]) -> Array:
-        return np.asarray(np.max([of_account(one) for one in accounts], axis=0))
-
-    # All forward passes of GPipe precede the others: either may be slowest elsewhere.
-    repeated = most(lambda one: one.work.forward)
-    repeated = repeated + most(lambda one: one.work.backward - one.hidden)
-    waits = [
-        one.idle + np.where(gpipe, (batches - 1) * (repeated - one.work.total), 0.0)
-        for one in accounts
-    ]
+    stages = pipelines.of_stages
+    idle, messages = pipelines.waits()
     times = [
-        one.work.total * batches + wait + one.messages
-        for one, wait in zip(accounts, waits, strict=True)
+        one.work.total * pipelines.batches + wait + late
+        for one, wait, late in zip(stages, idle, messages, strict=True)
     ]
-    slowest = np.argmax([one.work.total for one in accounts], axis=0)
-    longest = np.where(gpipe, slowest, np.argmax(times, axis=0))
+    slowest = np.argmax([one.work.total for one in stages], axis=0)
+    longest = np.where(pipelines.gpipe, slowest, np.argmax(times, axis=0))
 
     def chosen(values: Sequence[Array], index: Array = longest) -> Array:
         return np.asarray(np.choose(index, values))
 
-    latest = np.argmax([one.exchanged + one.updated for one in accounts], axis=0)
-    parts = {name: chosen([one.work.parts[name] for one in accounts]) for name in _OF_LAYERS}
-    parts = {name: seconds * batches for name, seconds in parts.items()}
-    parts["data"] = parts["data"] + chosen([one.exchanged for one in accounts], latest)
+    latest = np.argmax([one.exchanged + one.updated for one in stages], axis=0)
+    parts = {name: chosen([one.work.parts[name] for one in stages]) for name in _OF_LAYERS}
+    parts = {name: seconds * pipelines.batches for name, seconds in parts.items()}
+    parts["data"] = parts["data"] + chosen([one.exchanged for one in stages], latest)
     return StepTimes(
         {
             **parts,
-            "pipeline": chosen([one.messages for one in accounts]),
-            "bubble": chosen(waits),
-            "optimizer": chosen([one.updated for one in accounts], latest),
+            "pipeline": chosen(messages),
+            "bubble": chosen(idle),
+            "optimizer": chosen([one.updated for one in stages], latest),
             "fixed": np.full(len(plans), setting.constants.step_s),
         }
     )
@@ -212,53 +212,105 @@ class _Pipelines:
         self.alone = bool((self.stages == 1).all())
         self.hop, self.head, self.lookup = layers.hop(), layers.head(), layers.lookup()
         self.by_layer = self.passes.by_layer()
-        counts = [np.full(len(plans), float(kind.count)) for kind in layers.setting.model.kinds]
-        total = self.passes.work(counts, self.stages * self.virtual)
+        model_stages = _stages(layers.setting.model, plans)
+        total = self.passes.work(model_stages[0].all)
         self.total = total.plus(self.head + self.lookup)
+        self.of_stages = [self._stage(one) for one in model_stages]
+        #: Of each stage and those before it, the longest passes: forward and backward.
+        self.slowest = [self._slowest_until(stage) for stage in self.of_stages]
 
-    def account(self, stage: _StageLayers) -> _Account:
-        """How a stage of every plan spends the step.
-
-        A stage of 1F1B with w stages after it runs w forward passes before its first
-        backward pass, and w backward passes after its last forward pass, while the
-        stages after it do both passes of a micro-batch. Virtual stages divide the wait
-        (Narayanan 2021).
-        """
-        ends = np.where(stage.number == self.stages - 1, self.head, 0.0)
-        work = self.passes.work(stage.counts, self.virtual)
-        work = work.plus(ends + np.where(stage.number == 0, self.lookup, 0.0))
-        before = self.passes.work(stage.before, stage.number)
-        before = before.plus(np.where(stage.number > 0, self.lookup, 0.0))
+    def _stage(self, layers: _StageLayers) -> _Stage:
+        """The work of a stage of every plan."""
+        head = np.where(layers.number == self.stages - 1, self.head, 0.0)
+        work = self.passes.work(layers.inside)
+        work = work.plus(head + np.where(layers.number == 0, self.lookup, 0.0))
+        before = self.passes.work(layers.before)
+        before = before.plus(np.where(layers.number > 0, self.lookup, 0.0))
         # Stages end one after another, the first one last.
-        exchanged, updated = self.passes.after(stage.counts, stage.number)
-        exchanged = exchanged - (before.backward - before.tail) / self.virtual
-        idle = messages = np.zeros(len(self.stages))
-        if not self.alone:
-            above = before.total - before.tail
-            others = self.total.total - self.total.tail - (work.total - work.tail)
-            below = np.maximum(others - above, 0.0)
-            behind = self.stages - 1 - stage.number
-            ahead = np.maximum(below - behind * work.forward, 0.0)
-            full = ahead + np.maximum(below - behind * work.backward, 0.0)
-            few = below - (self.batches - 1) * np.minimum(work.forward, work.backward)
-            enough = self.batches - 1 >= behind
-            idle = above + np.where(enough, full, np.maximum(few, 0.0))
-            idle = np.select(
-                [self.gpipe, self.interleaved], [above + below, others / self.virtual], idle
-            )
-            # Waiting for slower stages at both ends of a step is not counted again.
-            counted = np.where(enough, np.maximum(full - below, 0.0), 0.0)
-            stalls = np.maximum(self._round_trips(stage, work, ends) - counted, 0.0)
-            stalls = np.select(
-                [self.gpipe, self.interleaved],
-                [self._late_messages(work), self._turns(work, ends)],
-                stalls,
-            )
-            messages = 2 * self.hop * (self.stages - 1) + stalls
-        hidden = np.minimum(work.tail, ends * 2 / 3)
-        return _Account(work, idle, messages, hidden, exchanged, updated)
+        exchanged, updated = self.passes.after(layers.inside.number, layers.number)
+        return _Stage(
+            layers,
+            work,
+            head,
+            above=before.total - before.tail,
+            hidden=np.minimum(work.tail, head * 2 / 3),
+            exchanged=exchanged - (before.backward - before.tail) / self.virtual,
+            updated=updated,
+        )
 
-    def _round_trips(self, stage: _StageLayers, work: _Work, ends: Array) -> Array:
+    def _slowest_until(self, last: _Stage) -> tuple[Array, Array]:
+        until = [(one.number <= last.number, one.work) for one in self.of_stages]
+        return (
+            _most(np.where(before, work.forward, 0.0) for before, work in until),
+            _most(np.where(before, work.backward, 0.0) for before, work in until),
+        )
+
+    def waits(self) -> tuple[list[Array], list[Array]]:
+        """Seconds that each stage waits for the passes of others, and for messages."""
+        stages = self.of_stages
+        if self.alone:
+            late = (self.batches - 1) * stages[0].hidden
+            none = np.zeros(len(self.stages))
+            return [np.where(self.gpipe, -late, none)], [none]
+        there_and_back = 2 * self.hop * (self.stages - 1)
+        # All forward passes of GPipe precede the others; each has its slowest stage.
+        repeated = _most(one.work.forward for one in stages)
+        repeated = repeated + _most(one.work.backward - one.hidden for one in stages)
+        idle, messages = [], []
+        for one in stages:
+            others = self.total.total - self.total.tail - (one.work.total - one.work.tail)
+            alternating = self._alternating(one, 0.0)
+            idle.append(
+                np.select(
+                    [self.gpipe, self.interleaved],
+                    [
+                        others + (self.batches - 1) * (repeated - one.work.total),
+                        others / self.virtual,
+                    ],
+                    alternating,
+                )
+            )
+            messages.append(
+                np.select(
+                    [self.gpipe, self.interleaved],
+                    [
+                        there_and_back + self._late_messages(one.work),
+                        there_and_back + self._turns(one.work, one.head),
+                    ],
+                    self._alternating(one, self.hop) - alternating + self._round_trips(one),
+                )
+            )
+        return idle, messages
+
+    def _alternating(self, one: _Stage, hop: Array | float) -> Array:
+        """Seconds that a stage of 1F1B waits, messages of ``hop`` seconds included.
+
+        A stage with w stages after it runs w forward passes before its first backward
+        pass, and w backward passes after its last forward pass. Meanwhile a micro-batch
+        goes down to some later stage and back, where the passes that precede the first
+        backward pass there (or follow the last forward pass) take as long as those of
+        the slowest stage on the way. The longest of these ways binds.
+        """
+        behind, repeats = self.stages - 1 - one.number, self.batches - 1
+        until_one = one.above + one.work.total - one.work.tail
+        ahead = after = few = np.zeros(len(self.stages))
+        for last, (forward, backward) in zip(self.of_stages, self.slowest, strict=True):
+            way = last.above + last.work.total - last.work.tail - until_one
+            way = way + 2 * hop * (last.number - one.number)
+            passes = self.stages - 1 - last.number
+            below = last.number >= one.number
+            warm = way + passes * forward - behind * one.work.forward
+            cool = way + passes * backward - behind * one.work.backward
+            ahead = np.maximum(ahead, np.where(below, warm, 0.0))
+            after = np.maximum(after, np.where(below, cool, 0.0))
+            # With few micro-batches no pass of the one kind follows one of the other.
+            left = behind - repeats
+            either = np.maximum(warm + left * one.work.forward, cool + left * one.work.backward)
+            few = np.maximum(few, np.where(below & (passes <= repeats), either, 0.0))
+        waits = np.where(repeats > behind, ahead + after, few)
+        return one.above + 2 * hop * one.number + waits
+
+    def _round_trips(self, one: _Stage) -> Array:
         """Stalls of 1F1B: n stages in a row have n micro-batches in flight, whose round
         trip may take longer than the work of the slowest of them.
         """
@@ -267,14 +319,17 @@ class _Pipelines:
             return _sum(n * one for n, one in zip(counts, self.by_layer, strict=True))
 
         # What a stage has besides its layers, on average: the ends of its exchanges.
-        besides = work.total - ends - of_layers(stage.counts)
+        work, repeats = one.work, np.maximum(self.batches - self.stages + one.number, 0.0)
+        besides = work.total - one.head - of_layers(one.layers.inside.number)
         stall = np.zeros(len(self.stages))
-        for size, counts, to_end in stage.chains:
+        for size, counts, to_end in one.layers.chains:
             chain = size * besides + of_layers(counts) + np.where(to_end, self.head, 0.0)
             over = chain - size * work.total
             # A stage with less work than those around it does not wait longest.
-            waits = np.where(over <= 1e-9 * chain, over + 2 * self.hop * (size - 1), 0.0)
-            stall = np.maximum(stall, np.floor((self.batches - 1) / size) * waits)
+            # Messages do not wait for a pass's last scatter.
+            late = (size - 1) * (2 * self.hop - work.tail)
+            waits = np.where(over <= 1e-9 * chain, over + late, 0.0)
+            stall = np.maximum(stall, np.floor(repeats / size) * waits)
         return stall
 
     def _late_messages(self, work: _Work) -> Array:
@@ -282,41 +337,51 @@ class _Pipelines:
         late = [np.maximum(self.hop - one, 0.0) for one in (work.forward, work.backward)]
         return np.asarray((self.batches - 1) * _sum(late))
 
-    def _turns(self, work: _Work, ends: Array) -> Array:
+    def _turns(self, work: _Work, head: Array) -> Array:
         """Stalls of virtual stages, whose last stage sends to the first one.
 
         Between two parts of a stage lie a pass and a message of each stage, where the
-        slowest stage has a pass for each of them; later messages hide behind the
-        shorter of two passes.
+        slowest stage has a pass for each of them: at both ends of the step passes of
+        one direction, in between pairs of both. Pairs with the head are longer.
         """
-        both_ends = self.head + self.lookup
+        every, ends = self.total, self.head + self.lookup
+        parts = (
+            (every.forward - ends / 3, work.forward - head / 3),
+            (every.backward - every.tail - ends * 2 / 3, work.backward - head * 2 / 3),
+        )
+        waves = [other / self.stages / self.virtual + self.hop for other, _ in parts]
         turns = [
-            np.maximum(
-                ((every - part * both_ends) / self.stages - one + part * ends) / self.virtual
-                + self.hop,
-                0.0,
-            )
-            for every, one, part in (
-                (self.total.forward, work.forward, 1 / 3),
-                (self.total.backward - self.total.tail, work.backward, 2 / 3),
-            )
+            np.maximum(wave - one / self.virtual, 0.0)
+            for wave, (_, one) in zip(waves, parts, strict=True)
         ]
-        late = np.maximum(self.hop - np.minimum(work.forward, work.backward) / self.virtual, 0.0)
-        late = np.maximum(self.batches - self.stages, 0.0) * self.virtual * late
-        return np.asarray(late + self.stages * (self.virtual - 1) * _sum(turns))
+        pair = _sum(one for _, one in parts) / self.virtual
+        late = np.maximum(self.batches - self.stages, 0.0) * np.maximum(_most(waves) - pair, 0.0)
+        return np.asarray((self.virtual - 1) * (late + self.stages * _sum(turns)))
 
 
-@dataclass(frozen=True, eq=False)
-class _StageLayers:
-    """Layers of each kind in a stage of every plan, and around it.
+class _Layers(NamedTuple):
+    """Some layers of every plan, by kind: lists of float[plans].
 
-    ``before``: in the stages before it. ``chains``: runs of stages that begin or end
-    with it: how many, layers of each kind in them, whether the last stage is one.
+    ``number``: how many. ``first`` and ``last``: how many runs of layers, one for each
+    virtual stage, begin and end with one.
+    """
+
+    number: Sequence[Array]
+    first: Sequence[Array]
+    last: Sequence[Array]
+
+
+class _StageLayers(NamedTuple):
+    """Layers in a stage of every plan, in the stages before it and in all stages.
+
+    ``chains``: runs of stages that begin or end with it: how many, layers of each kind
+    in them, whether the last stage is one.
     """
 
     number: Array
-    counts: Sequence[Array]
-    before: Sequence[Array]
+    inside: _Layers
+    before: _Layers
+    all: _Layers
     chains: Sequence[tuple[Array, Sequence[Array], Array]]
 
 
@@ -331,23 +396,23 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
 
     Layers left over go to the first stages, dense layers are the first of the model.
     """
-    of_kinds = np.arange(len(model.kinds)) == np.array(model.layer_order)[:, None]
-    total = np.concatenate([np.zeros((1, len(model.kinds))), np.cumsum(of_kinds, axis=0)])
+    kinds = np.eye(len(model.kinds))[list(model.layer_order)]
     shapes, inverse = np.unique(
         np.stack([plans["pipeline"], plans["virtual"]]), axis=1, return_inverse=True
     )
-    found = [_stages_of(total, int(stages), int(virtual)) for stages, virtual in shapes.T]
-    columns = [np.stack(column)[inverse.ravel()] for column in zip(*found, strict=True)]
+    by_shape = [_stages_of(kinds, int(stages), int(virtual)) for stages, virtual in shapes.T]
+    columns = [np.stack(column)[inverse.ravel()] for column in zip(*by_shape, strict=True)]
+    number, inside, before, every, sizes, of_chains, ends = columns
 
-    def kinds(column: Array, stage: int) -> list[Array]:
-        return list(column[:, stage].T)
+    def layers(column: Array) -> _Layers:
+        return _Layers(*(list(part.T) for part in np.moveaxis(column, 1, 0)))
 
-    number, counts, before, sizes, of_chains, ends = columns
     return [
         _StageLayers(
             number=number[:, stage],
-            counts=kinds(counts, stage),
-            before=kinds(before, stage),
+            inside=layers(inside[:, stage]),
+            before=layers(before[:, stage]),
+            all=layers(every),
             chains=[
                 (sizes[:, stage, n], list(of_chains[:, stage, n].T), ends[:, stage, n])
                 for n in range(sizes.shape[2])
@@ -357,20 +422,30 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
     ]
 
 
-def _stages_of(total: Array, stages: int, virtual: int) -> tuple[Array, ...]:
+def _stages_of(kinds: Array, stages: int, virtual: int) -> tuple[Array, ...]:
     """The fields of :class:`_StageLayers` for one shape of pipeline.
 
-    ``total``: float[layers + 1, kinds], layers of each kind before every layer.
+    ``kinds``: float[layers, kinds], 1 where a layer is of a kind.
     """
-    few, left = divmod(len(total) - 1, stages * virtual)
+    few, left = divmod(len(kinds), stages * virtual)
     model_stages = np.arange(stages * virtual + 1)
     starts = model_stages * few + np.minimum(model_stages, left)
-    counts = np.diff(total[starts], axis=0).reshape(virtual, stages, -1).sum(axis=0)
-    before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
+    upto = np.concatenate([np.zeros((1, kinds.shape[1])), np.cumsum(kinds, axis=0)])
+    filled = (np.diff(starts) > 0)[:, None]
+    # float[stages, 3, kinds]: count, first, last.
+    runs = [
+        np.diff(upto[starts], axis=0),
+        kinds[np.minimum(starts[:-1], len(kinds) - 1)] * filled,
+        kinds[starts[1:] - 1] * filled,
+    ]
+    inside = np.stack(runs, axis=1).reshape(virtual, stages, 3, -1).sum(axis=0)
+    before = np.concatenate([np.zeros((1, *inside.shape[1:])), np.cumsum(inside, axis=0)])
+    counts = inside[:, 0]
     sizes = counts.sum(axis=1)
     # The first and the last of those with the same layers, the largest ones before.
     first, last = (np.unique(rows, axis=0, return_index=True)[1] for rows in (counts, counts[::-1]))
-    ranked = sorted({*first, *(stages - 1 - last)}, key=lambda n: (-sizes[n], *(-counts[n]), n))
+    others = {*first, *(stages - 1 - last)} - {0, stages - 1}
+    ranked = sorted(others, key=lambda n: (-sizes[n], *(-counts[n]), n))
     number = np.array([0, stages - 1, *ranked, *[0] * _STAGES])[:_STAGES]
     lengths = np.maximum([*_CHAINS, stages - 2, stages - 1, stages], 1)
     first = np.concatenate(
@@ -382,12 +457,17 @@ def _stages_of(total: Array, stages: int, virtual: int) -> tuple[Array, ...]:
     first, last = np.maximum(first, 0), np.minimum(last, stages)
     return (
         number,
-        counts[number],
+        inside[number],
         before[number],
+        before[-1],
         last - first,
-        before[last] - before[first],
+        before[last, 0] - before[first, 0],
         last == stages,
     )
+
+
+def _most(arrays: Iterable[Array]) -> Array:
+    return np.asarray(functools.reduce(np.maximum, arrays))
 
 
 def _sum(arrays: Iterable[Array]) -> Array:

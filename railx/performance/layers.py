@@ -137,31 +137,37 @@ class Exchange:
     hop: Array
 
     def pass_s(
-        self, passes: LayerPasses, count: Array | float, chunks: Array | float
+        self,
+        passes: LayerPasses,
+        count: Array | float,
+        first: Array | float,
+        last: Array | float,
+        single: Array | bool,
     ) -> tuple[Array, Array]:
-        """Exposed seconds of one micro-batch in ``count`` layers, ``chunks`` in a row,
-        in its forward and its backward passes.
+        """Exposed seconds of one micro-batch in its forward and its backward passes.
 
-        The first gather of a chunk and the last scatter hide behind nothing.
+        ``count``: layers of this kind. ``first`` and ``last``: runs of layers that
+        begin and end with one. ``single``: whether runs have one layer only. The first
+        gather of a run and its last scatter hide behind nothing.
         """
         gather, scatter = self.gather, self.scatter
         if not self.overlaps:
             exposed = count * gather, count * (gather + scatter)
         else:
             forward, backward = passes.forward_s, passes.backward_s
-            ends = gather + scatter + _excess(gather, backward) + _excess(scatter, backward)
             inner = _excess(gather + scatter, backward)
-            # A chunk of one layer has no other to hide behind.
-            ends = np.where(count > chunks, ends - 2 * inner, gather + scatter - inner)
+            # A run of one layer has no other to hide behind.
+            opens = gather + np.where(single, 0.0, _excess(gather, backward)) - inner
+            closes = scatter + np.where(single, 0.0, _excess(scatter, backward) - inner)
             exposed = (
-                count * _excess(gather, forward) + chunks * np.minimum(gather, forward),
-                count * inner + chunks * ends,
+                count * _excess(gather, forward) + first * np.minimum(gather, forward),
+                count * inner + last * opens + first * closes,
             )
         return np.where(self.by_pass, exposed[0], 0.0), np.where(self.by_pass, exposed[1], 0.0)
 
-    def tail_s(self, chunks: Array) -> Array:
+    def tail_s(self, first: Array) -> Array:
         """Seconds of the last scatter of a backward pass, after all computation."""
-        return np.where(self.by_pass & self.overlaps, chunks * self.scatter, 0.0)
+        return np.where(self.by_pass & self.overlaps, first * self.scatter, 0.0)
 
     def step_s(self, passes: LayerPasses, count: Array, share: Array) -> Array:
         """Exposed seconds of a step in ``count`` layers of the first stage, which are a

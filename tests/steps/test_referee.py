@@ -30,12 +30,7 @@ def test_the_closed_form_agrees_with_the_replay_on_a_hundred_plans() -> None:
 
 @pytest.mark.slow
 def test_the_closed_form_agrees_with_the_replay_on_a_thousand_plans() -> None:
-    """Where messages take a fifth of the step or uneven stages of few layers meet few
-    micro-batches, some plans err by more.
-    """
-    error = np.abs(errors(range(1000)))
-    assert np.mean(error < 0.02) >= 0.995
-    assert error.max() < 0.04
+    assert np.abs(errors(range(1000))).max() < 0.02
 
 
 def test_a_plan_without_a_pipeline_takes_the_same_time() -> None:
