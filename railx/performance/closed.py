@@ -36,8 +36,8 @@ PARTS = (
     "optimizer",
     "fixed",
 )
-#: The parts that a layer has.
-_OF_LAYERS = ("compute", "recompute", "tensor", "context", "expert", "data")
+#: The parts that a stage is busy with.
+_OF_LAYERS = ("compute", "recompute", "tensor", "context", "expert", "data", "pipeline")
 _GPIPE, _INTERLEAVED = SCHEDULES.index("gpipe"), SCHEDULES.index("interleaved")
 
 
@@ -76,10 +76,16 @@ class _Work:
     def backward(self) -> Array:
         return self.total - self.forward
 
-    def plus(self, compute: Array) -> _Work:
-        """With the work at an end of the model, a third of it forward."""
-        parts = {**self.parts, "compute": self.parts["compute"] + compute}
-        return _Work(parts, self.forward + compute / 3, self.tail)
+    def plus(self, compute: Array, sends: tuple[Array, Array]) -> _Work:
+        """With the work at an end of the model, a third of it forward, and seconds of
+        messages that a stage is busy with after forward and after backward passes.
+        """
+        parts = {
+            **self.parts,
+            "compute": self.parts["compute"] + compute,
+            "pipeline": _sum(sends),
+        }
+        return _Work(parts, self.forward + compute / 3 + sends[0], self.tail)
 
 
 class _Passes:
@@ -107,7 +113,7 @@ class _Passes:
                 "expert": count * (passes.expert_forward + passes.expert_backward),
                 "data": exposed[0] + exposed[1],
             }
-            parts = {name: parts[name] + seconds[name] for name in _OF_LAYERS}
+            parts |= {name: parts[name] + value for name, value in seconds.items()}
             forward = forward + count * passes.forward_s + exposed[0]
             tail = tail + exchange.tail_s(first)
         return _Work(parts, forward, tail)
@@ -190,7 +196,7 @@ def step_times(setting: Setting, plans: Plans) -> StepTimes:
     return StepTimes(
         {
             **parts,
-            "pipeline": chosen(messages),
+            "pipeline": parts["pipeline"] + chosen(messages),
             "bubble": chosen(idle),
             "optimizer": chosen([one.updated for one in stages], latest),
             "fixed": np.full(len(plans), setting.constants.step_s),
@@ -210,11 +216,15 @@ class _Pipelines:
         self.gpipe = plans["schedule"] == _GPIPE
         self.interleaved = plans["schedule"] == _INTERLEAVED
         self.alone = bool((self.stages == 1).all())
-        self.hop, self.head, self.lookup = layers.hop(), layers.head(), layers.lookup()
+        hop, waits = layers.hop(), layers.setting.program.waits_for_sends
+        #: Seconds of a message that a stage is busy with, and of one under way.
+        self.send, self.hop = (hop, np.zeros_like(hop)) if waits else (np.zeros_like(hop), hop)
+        self.head, self.lookup = layers.head(), layers.lookup()
         self.by_layer = self.passes.by_layer()
         model_stages = _stages(layers.setting.model, plans)
         total = self.passes.work(model_stages[0].all)
-        self.total = total.plus(self.head + self.lookup)
+        sends = self.stages * self.virtual - 1
+        self.total = total.plus(self.head + self.lookup, self._sends(sends, sends))
         self.of_stages = [self._stage(one) for one in model_stages]
         #: Of each stage and those before it, the longest passes: forward and backward.
         self.slowest = [self._slowest_until(stage) for stage in self.of_stages]
@@ -223,9 +233,14 @@ class _Pipelines:
         """The work of a stage of every plan."""
         head = np.where(layers.number == self.stages - 1, self.head, 0.0)
         work = self.passes.work(layers.inside)
-        work = work.plus(head + np.where(layers.number == 0, self.lookup, 0.0))
+        is_first, is_last = layers.number == 0, layers.number == self.stages - 1
+        sends = self._sends(self.virtual - is_last, self.virtual - is_first)
+        work = work.plus(head + np.where(is_first, self.lookup, 0.0), sends)
         before = self.passes.work(layers.before)
-        before = before.plus(np.where(layers.number > 0, self.lookup, 0.0))
+        sent = layers.number * self.virtual
+        before = before.plus(
+            np.where(is_first, 0.0, self.lookup), self._sends(sent, sent - ~is_first)
+        )
         # Stages end one after another, the first one last.
         exchanged, updated = self.passes.after(layers.inside.number, layers.number)
         return _Stage(
@@ -237,6 +252,9 @@ class _Pipelines:
             exchanged=exchanged - (before.backward - before.tail) / self.virtual,
             updated=updated,
         )
+
+    def _sends(self, forward: Array, backward: Array) -> tuple[Array, Array]:
+        return forward * self.send, backward * self.send
 
     def _slowest_until(self, last: _Stage) -> tuple[Array, Array]:
         until = [(one.number <= last.number, one.work) for one in self.of_stages]
