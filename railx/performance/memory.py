@@ -86,25 +86,35 @@ def layer_activation_bytes(setting: Setting, plans: Plans, kind: LayerKind) -> A
 
 
 def step_memory(setting: Setting, plans: Plans) -> StepMemory:
-    """Bytes of the fullest device (the first stage) of every plan, by part.
+    """Bytes of the fullest device (of the first or the last stage), by part."""
+    first, last = (_stage_memory(setting, plans, last=last) for last in (False, True))
+    fuller = last.total_bytes > first.total_bytes
+    return StepMemory(
+        {name: np.where(fuller, last.parts[name], first.parts[name]) for name in MEMORY_PARTS}
+    )
+
+
+def _stage_memory(setting: Setting, plans: Plans, *, last: bool) -> StepMemory:
+    """Bytes of a device of the first or the last stage.
 
     The first stage of p keeps p micro-batches under 1F1B, all under GPipe, and
-    p + (p - 1) / v of its parts interleaved (Korthikanti 2022, section 4.2.3).
+    p + (p - 1) / v of its parts interleaved (Korthikanti 2022, section 4.2.3); the last
+    one keeps 2 (p - 1) / v fewer there, p - 1 fewer under 1F1B.
     """
     model, program = setting.model, setting.program
     tensor, stages = plans["tensor"].astype(float), plans["pipeline"].astype(float)
     virtual, batches = plans["virtual"].astype(float), plans["micro_batches"].astype(float)
     members = plans["data"] * plans["context"]
-    held = np.where(
-        plans["schedule"] == _GPIPE, batches, np.minimum(batches, stages + (stages - 1) / virtual)
+    in_flight = np.select(
+        [plans["schedule"] == _GPIPE, virtual > 1],
+        [batches, stages + (1 - 2 * last) * (stages - 1) / virtual],
+        np.minimum(batches, 1 if last else stages),
     )
-    held = np.where(virtual > 1, stages + (stages - 1) / virtual, held)
-    layers_of_stage = np.ceil(model.layers / (stages * virtual)) * virtual
-    parameters = np.zeros(len(plans))
-    activations = np.zeros(len(plans))
-    largest = np.zeros(len(plans))
-    working = np.zeros(len(plans))
-    kept = Plans({**plans.columns, "recompute": np.zeros(len(plans), int)}, plans.order)
+    # Layers left over go to the first stages.
+    rounded = np.floor if last else np.ceil
+    layers_of_stage = rounded(model.layers / (stages * virtual)) * virtual
+    parameters, activations, largest, working = np.zeros((4, len(plans)))
+    stored_whole = Plans({**plans.columns, "recompute": np.zeros(len(plans), int)}, plans.order)
     for kind in model.kinds:
         count = kind.count * layers_of_stage / model.layers
         shared, experts = model.layer_weights(kind)
@@ -112,9 +122,9 @@ def step_memory(setting: Setting, plans: Plans) -> StepMemory:
         parameters = parameters + count * layer
         largest = np.maximum(largest, layer)
         stored = layer_activation_bytes(setting, plans, kind)
-        activations = activations + count * stored * held
+        activations = activations + count * stored * in_flight
         # A layer that is computed again stores for a moment what it would have stored.
-        working = np.maximum(working, layer_activation_bytes(setting, kept, kind) - stored)
+        working = np.maximum(working, layer_activation_bytes(setting, stored_whole, kind) - stored)
     tables = model.table_weights / tensor * np.where(stages == 1, 2 - model.tied_embeddings, 1)
     parameters = parameters + tables
     ranks = [np.where(plans["sharding"] >= level, members, 1) for level in range(4)]
@@ -127,6 +137,7 @@ def step_memory(setting: Setting, plans: Plans) -> StepMemory:
         (program.parameter_bytes + program.gradient_bytes) * parameters,
         (2 * program.parameter_bytes + program.gradient_bytes) * largest,
     )
+    logits = program.logit_bytes * tokens * model.vocabulary / tensor
     return StepMemory(
         {
             # Shards of the parameters are the optimizer's exact copy.
@@ -136,8 +147,6 @@ def step_memory(setting: Setting, plans: Plans) -> StepMemory:
             "activations": activations,
             "working": working,
             "gathered": np.where(sharded, gathered, 0.0),
-            "logits": np.where(
-                stages == 1, program.logit_bytes * tokens * model.vocabulary / tensor, 0.0
-            ),
+            "logits": np.where(last | (stages == 1), logits, 0.0),
         }
     )
