@@ -68,8 +68,10 @@ def main() -> None:
             rows="torchtitan.csv",
             digest=digest_of(rest),
             errors=_rounded({"all": _error("torchtitan.csv", torchtitan, compiled, start)}),
+            largest_run_devices=_largest([torchtitan[number] for number in compiled]),
         )
     )
+    entries += [_megatron_bridge(device, start) for device in ("b200", "h100_80gb")]
     folder = CODE / "resources" / "performance"
     text = _HEADER + yaml.safe_dump({e.name: _entry(e) for e in entries}, sort_keys=False)
     write_text(folder / "constants.yaml", text)
@@ -104,7 +106,8 @@ def _megatron() -> Constants:
         "several_nodes": float(np.mean([without([number]) for number in range(len(several))])),
     }
     rows = f"{single} ({ONE_NODE_ROWS} rows drawn by seed {SEED}), {multi}"
-    return replace(values, rows=rows, errors=_rounded(errors))
+    largest = _largest(one + several)
+    return replace(values, rows=rows, errors=_rounded(errors), largest_run_devices=largest)
 
 
 def _llm_foundry(family: str) -> Constants:
@@ -126,9 +129,20 @@ def _llm_foundry(family: str) -> Constants:
             key = "several_nodes" if cases[number].plan.devices > 8 else "one_node"
             errors[key].append(_relative([cases[number]], fitted)[0])
     means = {key: float(np.mean(values)) for key, values in errors.items()}
-    values = replace(values, errors=_rounded(means))
+    largest = _largest([cases[number] for number in exact])
+    values = replace(values, errors=_rounded(means), largest_run_devices=largest)
     values = fit_gains([cases[number] for number in rows if cases[number].recipe], values)
     return replace(values, rows=f"{file}, {family}")
+
+
+def _megatron_bridge(device: str, start: Constants) -> Constants:
+    """Shares of Transformer Engine's FP8 products and attention, else ``start``."""
+    file = "mlperf_gpt3_175b.csv"
+    cases = [case for case in _cases(file) if case.device == device]
+    name = f"megatron_bridge_{device.partition('_')[0]}"
+    start = replace(start, name=name, device=device, program="megatron_bridge", gains={})
+    fitted = fit(cases, start, ("matmul_share", "attention_share"))
+    return replace(fitted, rows=f"{file}, {device}", errors={}, largest_run_devices=0)
 
 
 def _cases(file: str) -> list[Case]:
@@ -147,6 +161,10 @@ def _relative(cases: list[Case], constants: Constants) -> list[float]:
     return [
         abs(ours / (case.seconds or np.nan) - 1) for ours, case in zip(seconds, cases, strict=True)
     ]
+
+
+def _largest(cases: list[Case]) -> int:
+    return max(case.plan.devices for case in cases)
 
 
 def _rounded(errors: dict[str, float]) -> dict[str, float]:

@@ -142,6 +142,7 @@ class Advice:
             "constants": self.setting.constants.name,
             "fidelity": "analytic",
             "expected_error": self.expected_error,
+            "largest_run_devices": self.setting.constants.largest_run_devices,
             "plans": self.best,
             "baselines": self.baselines,
             "given": self.given,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from railx.performance.resources import catalogue, entry
-from railx.settings import NonNegative, NotEmpty, Positive
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive
 
 __all__ = [
     "FITTED",
@@ -104,6 +104,8 @@ class Constants:
     errors: dict[str, Annotated[float, NonNegative()]] = field(default_factory=dict)
     """Mean absolute relative errors on rows left out of fits: of one_node, of
     several_nodes, of tensor_across_nodes, of all."""
+    largest_run_devices: Annotated[int, AtLeast(0)] = 0
+    """Devices of the largest run behind ``errors``; 0: of none."""
     fitted: tuple[str, ...] = ()
     """Which of these numbers were fitted; the others are shared or assumed."""
     rows: str = ""
@@ -120,7 +122,18 @@ class Constants:
 FITTED = tuple(
     f.name
     for f in fields(Constants)
-    if f.name not in ("name", "device", "program", "gains", "errors", "fitted", "rows", "digest")
+    if f.name
+    not in (
+        "name",
+        "device",
+        "program",
+        "gains",
+        "errors",
+        "largest_run_devices",
+        "fitted",
+        "rows",
+        "digest",
+    )
 )
 
 

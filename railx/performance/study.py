@@ -37,6 +37,7 @@ FILES = {
     "mosaic": "mosaic_fsdp.csv",
     "torchtitan": "torchtitan.csv",
     "nemo": "nemo_bridge_25_11.csv",
+    "mlperf": "mlperf_gpt3_175b.csv",
 }
 #: How a row was predicted: by constants fitted without it, by constants of other sets,
 #: or by constants that were fitted on it as well.

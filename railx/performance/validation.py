@@ -8,6 +8,7 @@ with the columns of one of the given ones.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -29,6 +30,7 @@ from railx.performance.programs import (
     default_constants,
     program_named,
 )
+from railx.performance.search import Job, candidates, search
 
 __all__ = [
     "Case",
@@ -274,14 +276,52 @@ def _nemo(row: Mapping[str, str]) -> Case:
         sharding="parameters" if row["fsdp"] == "1" else "optimizer",
         sequence_parallel=number["tensor"] > 1,
     )
+    precision = "fp8" if row["precision"].startswith("FP8") else "bf16"
     return Case(
         model_named(_NEMO_MODELS[row["model"]]),
         plan,
-        row["device"].lower(),
-        "fp8" if row["precision"].startswith("FP8") else "bf16",
+        device_named(row["device"].lower()).name,
+        precision,
         seconds=plan.tokens / (float(row["tokens_s_gpu"]) * number["gpus"]),
         labels={"device": row["device"], "precision": row["precision"]},
     )
+
+
+def _mlperf(row: Mapping[str, str]) -> Case | None:
+    """A run whose log tells the micro-batches of a replica, but not its degrees.
+
+    The plan is the one with as many that the model finds fastest.
+    """
+    system = re.search(r"eos\S*_n(\d+)|(b200)_n(\d+)|(\d+)xBM\.GPU\.H100", row["submission"])
+    if not system or not row["step_s_median"]:
+        return None
+    eos_nodes, b200, b200_nodes, h100s = system.groups()
+    device = device_named("b200" if b200 else "h100").name
+    devices = int(h100s or 8 * int(eos_nodes or b200_nodes))
+    plan = _fastest(device, devices, int(row["global_batch"]), int(row["accumulation"]))
+    return Case(
+        model_named("gpt3_175b"),
+        plan,
+        device,
+        "fp8",
+        seconds=float(row["step_s_median"]),
+        labels={"device": device},
+    )
+
+
+@cache
+def _fastest(device_name: str, devices: int, global_batch: int, micro_batches: int) -> Plan:
+    device, program = device_named(device_name), program_named("megatron_bridge")
+    constants = default_constants(device.name, program.name)
+    network = TwoLevelRing.of(
+        device, fast_share=constants.fast_share, slow_share=constants.slow_share
+    )
+    model = model_named("gpt3_175b")
+    setting = Setting(model, device, network, program, constants, "fp8")
+    job = Job(devices, global_batch, 2048)
+    plans = candidates(model, job, device.node_devices)
+    alike = (plans.devices == devices) & (plans["micro_batches"] == micro_batches)
+    return search(setting, job, plans.take(alike)).plans.plan(0)
 
 
 _NEMO_MODELS = {
@@ -385,6 +425,7 @@ _MOSAIC = (
     "Sharding Strategy",
     "Activation Checkpointing",
 )
+_MLPERF = ("round", "submission", "global_batch", "accumulation", "step_s_median")
 _MEMORY = ("model", "mode", "tensor", "pipeline", "micro_batch", "activations_gib")
 SETS = (
     MeasuredSet("vtrain", "megatron", _VTRAIN, _vtrain),
@@ -393,6 +434,7 @@ SETS = (
     MeasuredSet("mosaic", "llm_foundry", _MOSAIC, _mosaic),
     MeasuredSet("torchtitan", "torchtitan", _TORCHTITAN, _torchtitan),
     MeasuredSet("nemo", "megatron_bridge", _NEMO, _nemo),
+    MeasuredSet("mlperf", "megatron_bridge", _MLPERF, _mlperf),
 )
 
 

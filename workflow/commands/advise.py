@@ -107,7 +107,8 @@ def _print(advice: Any) -> None:
     if answer["expected_error"] is not None:
         print(
             f"expected error of these times: {answer['expected_error']:.0%}, the mean on measured"
-            " runs left out of the fit (railx validate)"
+            f" runs of at most {answer['largest_run_devices']} devices left out of the fit"
+            " (railx validate)"
         )
 
 
