@@ -122,18 +122,8 @@ class Constants:
 FITTED = tuple(
     f.name
     for f in fields(Constants)
-    if f.name
-    not in (
-        "name",
-        "device",
-        "program",
-        "gains",
-        "errors",
-        "largest_run_devices",
-        "fitted",
-        "rows",
-        "digest",
-    )
+    if f.name not in {"name", "device", "program", "gains", "errors"}
+    and f.name not in {"largest_run_devices", "fitted", "rows", "digest"}
 )
 
 
