@@ -171,9 +171,10 @@ class _Stages:
             )
             template.compute(lookup_ns * 2 / 3 if backward else head_ns / 3)
             if model_stage != (0 if backward else last_stage):
-                sent = template.issue("to_before" if backward else "to_next", "send", self._hop_ns)
+                lane = "to_before" if backward else "to_next"
+                message = template.issue(lane, "send", self._hop_ns)
                 if self._setting.program.waits_for_sends:
-                    template.wait(sent)
+                    template.wait(message)
         template.settle()
         if not by_pass and not once and not exchange.reduced[0]:
             for layer in (layer for chunk in chunks for layer in chunk):

@@ -151,6 +151,15 @@ def test_sharding_and_recomputation_never_take_more_memory(plan: Plan) -> None:
     assert stored == sorted(stored, reverse=True)
 
 
+def test_the_last_stage_stores_the_logits() -> None:
+    """Few layers and a large vocabulary: the last stage is the fullest."""
+    setting = setting_of(replace(model_named("llama3_8b"), layers=4, vocabulary=10**6))
+    plans = Plans.of([Plan(pipeline=2, micro_batch=2, micro_batches=8, sequence_tokens=1024)])
+    memory = step_memory(setting, plans)
+    logits = setting.program.logit_bytes * 2 * 1024 * 10**6
+    assert memory.parts["logits"][0] == pytest.approx(logits)
+
+
 def test_activations_of_selene_are_those_of_the_paper() -> None:
     _, cases = read_set(MEASURED / "megatron_selene_memory.csv")
     _, ours = predict(cases, [constants_named("megatron_a100")] * len(cases))
@@ -243,6 +252,15 @@ def test_a_window_limits_the_keys_that_a_query_sees() -> None:
     [kind] = model.kinds
     exact = np.minimum(np.arange(4096), 128).mean()
     assert model.attended_tokens(kind, 4096) == pytest.approx(exact, rel=1e-3)
+
+
+def test_runs_without_degrees_take_the_fastest_plan_with_their_micro_batches() -> None:
+    _, cases = read_set(MEASURED / "mlperf_gpt3_175b.csv")
+    assert len(cases) == 9  # rows with a step's median
+    for case in cases:
+        assert case.plan.global_batch in (2048, 3072)
+        assert case.plan.tensor * case.plan.pipeline * case.plan.data == case.plan.devices
+    assert {case.plan.micro_batches for case in cases} == {16, 32, 64, 128, 512}
 
 
 def test_errors_are_ours_over_measured() -> None:
