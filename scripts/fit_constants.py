@@ -91,7 +91,7 @@ def _megatron() -> Constants:
     order = np.random.default_rng(SEED).permutation(len(one)).tolist()
     fitted = [one[number] for number in order[:ONE_NODE_ROWS]]
     start = Constants("megatron_a100", "a100_80gb", "megatron", **_START)
-    names = (*_ROOFS, *_HOST, "backward_host_s", "collective_host_s", "slow_share")
+    names = (*_ROOFS, *_HOST, "backward_host_s", "collective_host_s")
 
     def without(left_out: list[int]) -> float:
         rest = [case for number, case in enumerate(several) if number not in left_out]

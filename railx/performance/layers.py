@@ -351,11 +351,19 @@ class Layers:
         return self.memory(self.tokens * self.setting.model.hidden * 3 * self.setting.element_bytes)
 
     def hop(self) -> Array:
-        """Seconds to hand a micro-batch on to the next stage; 0 of a single stage."""
+        """Seconds to hand a micro-batch on to the next stage; 0 of a single stage.
+
+        Tensor ranks that all hold the whole message may send a share each, and gather
+        it on the other side (Narayanan 2021, section 4.1).
+        """
         setting, plans = self.setting, self.plans
-        spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
-        size = self.tokens * setting.model.hidden * setting.element_bytes / spread
+        whole = self.tokens * setting.model.hidden * setting.element_bytes
+        divided = plans["sequence_parallel"] | setting.program.scatters_messages
+        size = whole / np.where(divided, self.tensor, 1.0)
         time = setting.network.time_s("send", size, plans["pipeline"], self.inside("pipeline"))
+        if setting.program.scatters_messages:
+            gather = self.collective("all_gather", whole, "tensor")
+            time = time + np.where(plans["sequence_parallel"], 0.0, gather)
         return np.asarray(np.where(plans["pipeline"] > 1, time, 0.0))
 
     def data_collective(self, kind: Kind, size_bytes: Array, replicas: Array | int = 1) -> Array:

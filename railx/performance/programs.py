@@ -60,6 +60,8 @@ class Program:
     """Whether gradients and shards travel behind computation."""
     gathers_once: bool = False
     """Whether stages of a pipeline keep gathered shards until the step's end."""
+    scatters_messages: bool = False
+    """Whether tensor ranks send a share of a message each and gather it again."""
     waits_for_sends: bool = False
     """Whether a stage waits for each message to its neighbours."""
     source: str = ""
