@@ -9,7 +9,7 @@ from railx.mapping.cost import (
     equal_bandwidth,
     injection_gb_s_per_chip,
 )
-from railx.mapping.layout import Placement, assign_ranks, group_levels, group_members
+from railx.mapping.layout import group_levels, group_members
 from railx.mapping.rail_steps import rail_step_rows
 from railx.mapping.settings import (
     PARALLELISMS,
@@ -37,13 +37,11 @@ __all__ = [
     "LayoutSettings",
     "MappedTopology",
     "MappingSettings",
-    "Placement",
     "RailStep",
     "RailStepsSettings",
     "SwitchedNetwork",
     "SwitchedSettings",
     "Transfer",
-    "assign_ranks",
     "check_reference",
     "comparison_bases",
     "compute_flops",

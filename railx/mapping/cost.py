@@ -87,6 +87,20 @@ class NetworkCost:
     usd: float
     watts: float | None
 
+    def scaled(self, factor: float) -> NetworkCost:
+        """So many units."""
+        return NetworkCost(factor * self.usd, None if self.watts is None else factor * self.watts)
+
+    def columns(self, gpus: int) -> dict[str, float | None]:
+        """The columns of a table, where this is the cost of one GPU."""
+        whole = self.scaled(gpus)
+        return {
+            "cost_per_gpu_usd": self.usd,
+            "cost_usd": whole.usd,
+            "watts_per_gpu": self.watts,
+            "power_watts": whole.watts,
+        }
+
 
 def network_cost(
     settings: SwitchedSettings,
@@ -100,11 +114,11 @@ def network_cost(
         bill = price_network(name, priced, settings.price_set, read_catalogue(settings.catalogue))
     except SettingsError as error:
         raise error.under("switched") from None
-    factor, watts = scale(priced), [row["total_watts"] for row in bill]
-    return NetworkCost(
-        factor * sum(row["total_usd"] for row in bill),
-        None if None in watts else factor * sum(watts),
+    watts = [row["total_watts"] for row in bill]
+    total = NetworkCost(
+        sum(row["total_usd"] for row in bill), None if None in watts else sum(watts)
     )
+    return total.scaled(scale(priced))
 
 
 def _usd_per_injection_gb_s(

@@ -69,9 +69,14 @@ class LayoutSettings:
     def chips(self) -> int:
         return math.prod(self.sizes)
 
+    @property
+    def degrees(self) -> list[tuple[str, int]]:
+        """Names and degrees from the inside out."""
+        return [*self.mesh.items(), *self.x.items(), *self.y.items()]
+
     def degree(self, parallelism: str) -> int:
         """The product of the parallelism's degrees on all axes."""
-        return math.prod(axis.get(parallelism, 1) for axis in (self.mesh, self.x, self.y))
+        return math.prod(degree for name, degree in self.degrees if name == parallelism)
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,12 @@ class JobSettings:
                 f"expert degree {layout.degree('expert')}; allowed: a divisor of the {experts}"
                 " experts",
             )
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step."""
+        replicas = self.layout.degree("data") * self.layout.degree("expert")
+        return self.sequence_tokens * self.micro_batches * replicas
 
     def costs(self) -> Costs:
         """Estimated work by field."""

@@ -15,9 +15,9 @@ Per step gradients are reduce-scattered and parameters all-gathered over the rep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from railx.mapping.settings import JobSettings
+from railx.performance.networks import Kind
 from railx.workload.model import attention_flops, key_value_width, parameter_count
 
 __all__ = ["Transfer", "attention_share", "compute_flops", "step_transfers"]
@@ -32,8 +32,8 @@ class Transfer:
 
     * ``name``: the parallelism that causes it.
     * ``over``: the parallelisms that span its groups.
-    * ``pattern``: ``gather`` (all-gather or reduce-scatter), ``all_to_all`` or ``next``
-      (to the next member).
+    * ``kind``: ``all_gather`` (or reduce-scatter), ``all_to_all`` or ``send`` (to the
+      next member).
     * ``bytes``: the gathered (or scattered) tensor, what a chip exchanges in an
       all-to-all, or what it hands on.
     * ``times``: how often, per micro-batch or (``per_step``) per step.
@@ -41,7 +41,7 @@ class Transfer:
 
     name: str
     over: tuple[str, ...]
-    pattern: Literal["gather", "all_to_all", "next"]
+    kind: Kind
     bytes: float
     times: int
     per_step: bool
@@ -88,11 +88,11 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
     # Attention gathers and scatters the activations once each way; the experts of a
     # chip's share do so with the tokens they get.
     transfers = [
-        Transfer("tensor", ("tensor",), "gather", activation, 4 * layers, per_step=False),
+        Transfer("tensor", ("tensor",), "all_gather", activation, 4 * layers, per_step=False),
         Transfer(
             "tensor",
             ("tensor",),
-            "gather",
+            "all_gather",
             activation * _active_experts(job),
             4 * layers,
             per_step=False,
@@ -100,12 +100,12 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
         Transfer(
             "sequence",
             ("sequence",),
-            "gather",
+            "all_gather",
             _keys_and_values_bytes(job),
             3 * layers,
             per_step=False,
         ),
-        Transfer("pipeline", ("pipeline",), "next", activation / tensor, 2, per_step=False),
+        Transfer("pipeline", ("pipeline",), "send", activation / tensor, 2, per_step=False),
     ]
     if job.experts is not None:
         exchanged = activation / tensor * job.experts.experts_per_token
@@ -118,7 +118,7 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
         (expert, ("sequence", "data")),
     ):
         transfers += [
-            Transfer("data", over, "gather", parameters * width, 1, per_step=True)
+            Transfer("data", over, "all_gather", parameters * width, 1, per_step=True)
             for width in (job.gradient_bytes_per_element, job.bytes_per_element)
         ]
 

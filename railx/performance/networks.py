@@ -8,9 +8,10 @@ sends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import permutations
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -26,11 +27,14 @@ __all__ = [
     "MeasuredTable",
     "Network",
     "TwoLevelRing",
+    "fastest_order",
     "measured_table",
     "ring_bytes",
 ]
 
 Number = TypeVar("Number", float, Array)
+Level = TypeVar("Level")
+Detail = TypeVar("Detail")
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 #: Rounds of a ring in units of (members - 1), and the share of the tensor that a rank
@@ -42,6 +46,30 @@ def ring_bytes(kind: Kind, size_bytes: Number, members: Number) -> Number:
     """Bytes that each rank of a ring sends in a collective of a tensor."""
     sent: Number = _RING[kind] * size_bytes * (members - 1) / members
     return sent
+
+
+def fastest_order(
+    levels: Sequence[Level],
+    size_bytes: float,
+    members: Callable[[Level], int],
+    price: Callable[[Level, float], tuple[float, Detail]],
+) -> list[tuple[float, Detail]]:
+    """The steps of a gather over levels of groups, one level after the other, in the
+    fastest order.
+
+    A reduce-scatter goes from the first level to the last, an all-gather back; a level
+    gets the bytes that those before it left. ``price``: the time of a level for its
+    bytes, and what else is known of it.
+    """
+    best: list[tuple[float, Detail]] = []
+    for order in permutations(levels):
+        left, steps = size_bytes, []
+        for level in order:
+            steps.append(price(level, left))
+            left /= members(level)
+        if not best or sum(time for time, _ in steps) < sum(time for time, _ in best):
+            best = steps
+    return best
 
 
 class Network(Protocol):

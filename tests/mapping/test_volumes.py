@@ -33,7 +33,7 @@ def test_tensor_parallelism_all_reduces_four_times_a_layer(job_of: JobOf) -> Non
     layers_of_a_stage = 8 // 4
     activation = 4096 * 512 * 2
     gathers = of(job, "tensor")
-    assert all(transfer.pattern == "gather" and not transfer.per_step for transfer in gathers)
+    assert all(transfer.kind == "all_gather" and not transfer.per_step for transfer in gathers)
     assert (
         sum(transfer.times * transfer.bytes for transfer in gathers)
         == layers_of_a_stage * 4 * 2 * activation
@@ -46,14 +46,14 @@ def test_data_parallelism_scatters_gradients_and_gathers_parameters(job_of: JobO
     transfers = of(job, "data")
     assert sorted(transfer.bytes for transfer in transfers) == [2 * own, 4 * own]
     assert all(
-        transfer.per_step and transfer.times == 1 and transfer.pattern == "gather"
+        transfer.per_step and transfer.times == 1 and transfer.kind == "all_gather"
         for transfer in transfers
     )
 
 
 def test_stages_hand_on_one_shard_of_the_activations_each_way(job_of: JobOf) -> None:
     (transfer,) = of(job_of(), "pipeline")
-    assert (transfer.bytes, transfer.times, transfer.pattern) == (4096 * 512 * 2 / 4, 2, "next")
+    assert (transfer.bytes, transfer.times, transfer.kind) == (4096 * 512 * 2 / 4, 2, "send")
 
 
 def test_tokens_of_all_chips_visit_their_experts_and_return(
@@ -65,7 +65,7 @@ def test_tokens_of_all_chips_visit_their_experts_and_return(
     job = job_of(**experts)
     (transfer,) = of(job, "expert")
     layers_of_a_stage, tensor = 8 // 2, 4
-    assert transfer.pattern == "all_to_all"
+    assert transfer.kind == "all_to_all"
     assert transfer.times * transfer.bytes * tensor == 4 * layers_of_a_stage * 2 * 4096 * 512 * 2
 
 
