@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, TypeAlias
 
 from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
+from railx.performance.models import Model
 from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.settings import StepSettings
 from railx.workload.model import ModelSettings
@@ -160,6 +162,29 @@ class JobSettings:
                 f"expert degree {layout.degree('expert')}; allowed: a divisor of the {experts}"
                 " experts",
             )
+
+    @cached_property
+    def decoder(self) -> Model:
+        """The model with its experts, its table of learned positions as long as the
+        sequences.
+        """
+        shape, experts = self.model, self.experts
+        return Model(
+            shape.name,
+            shape.layers,
+            shape.hidden,
+            shape.heads,
+            shape.kv_heads,
+            shape.feed_forward,
+            shape.vocabulary,
+            activation=shape.feed_forward_kind,
+            biases=shape.biases,
+            tied_embeddings=shape.tied_embeddings,
+            learned_positions=self.sequence_tokens if shape.positions == "learned" else 0,
+            experts=experts.experts if experts else 0,
+            experts_per_token=experts.experts_per_token if experts else 0,
+            expert_feed_forward=shape.feed_forward if experts else 0,
+        )
 
     @property
     def step_tokens(self) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from railx.mapping.settings import JobSettings
 from railx.performance.networks import Kind
-from railx.workload.model import attention_flops, key_value_width, parameter_count
+from railx.workload.model import attention_flops, key_value_width
 
 __all__ = ["Transfer", "attention_share", "compute_flops", "step_transfers"]
 
@@ -78,76 +78,42 @@ def attention_share(job: JobSettings) -> float:
 
 def step_transfers(job: JobSettings) -> list[Transfer]:
     """Everything that a chip sends in a step; parallelisms of degree 1 send nothing."""
-    layout, model = job.layout, job.model
-    tensor, sequence, pipeline = (
-        layout.degree(name) for name in ("tensor", "sequence", "pipeline")
-    )
+    layout, model = job.layout, job.decoder
+    tensor, pipeline = layout.degree("tensor"), layout.degree("pipeline")
     layers = model.layers // pipeline
-    tokens = job.sequence_tokens // sequence
+    tokens = job.sequence_tokens // layout.degree("sequence")
     activation = tokens * model.hidden * job.bytes_per_element
-    # Attention gathers and scatters the activations once each way; the experts of a
-    # chip's share do so with the tokens they get.
-    transfers = [
-        Transfer("tensor", ("tensor",), "all_gather", activation, 4 * layers, per_step=False),
-        Transfer(
-            "tensor",
-            ("tensor",),
-            "all_gather",
-            activation * _active_experts(job),
-            4 * layers,
-            per_step=False,
-        ),
-        Transfer(
-            "sequence",
-            ("sequence",),
-            "all_gather",
-            _keys_and_values_bytes(job),
-            3 * layers,
-            per_step=False,
-        ),
-        Transfer("pipeline", ("pipeline",), "send", activation / tensor, 2, per_step=False),
+    # A chip keeps at least one head of keys and one of values.
+    width = max(model.kv_heads * model.key_width / tensor, model.key_width)
+    keys_values = 2 * width * job.sequence_tokens * job.bytes_per_element
+    visited = model.experts_per_token
+    by_pass: list[tuple[str, Kind, float, int]] = [
+        # Attention gathers and scatters the activations once each way; the experts of a
+        # chip's share do so with the tokens they get.
+        ("tensor", "all_gather", activation, 4 * layers),
+        ("tensor", "all_gather", activation * max(visited, 1), 4 * layers),
+        ("sequence", "all_gather", keys_values, 3 * layers),
+        ("pipeline", "send", activation / tensor, 2),
+        ("expert", "all_to_all", activation / tensor * visited, 4 * layers),
     ]
-    if job.experts is not None:
-        exchanged = activation / tensor * job.experts.experts_per_token
-        transfers.append(
-            Transfer("expert", ("expert",), "all_to_all", exchanged, 4 * layers, per_step=False)
-        )
-    dense, expert = _parameters_per_chip(job)
+    transfers = [
+        Transfer(name, (name,), kind, size, times, per_step=False)
+        for name, kind, size, times in by_pass
+    ]
+    experts = sum(kind.count * model.layer_weights(kind)[1] for kind in model.kinds)
     for parameters, over in (
-        (dense, ("sequence", "expert", "data")),
-        (expert, ("sequence", "data")),
+        ((model.parameters - experts) / (tensor * pipeline), ("sequence", "expert", "data")),
+        (experts / (tensor * pipeline * layout.degree("expert")), ("sequence", "data")),
     ):
         transfers += [
-            Transfer("data", over, "all_gather", parameters * width, 1, per_step=True)
-            for width in (job.gradient_bytes_per_element, job.bytes_per_element)
+            Transfer("data", over, "all_gather", parameters * size, 1, per_step=True)
+            for size in (job.gradient_bytes_per_element, job.bytes_per_element)
         ]
 
     def spans(transfer: Transfer) -> bool:
         return transfer.bytes > 0 and any(layout.degree(name) > 1 for name in transfer.over)
 
     return [transfer for transfer in transfers if spans(transfer)]
-
-
-def _keys_and_values_bytes(job: JobSettings) -> float:
-    """Keys and values of a whole sequence that a chip's heads attend to.
-
-    A chip keeps at least one head of each.
-    """
-    width = max(key_value_width(job.model) / job.layout.degree("tensor"), job.model.head_width)
-    return 2 * width * job.sequence_tokens * job.bytes_per_element
-
-
-def _parameters_per_chip(job: JobSettings) -> tuple[float, float]:
-    """Parameters of one chip: those outside the experts and those of its experts."""
-    model, layout = job.model, job.layout
-    shared = layout.degree("tensor") * layout.degree("pipeline")
-    everything = parameter_count(model, job.sequence_tokens)
-    if job.experts is None:
-        return everything / shared, 0.0
-    feed_forward = model.layers * _feed_forward_weights(job)
-    expert = feed_forward * job.experts.experts / (shared * layout.degree("expert"))
-    router = model.layers * model.hidden * job.experts.experts
-    return (everything - feed_forward + router) / shared, expert
 
 
 def _active_experts(job: JobSettings) -> int:
