@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from railx.mapping.settings import JobSettings
 from railx.performance.networks import Kind
-from railx.workload.model import attention_flops, key_value_width
 
 __all__ = ["Transfer", "attention_share", "compute_flops", "step_transfers"]
 
@@ -52,28 +51,16 @@ def compute_flops(job: JobSettings) -> float:
 
     They are its share of a stage.
     """
-    layout, model = job.layout, job.model
-    tokens = job.sequence_tokens
-    per_token = (
-        2
-        * (_attention_weights(job) + _active_experts(job) * _feed_forward_weights(job))
-        * model.layers
-    )
-    head = 2 * model.vocabulary * model.hidden
-    forward = (per_token + head) * tokens + attention_flops(model, tokens)
-    return (
-        _TRAINING_OVER_FORWARD
-        * forward
-        / (layout.degree("tensor") * layout.degree("sequence") * layout.degree("pipeline"))
-    )
+    tokens, degree = job.sequence_tokens, job.layout.degree
+    per_token = _TRAINING_OVER_FORWARD * job.decoder.flops_per_token(tokens)
+    return per_token * tokens / (degree("tensor") * degree("sequence") * degree("pipeline"))
 
 
 def attention_share(job: JobSettings) -> float:
     """Share of a layer's operations that are attention; the rest are feed-forward."""
-    tokens, layers = job.sequence_tokens, job.model.layers
-    attention = 2 * _attention_weights(job) * tokens + attention_flops(job.model, tokens) / layers
-    feed_forward = 2 * _active_experts(job) * _feed_forward_weights(job) * tokens
-    return attention / (attention + feed_forward)
+    (kind,) = job.decoder.kinds
+    attention, rest = job.decoder.layer_flops_per_token(kind, job.sequence_tokens)
+    return attention / (attention + rest)
 
 
 def step_transfers(job: JobSettings) -> list[Transfer]:
@@ -114,17 +101,3 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
         return transfer.bytes > 0 and any(layout.degree(name) > 1 for name in transfer.over)
 
     return [transfer for transfer in transfers if spans(transfer)]
-
-
-def _active_experts(job: JobSettings) -> int:
-    return 1 if job.experts is None else job.experts.experts_per_token
-
-
-def _attention_weights(job: JobSettings) -> int:
-    model = job.model
-    return 2 * model.hidden**2 + 2 * model.hidden * key_value_width(model)
-
-
-def _feed_forward_weights(job: JobSettings) -> int:
-    matrices = 3 if job.model.feed_forward_kind == "swiglu" else 2
-    return matrices * job.model.hidden * job.model.feed_forward

@@ -134,9 +134,12 @@ def test_chips_of_a_replica_share_all_operations(
     )
 
 
-def test_a_token_computes_in_each_of_its_experts(job_of: JobOf, experts: Changes) -> None:
+def test_a_token_computes_in_each_of_its_experts_and_in_the_router(
+    job_of: JobOf, experts: Changes
+) -> None:
     dense, mixture = job_of(layout=experts["layout"] | {"x": {"data": 4}}), job_of(**experts)
-    more = 3 * 2 * feed_forward_weights(dense) * 8 * 4096 / (4 * 2)
+    router = 512 * 8
+    more = 3 * 2 * (feed_forward_weights(dense) + router) * 8 * 4096 / (4 * 2)
     assert compute_flops(mixture) - compute_flops(dense) == pytest.approx(more, rel=1e-12)
 
 
