@@ -13,7 +13,6 @@ from railx.mapping.layout import group_levels, group_members
 from railx.mapping.rail_steps import rail_step_rows
 from railx.mapping.settings import (
     PARALLELISMS,
-    ChipSettings,
     ExpertSettings,
     JobSettings,
     LayoutSettings,
@@ -31,7 +30,6 @@ from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 __all__ = [
     "PARALLELISMS",
     "Basis",
-    "ChipSettings",
     "ExpertSettings",
     "JobSettings",
     "LayoutSettings",

@@ -147,7 +147,7 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
     parameters gathered.
     """
     layers = job.model.layers // job.layout.degree("pipeline")
-    compute_ns = compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3
+    compute_ns = job.chip.compute_ns(compute_flops(job))
     attention = attention_share(job)
 
     def passes(share: float, part: float) -> list[Step]:

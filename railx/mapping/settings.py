@@ -13,14 +13,14 @@ from typing import Annotated, TypeAlias
 from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
+from railx.performance.devices import ChipSettings
 from railx.performance.models import Model
-from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.settings import StepSettings
 from railx.workload.model import ModelSettings
 
 __all__ = [
     "PARALLELISMS",
-    "ChipSettings",
     "ExpertSettings",
     "JobSettings",
     "LayoutSettings",
@@ -99,16 +99,6 @@ class ExpertSettings:
                 "experts_per_token",
                 f"got {self.experts_per_token}; allowed: at most {self.experts}, the experts",
             )
-
-
-@dataclass(frozen=True)
-class ChipSettings:
-    """How fast one chip computes."""
-
-    peak_tflops: Annotated[float, Positive()]
-    """Peak in the training precision."""
-    efficiency: Annotated[float, Fraction()]
-    """Share of the peak that matrix products reach."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def step_times(
 def _job_rows(
     network: ExactLoads, placement: Placement, job: JobSettings, basis: Basis
 ) -> Iterator[dict[str, Any]]:
-    per_micro = {"compute": compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3}
+    per_micro = {"compute": job.chip.compute_ns(compute_flops(job))}
     per_micro |= dict.fromkeys(PARALLELISMS, 0.0)
     per_step = dict.fromkeys(per_micro, 0.0)
     chosen: dict[str, list[Way]] = {}

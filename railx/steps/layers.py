@@ -186,30 +186,28 @@ def _computed(
     job: StepJob, weights: float, pairs: float, direction: Direction, unsharded: float = 0.0
 ) -> Segment:
     """Products with ``weights``, and ``pairs`` multiplications for each token."""
-    tensor, tokens, device = job.degrees.tensor, job.tokens, job.device
+    tensor, tokens = job.degrees.tensor, job.tokens
     rank_weights = (weights - unsharded) / tensor + unsharded
     passes = 1 if direction == "forward" else _BACKWARD
     operations = 2 * tokens * (rank_weights + pairs / tensor) * passes
     ends = 2 * tokens * job.model.hidden
     moved = (rank_weights + ends) * job.bytes_per_element * passes
-    by_peak = operations / (device.peak_tflops * 1e12 * device.efficiency)
-    by_memory = moved / (device.memory_gb_s * 1e9)
-    return Segment("compute", 1e9 * max(by_peak, by_memory) if weights else 0.0)
+    return Segment("compute", job.device.roofline_ns(operations, moved) if weights else 0.0)
 
 
 def _looked_up(job: StepJob, direction: Direction) -> Segment:
     """The rows of the input table: read and written, and backward their gradients."""
     size = 2 * job.tokens * job.model.hidden * job.bytes_per_element
     passes = 1 if direction == "forward" else _BACKWARD
-    return Segment("compute", size * passes / job.device.memory_gb_s)
+    return Segment("compute", job.device.roofline_ns(0.0, size * passes))
 
 
 def _summed(job: StepJob, direction: Direction) -> Segment:
     """The sum over the visited experts' outputs: two operations an element."""
-    model, device = job.model, job.device
+    model = job.model
     passes = 1 if direction == "forward" else _BACKWARD
     operations = 2 * job.tokens * model.experts_per_token * model.hidden * passes
-    return Segment("compute", operations / (device.peak_tflops * 1e3 * device.efficiency))
+    return Segment("compute", job.device.compute_ns(operations))
 
 
 def _tensor(job: StepJob, direction: Direction) -> Segment:
