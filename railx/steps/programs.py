@@ -14,7 +14,7 @@ pass; gradients are scattered after the last micro-batch's backward pass.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,14 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.fabric.circuits import Configuration, Layout
+from railx.performance.networks import Kind, ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.steps.layers import (
     Direction,
     Segment,
     Unit,
-    all_reduce_share,
-    gather_share,
     hop_bytes,
     layer_segments,
     stage_units,
@@ -48,18 +47,16 @@ __all__ = [
     "templates",
 ]
 
-#: The parallelism of an operation on the rails, by its lane.
-PARALLELISMS = {
-    "from_before": "PP",
-    "to_next": "PP",
-    "from_next": "PP",
-    "to_before": "PP",
-    "data": "DP",
-    "expert": "EP",
-    "context": "CP",
-    "tensor": "TP",
+#: The last word of a channel's name by the lane of an operation, alike on both ends of
+#: a message.
+_CHANNELS = {
+    "from_before": "forward",
+    "to_next": "forward",
+    "from_next": "backward",
+    "to_before": "backward",
+    **{lane: lane for lane in ("data", "expert", "context", "tensor")},
 }
-#: The same by the last word of a channel's name.
+#: The parallelism of a channel, and of an operation on the rails by its lane.
 PARALLELISMS_OF_CHANNELS = {
     "forward": "PP",
     "backward": "PP",
@@ -68,6 +65,7 @@ PARALLELISMS_OF_CHANNELS = {
     "context": "CP",
     "tensor": "TP",
 }
+PARALLELISMS = {lane: PARALLELISMS_OF_CHANNELS[word] for lane, word in _CHANNELS.items()}
 _LANES = tuple(PARALLELISMS)
 Array = npt.NDArray[Any]
 #: Bytes of a small reduction: one number.
@@ -198,9 +196,8 @@ class _Stage:
                     self._reduce(unit)
         if self._job.degrees.data > 1:
             for _ in range(self._job.small_reductions):
-                share = all_reduce_share(self._job.degrees.data)
                 self._wait_for_reductions()
-                self._reductions.append(self._issue("data", "all_reduce", _NUMBER, _NUMBER * share))
+                self._reductions.append(self._exchange("all_reduce", _NUMBER))
         for lane in list(self._sends):
             template.wait(self._sends.pop(lane))
         self._wait_for_reductions()
@@ -243,12 +240,12 @@ class _Stage:
         if direction == "backward":
             numbers.reverse()
         sharded = self._job.parameters == "sharded" and self._job.degrees.data > 1
-        ahead = self._gather(units[numbers[0]]) if sharded else None
+        ahead = self._of_unit("all_gather", units[numbers[0]]) if sharded else None
         for index, number in enumerate(numbers):
             if ahead is not None:
                 now = ahead
                 following = numbers[index + 1 : index + 2]
-                ahead = self._gather(units[following[0]]) if following else None
+                ahead = self._of_unit("all_gather", units[following[0]]) if following else None
                 self._template.wait(now)
             for segment in self._segments[part, number, direction]:
                 self._do(segment)
@@ -267,27 +264,26 @@ class _Stage:
         else:
             self._template.compute(segment.lasts_ns)
 
-    def _gather(self, unit: Unit) -> tuple[str, int]:
-        size = unit.parameters * self._job.bytes_per_element
-        sent = size * gather_share(self._job.degrees.data)
-        return self._issue("data", "all_gather", size, sent)
+    def _exchange(self, kind: Kind, size_bytes: float) -> tuple[str, int]:
+        """Issue a collective over the replicas."""
+        sent = ring_bytes(kind, size_bytes, self._job.degrees.data)
+        return self._issue("data", kind, size_bytes, sent)
+
+    def _of_unit(self, kind: Kind, unit: Unit) -> tuple[str, int]:
+        return self._exchange(kind, unit.parameters * self._job.bytes_per_element)
 
     def _after_backward(self, unit: Unit) -> None:
-        if self._job.parameters == "sharded" and self._job.degrees.data > 1:
-            size = unit.parameters * self._job.bytes_per_element
-            sent = size * gather_share(self._job.degrees.data)
-            operation = self._issue("data", "reduce_scatter", size, sent)
-            self._reductions.append(operation)
-        elif self._job.parameters == "replicated" and self._job.gradients != "at_end":
+        if self._job.parameters == "sharded":
+            if self._job.degrees.data > 1:
+                self._reductions.append(self._of_unit("reduce_scatter", unit))
+        elif self._job.gradients != "at_end":
             self._reduce(unit)
             if self._job.gradients == "in_line":
                 self._wait_for_reductions()
 
     def _reduce(self, unit: Unit) -> None:
         if self._job.degrees.data > 1:
-            size = unit.parameters * self._job.bytes_per_element
-            sent = size * all_reduce_share(self._job.degrees.data)
-            self._reductions.append(self._issue("data", "all_reduce", size, sent))
+            self._reductions.append(self._of_unit("all_reduce", unit))
 
 
 def job_layout(job: StepJob, *, all_ranks: bool) -> Layout:
@@ -300,66 +296,29 @@ def job_ranks(job: StepJob, *, all_ranks: bool) -> int:
     return job.degrees.ranks // (1 if all_ranks else job.degrees.server)
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """Numbers the ranks: those of a server fastest, then context, data, stage."""
-
-    server: int
-    context: int
-    data: int
-    stages: int
-
-    def ranks(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Every rank with its position: in the server, context, data and stage."""
-        for stage in range(self.stages):
-            for data in range(self.data):
-                for context in range(self.context):
-                    for inside in range(self.server):
-                        yield self.at(inside, context, data, stage), inside, context, data, stage
-
-    def at(self, inside: int, context: int, data: int, stage: int) -> int:
-        return ((stage * self.data + data) * self.context + context) * self.server + inside
-
-
-def _numbers(job: StepJob, all_ranks: bool) -> _Numbers:
+def _grid(job: StepJob, *, all_ranks: bool) -> Array:
+    """Numbers of the ranks: int[stages, data, context, server]."""
     degrees = job.degrees
-    return _Numbers(
-        degrees.server if all_ranks else 1,
-        1 if degrees.context_in_server else degrees.context,
-        degrees.data,
-        degrees.pipeline,
-    )
+    context = 1 if degrees.context_in_server else degrees.context
+    shape = (degrees.pipeline, degrees.data, context, degrees.server if all_ranks else 1)
+    return np.arange(np.prod(shape)).reshape(shape)
 
 
-def _members(
-    numbers: _Numbers, job: StepJob, lane: str, position: Sequence[int]
-) -> tuple[int, ...]:
-    """The ranks that an operation of a lane joins, for a rank at a position."""
-    inside, context, data, stage = position
-    stages = numbers.stages
-    here = numbers.at(inside, context, data, stage)
+def _members(grid: Array, job: StepJob, lane: str, rank: int) -> tuple[int, ...]:
+    """The ranks that an operation of a lane joins, for a rank."""
+    stage, data, context, inside = (int(index) for index in np.unravel_index(rank, grid.shape))
     if lane in ("to_next", "from_next"):
-        return here, numbers.at(inside, context, data, (stage + 1) % stages)
+        return rank, int(grid[(stage + 1) % len(grid), data, context, inside])
     if lane in ("from_before", "to_before"):
-        return numbers.at(inside, context, data, (stage - 1) % stages), here
+        return int(grid[stage - 1, data, context, inside]), rank
     if lane == "context":
-        return tuple(numbers.at(inside, c, data, stage) for c in range(numbers.context))
+        return tuple(grid[stage, data, :, inside].tolist())
+    group = grid[stage, :, context, inside].tolist()
     if lane == "expert":
         servers = job.degrees.expert_servers
         first = data // servers * servers
-        return tuple(numbers.at(inside, context, d, stage) for d in range(first, first + servers))
-    return tuple(numbers.at(inside, context, d, stage) for d in range(numbers.data))
-
-
-def _channel(lane: str, members: Sequence[int]) -> str:
-    """The name of a channel: alike on both ends of a message."""
-    names = {
-        "to_next": "forward",
-        "from_before": "forward",
-        "from_next": "backward",
-        "to_before": "backward",
-    }
-    return f"{','.join(map(str, members))}:{names.get(lane, lane)}"
+        group = group[first : first + servers]
+    return tuple(group)
 
 
 def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool) -> Programs:
@@ -368,12 +327,11 @@ def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool
     ``electrical``: packet switches join all ranks of a rail. ``all_ranks``: otherwise
     those of rail 0 alone.
     """
-    numbers = _numbers(job, all_ranks)
-    positions = {rank: tuple(position) for rank, *position in numbers.ranks()}
+    grid = _grid(job, all_ranks=all_ranks)
     return lay_over_ranks(
         templates(job, electrical=electrical),
-        [position[-1] for position in positions.values()],
-        lambda lane, rank: _members(numbers, job, lane, positions[rank]),
+        np.repeat(np.arange(len(grid)), grid[0].size).tolist(),
+        lambda lane, rank: _members(grid, job, lane, rank),
         iterations,
     )
 
@@ -404,7 +362,8 @@ def lay_over_ranks(
             lane = _LANES[number]
             members = members_of(lane, rank)
             kind: Literal["pair", "ring"] = "pair" if PARALLELISMS[lane] == "PP" else "ring"
-            channel[number] = channels.setdefault(_channel(lane, members), len(channels))
+            name = f"{','.join(map(str, members))}:{_CHANNELS[lane]}"
+            channel[number] = channels.setdefault(name, len(channels))
             needed = Configuration(kind, members)
             configuration[number] = configurations.setdefault(needed, len(configurations))
         columns["rank"].append(np.full(len(stage_columns["lane"]), rank))

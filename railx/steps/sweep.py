@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from railx.fabric.settings import Mode
+from railx.performance.networks import ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
 from railx.progress import counted
 from railx.replay.formula import stall_ms
@@ -24,7 +25,6 @@ from railx.replay.run import Prepared, Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 from railx.steps.layers import (
     Direction,
-    all_reduce_share,
     exchanged_bytes,
     hop_bytes,
     layer_segments,
@@ -150,7 +150,7 @@ def per_pipeline(job: StepJob) -> dict[str, float]:
     return {
         "EP": 4 * experts * job.micro_batches * exchanged_bytes(job),
         "PP": crossing,
-        "DP": shared * job.bytes_per_element * all_reduce_share(job.degrees.data),
+        "DP": ring_bytes("all_reduce", shared * job.bytes_per_element, job.degrees.data),
     }
 
 
