@@ -78,7 +78,7 @@ class Move:
 
     ``lane`` is one of ``PARALLELISMS``, ``number`` counts its operations in the step of
     training. ``tensor_ns`` is the part of ``gap_ns`` that collectives in the server
-    take. ``mark`` says which pass of the stage it is in (-1: after the last one).
+    take.
     """
 
     does: Literal["begin", "issue", "wait", "end"]
@@ -90,7 +90,6 @@ class Move:
     lasts_ns: int = 0
     payload_bytes: int = 0
     sent_bytes: float = 0.0
-    mark: int = -1
 
 
 @dataclass
@@ -103,7 +102,6 @@ class Template:
     tensor_bytes: float = 0.0
     _gap: float = 0.0
     _tensor: float = 0.0
-    _mark: int = -1
 
     def compute(self, lasts_ns: float, *, tensor: bool = False) -> None:
         self._gap += lasts_ns
@@ -112,34 +110,21 @@ class Template:
     def begin(self) -> None:
         self.moves.append(Move("begin"))
 
-    def begin_pass(self, number: int) -> None:
-        """Further moves belong to a pass."""
-        self._mark = number
-
     def issue(
         self, lane: str, kind: str, lasts_ns: float, payload: float = 0.0, sent: float = 0.0
     ) -> tuple[str, int]:
         """Issue an operation; returns its lane and number, for ``wait``."""
         number = self.used[lane]
         self.used[lane] += 1
-        move = Move(
-            "issue",
-            *self._taken(),
-            lane,
-            number,
-            kind,
-            round(lasts_ns),
-            round(payload),
-            sent,
-            self._mark,
+        gap_ns, tensor_ns = self._taken()
+        lasts_ns, payload = round(lasts_ns), round(payload)
+        self.moves.append(
+            Move("issue", gap_ns, tensor_ns, lane, number, kind, lasts_ns, payload, sent)
         )
-        self.moves.append(move)
         return lane, number
 
     def wait(self, operation: tuple[str, int]) -> None:
-        lane, number = operation
-        gap_ns, tensor_ns = self._taken()
-        self.moves.append(Move("wait", gap_ns, tensor_ns, lane, number, mark=self._mark))
+        self.moves.append(Move("wait", *self._taken(), *operation))
 
     def end(self) -> None:
         self.moves.append(Move("end", *self._taken()))
@@ -184,12 +169,10 @@ class _Stage:
     def program(self, order: Sequence[int]) -> Template:
         template, n, parts = self._template, self._job.micro_batches, self._job.parts
         template.begin()
-        for number, entry in enumerate(order):
+        for entry in order:
             backward, rest = divmod(entry, n * parts)
             part, micro_batch = divmod(rest, n)
-            template.begin_pass(number)
             self._run(part, "backward" if backward else "forward", micro_batch == n - 1)
-        template.begin_pass(-1)
         if self._job.parameters == "replicated" and self._job.gradients == "at_end":
             for part_units in self._units:
                 for unit in reversed(part_units):
@@ -235,22 +218,21 @@ class _Stage:
         return self._issue(lane, kind, size, size)
 
     def _go_through(self, part: int, direction: Direction, last: bool) -> None:
-        units = self._units[part]
-        numbers = list(range(len(units)))
+        numbers = range(len(self._units[part]))
         if direction == "backward":
-            numbers.reverse()
+            numbers = numbers[::-1]
         sharded = self._job.parameters == "sharded" and self._job.degrees.data > 1
-        ahead = self._of_unit("all_gather", units[numbers[0]]) if sharded else None
-        for index, number in enumerate(numbers):
+        gathers = [self._units[part][number] for number in numbers] if sharded else []
+        ahead = self._of_unit("all_gather", gathers.pop(0)) if gathers else None
+        for number in numbers:
             if ahead is not None:
                 now = ahead
-                following = numbers[index + 1 : index + 2]
-                ahead = self._of_unit("all_gather", units[following[0]]) if following else None
+                ahead = self._of_unit("all_gather", gathers.pop(0)) if gathers else None
                 self._template.wait(now)
             for segment in self._segments[part, number, direction]:
                 self._do(segment)
             if direction == "backward" and last:
-                self._after_backward(units[number])
+                self._after_backward(self._units[part][number])
 
     def _do(self, segment: Segment) -> None:
         if segment.kind == "tensor" or (segment.sent_bytes and not segment.on_rail):
