@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, pairwise, product
+from math import prod
 
 from railx.mapping.settings import JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, attention_share, compute_flops, step_transfers
@@ -123,17 +124,14 @@ def uses_of(
     """The uses of a transfer, one for each kind of line that it spans."""
     uses = []
     for line in axes:
-        members = [
-            (name, degree)
-            for axis in line
-            for name, degree in getattr(layout, axis).items()
-            if name in transfer.over and degree > 1
-        ]
-        if members:
-            nodes = 1
-            for _, degree in members:
-                nodes *= degree
-            uses.append(Use(line, tuple(dict.fromkeys(name for name, _ in members)), nodes))
+        on_line = [name for axis in line for name in getattr(layout, axis)]
+        over = tuple(
+            name
+            for name in dict.fromkeys(on_line)
+            if name in transfer.over and layout.degree(name, line) > 1
+        )
+        if over:
+            uses.append(Use(line, over, prod(layout.degree(name, line) for name in over)))
     return uses
 
 
@@ -154,17 +152,17 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
         return [(None, compute_ns * share * part / layers)]
 
     transfers = step_transfers(job)
-    named = {
-        name: [
+
+    def steps_of(name: str) -> list[list[Step]]:
+        return [
             list(times[transfer])
             for transfer in transfers
             if transfer.name == name and not transfer.per_step
         ]
-        for name in ("tensor", "sequence", "expert", "pipeline")
-    }
-    inside = named["tensor"] or [[], []]
+
+    inside = steps_of("tensor") or [[], []]
     keys, tokens, hand_on = (
-        [step for steps in named[name] for step in steps]
+        [step for steps in steps_of(name) for step in steps]
         for name in ("sequence", "expert", "pipeline")
     )
     forward = [
@@ -235,18 +233,10 @@ def _shares(block: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iter
     if rails == 1:
         yield Turn(dict.fromkeys(block, 1))
         return
-
-    def split(left: int, uses: Sequence[Use]) -> Iterator[tuple[int, ...]]:
-        if len(uses) == 1:
-            if left >= fewest[uses[0]]:
-                yield (left,)
-            return
-        for share in range(fewest[uses[0]], left):
-            for others in split(left - share, uses[1:]):
-                yield (share, *others)
-
-    for given in split(rails, block):
-        yield Turn(dict(zip(block, given, strict=True)))
+    for cuts in combinations(range(1, rails), len(block) - 1):
+        shares = [after - before for before, after in pairwise((0, *cuts, rails))]
+        if all(share >= fewest[use] for use, share in zip(block, shares, strict=True)):
+            yield Turn(dict(zip(block, shares, strict=True)))
 
 
 def windows_of(programme: Programme, plan: Plan) -> Windows:

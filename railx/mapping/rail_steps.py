@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import TableWiring, Wire
 from railx.steps.programs import PARALLELISMS_OF_CHANNELS, programs
 from railx.steps.settings import StepJob
+from railx.steps.sweep import last_step
 
 __all__ = ["Exchange", "TurnWiring", "rail_step_rows"]
 
@@ -113,7 +115,7 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
         for basis, gb_s in (("equal_bandwidth", rate), ("equal_cost", rate * afford)):
             head = {"step": step_name, "network": name, "basis": basis}
             for row in _rows(generated, step, chosen, gb_s, costs[name]):
-                yield {column: (head | row)[column] for column in _COLUMNS}
+                yield dict.fromkeys(_COLUMNS) | head | row
 
 
 def _rows(
@@ -138,7 +140,7 @@ def _rows(
     candidates = [candidate for layout in step.layouts for candidate in line.candidates(layout)]
     if not candidates:
         reason = f"no room for {gpus // job.degrees.server} servers of {job.degrees.server}"
-        yield common | dict.fromkeys(_VARIED) | {"reason": reason}
+        yield common | {"reason": reason}
         return
     times = {
         candidate: list(_times(line, candidate, settings.latencies_ms)) for candidate in candidates
@@ -147,7 +149,7 @@ def _rows(
     for mode, allowed in modes.items():
         for number in range(len(_RULES) * len(settings.latencies_ms) if allowed else 0):
             best = min(allowed, key=lambda candidate: times[candidate][number]["step_ms"])
-            yield common | {"mode": mode, "reason": None} | times[best][number]
+            yield common | {"mode": mode} | times[best][number]
 
 
 _COLUMNS = (
@@ -156,11 +158,6 @@ _COLUMNS = (
     *("data_ms", "pipeline_ms", "expert_ms"),
     *("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts"),
     *("circuits", "reason", "fidelity"),
-)
-#: Columns that differ between the rows of a network; empty where it has no room.
-_VARIED = (
-    *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
-    *("data_ms", "pipeline_ms", "expert_ms", "circuits"),
 )
 
 
@@ -184,25 +181,19 @@ class _Line(LineNetwork):
 
     def _uses(self, layout: LayoutSettings) -> Iterator[tuple[Use, ...]]:
         """The uses of circuits; experts with the replicas, or separately."""
-        nodes = layout.sizes[1] * layout.sizes[2]
+        nodes = prod(layout.sizes[1:])
         job_nodes = self.job.degrees.ranks // self.job.degrees.server
         if nodes != job_nodes or nodes > self.nodes:
             return
         experts = self.job.degrees.expert_servers > 1
         for apart in (False, True) if experts else (False,):
+            together = [("data", "expert") if experts else ("data",)]
             uses: list[Use] = []
             for axes in self.lines.axes:
-                sizes = {"data": 1, "pipeline": 1}
-                for axis in axes:
-                    for name, degree in getattr(layout, axis).items():
-                        sizes[name] *= degree
-                if sizes["data"] > 1:
-                    over = ("data", "expert") if experts and not apart else ("data",)
-                    uses.append(Use(axes, over, sizes["data"]))
-                    if apart:
-                        uses.append(Use(axes, ("expert",), sizes["data"]))
-                if sizes["pipeline"] > 1:
-                    uses.append(Use(axes, ("pipeline",), sizes["pipeline"]))
+                data, stages = (layout.degree(name, axes) for name in ("data", "pipeline"))
+                overs = [("data",), ("expert",)] if apart else together
+                uses += [Use(axes, over, data) for over in overs if data > 1]
+                uses += [Use(axes, ("pipeline",), stages)] if stages > 1 else []
             yield tuple(uses)
 
     def _plans(self, wirings: Mapping[Use, str]) -> Iterator[Plan]:
@@ -319,17 +310,14 @@ def _times(
     turns = _turns(candidate)
     prepared = prepare(generated, TurnWiring(candidate.layout, turns))
     parts = _parts(generated)
-    table = replay_programs(prepared, None, "electrical", 0).table
+    replayed = replay_programs(prepared, None, "electrical", 0)
     for rule, latency_ms in product(_RULES, latencies_ms):
         if not always:
-            table = replay_programs(prepared, None, rule, round(latency_ms * 1e6)).table
-        last = table["iteration"] == _ITERATIONS - 1
+            replayed = replay_programs(prepared, None, rule, round(latency_ms * 1e6))
         yield {
             "rule": rule,
             "latency_ms": latency_ms,
-            "step_ms": float((table["end_ns"] - table["begin_ns"])[last].max()) / 1e6,
-            "stall_ms": float(table["stall_ns"][last].max()) / 1e6,
-            "reconfigurations": float(table["reconfigurations"][last].mean()),
+            **last_step(replayed, _ITERATIONS),
             **parts,
             "circuits": candidate.words(),
         }

@@ -6,6 +6,7 @@ A job says on which axes its parallelisms lie.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, TypeAlias
@@ -26,6 +27,7 @@ __all__ = [
     "LayoutSettings",
     "MappedTopology",
     "MappingSettings",
+    "PriceSettings",
     "RailStep",
     "RailStepsSettings",
     "SwitchedNetwork",
@@ -76,9 +78,9 @@ class LayoutSettings:
         """Names and degrees from the inside out."""
         return [*self.mesh.items(), *self.x.items(), *self.y.items()]
 
-    def degree(self, parallelism: str) -> int:
-        """The product of the parallelism's degrees on all axes."""
-        return math.prod(degree for name, degree in self.degrees if name == parallelism)
+    def degree(self, parallelism: str, axes: Sequence[str] = ("mesh", "x", "y")) -> int:
+        """The product of the parallelism's degrees on some axes."""
+        return math.prod(getattr(self, axis).get(parallelism, 1) for axis in axes)
 
 
 @dataclass(frozen=True)
@@ -127,30 +129,22 @@ class JobSettings:
 
     def __post_init__(self) -> None:
         layout, model = self.layout, self.model
-        if model.layers % layout.degree("pipeline"):
-            raise SettingsError(
-                "layout",
-                f"pipeline degree {layout.degree('pipeline')}; allowed: a divisor of the"
-                f" {model.layers} layers",
-            )
-        if model.heads % layout.degree("tensor"):
-            raise SettingsError(
-                "layout",
-                f"tensor degree {layout.degree('tensor')}; allowed: a divisor of the {model.heads}"
-                " heads",
-            )
-        if self.sequence_tokens % (layout.degree("sequence") * layout.degree("tensor")):
-            parts = layout.degree("sequence") * layout.degree("tensor")
+        experts = 1 if self.experts is None else self.experts.experts
+        for name, count, word in (
+            ("pipeline", model.layers, "layers"),
+            ("tensor", model.heads, "heads"),
+            ("expert", experts, "experts"),
+        ):
+            degree = layout.degree(name)
+            if count % degree:
+                raise SettingsError(
+                    "layout", f"{name} degree {degree}; allowed: a divisor of the {count} {word}"
+                )
+        parts = layout.degree("sequence") * layout.degree("tensor")
+        if self.sequence_tokens % parts:
             raise SettingsError(
                 "sequence_tokens",
                 f"got {self.sequence_tokens}; allowed: a multiple of {parts}, sequence x tensor",
-            )
-        experts = 1 if self.experts is None else self.experts.experts
-        if experts % layout.degree("expert"):
-            raise SettingsError(
-                "layout",
-                f"expert degree {layout.degree('expert')}; allowed: a divisor of the {experts}"
-                " experts",
             )
 
     @cached_property
@@ -190,6 +184,16 @@ class JobSettings:
 
 
 @dataclass(frozen=True)
+class PriceSettings:
+    """The prices of networks."""
+
+    catalogue: Annotated[str, NotEmpty()]
+    """CSV table of prices, relative to the repository."""
+    price_set: Annotated[str, NotEmpty()]
+    """Price set of the catalogue, in proportion to the rate of a port."""
+
+
+@dataclass(frozen=True)
 class MappedTopology:
     """A topology of the comparison; its bill is that of the topology's own settings."""
 
@@ -200,7 +204,7 @@ class MappedTopology:
 
 
 @dataclass(frozen=True)
-class MappingSettings:
+class MappingSettings(PriceSettings):
     """All jobs on all topologies.
 
     Equal bandwidth: the ports of every topology are scaled to
@@ -217,10 +221,6 @@ class MappingSettings:
     """Injection bandwidth that every topology is scaled to."""
     reference: Annotated[str, NotEmpty()]
     """Name of the topology whose cost per chip is the common one."""
-    catalogue: Annotated[str, NotEmpty()]
-    """CSV table of prices, relative to the repository."""
-    price_set: Annotated[str, NotEmpty()]
-    """Price set of the catalogue, in proportion to the rate of a port."""
 
     def __post_init__(self) -> None:
         priced = [name for name, topology in self.topologies.items() if topology.priced]
@@ -308,15 +308,13 @@ class RailStep:
 
 
 @dataclass(frozen=True)
-class RailStepsSettings:
-    """Generated training steps on networks whose circuits are set once or switched."""
+class _ComparedNetworks:
+    """Networks with circuits set once or switched, at equal rate and equal cost."""
 
-    steps: Annotated[dict[str, RailStep], NotEmpty()]
-    """Steps by name."""
     networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
-    """Networks by name, with nodes as large as the servers of the jobs."""
+    """Networks by name."""
     reference: Annotated[str, NotEmpty()]
-    """Network whose cost per GPU all have at equal cost."""
+    """Network whose cost per chip all have at equal cost."""
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Time that a switch takes to change circuits."""
 
@@ -328,28 +326,20 @@ class RailStepsSettings:
 
 
 @dataclass(frozen=True)
-class SwitchedSettings:
+class RailStepsSettings(_ComparedNetworks):
+    """Generated training steps on networks with nodes as large as the jobs' servers."""
+
+    steps: Annotated[dict[str, RailStep], NotEmpty()]
+    """Steps by name."""
+
+
+@dataclass(frozen=True)
+class SwitchedSettings(_ComparedNetworks, PriceSettings):
     """Jobs on circuits that are set once, switched in the job, or both."""
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
     """Jobs by name."""
-    networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
-    """Networks by name."""
     injection_gb_s_per_chip: Annotated[float, Positive()]
     """Injection bandwidth that every network is scaled to at equal bandwidth."""
-    reference: Annotated[str, NotEmpty()]
-    """Network whose cost per chip all have at equal cost."""
-    latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
-    """Time that a switch takes to change circuits."""
-    catalogue: Annotated[str, NotEmpty()]
-    """CSV table of prices, relative to the repository."""
-    price_set: Annotated[str, NotEmpty()]
-    """Price set of the catalogue, in proportion to the rate of a port."""
     generated: RailStepsSettings | None = None
     """Generated training steps that are replayed on such networks; null: none."""
-
-    def __post_init__(self) -> None:
-        if self.reference not in self.networks:
-            raise SettingsError(
-                "reference", f"got {self.reference!r}; allowed: {', '.join(self.networks)}"
-            )

@@ -57,10 +57,11 @@ from railx.settings import SettingsError
 __all__ = ["MODES", "switched_times"]
 
 MODES = ("set_once", "every_phase", "where_it_pays", "packets")
-#: Columns that a job without room leaves empty.
-_VARIED = (
-    *("mode", "rule", "latency_ms", "changes", "step_ms", "compute_ms", "inside_ms"),
-    *("network_ms", "bubble_ms", "stall_ms", "tokens_per_s"),
+_COLUMNS = (
+    *("network", "job", "gpus", "basis", "mode", "rule", "latency_ms", "changes", "step_ms"),
+    *("compute_ms", "inside_ms", "network_ms", "bubble_ms", "stall_ms", "tokens_per_s"),
+    *("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts"),
+    *("circuits", "reason", "fidelity"),
 )
 
 
@@ -100,15 +101,12 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
         network = LineNetwork(chosen)
         for basis in _bases(settings, name, costs):
             for job_name, job in settings.jobs.items():
-                common = {
+                common = dict.fromkeys(_COLUMNS) | {
                     "network": name,
                     "job": job_name,
                     "gpus": job.layout.chips,
                     "basis": basis.name,
-                    **dict.fromkeys(_VARIED),
                     **_cost_at(basis, costs[name]).columns(job.layout.chips),
-                    "circuits": None,
-                    "reason": None,
                     "fidelity": FIDELITY,
                 }
                 try:
@@ -221,7 +219,7 @@ def _candidates(network: LineNetwork, job: JobSettings, basis: Basis) -> Iterato
 
 
 def _members_in_node(job: JobSettings, transfer: Transfer) -> int:
-    return prod(job.layout.mesh.get(name, 1) for name in transfer.over)
+    return prod(job.layout.degree(name, ("mesh",)) for name in transfer.over)
 
 
 def _steps(

@@ -45,6 +45,7 @@ from railx.steps.stage_bits import StageBits
 __all__ = [
     "all_phases",
     "circuit_model",
+    "last_step",
     "per_pipeline",
     "phase_rows",
     "phases",
@@ -225,16 +226,14 @@ def _rows(
     stages = templates(job, electrical=False)
     tensor_ms = fmean(sum(move.tensor_ns for move in template.moves) for template in stages) / 1e6
     gaps_ms = fmean(sum(move.gap_ns for move in template.moves) for template in stages) / 1e6
-    electrical_ms = 0.0
-    timeline = timeline_windows(
-        prepared[_PACKETS],
-        replay_programs(prepared[_PACKETS], None, "electrical", 0),
-        sweep.iterations - 1,
-    )
+    electrical_ms, timeline = 0.0, dict[int, list[tuple[str, float]]]()
     for setting in cases:
-        result = _replayed(prepared[setting.rule], sweep.iterations, setting)
+        latency_ns = round(setting.latency_ms * 1e6)
+        replayed = replay_programs(prepared[setting.rule], None, setting.mode, latency_ns)
+        result = last_step(replayed, sweep.iterations)
         if setting.mode == "electrical":
             electrical_ms = result["step_ms"]
+            timeline = timeline_windows(prepared[_PACKETS], replayed, sweep.iterations - 1)
         yield {
             **job_head(name, variant, job),
             "scale_out_gb_s": job.device.scale_out_gb_s,
@@ -287,9 +286,11 @@ def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
     return prepare(generated, circuit_model(job, rule, all_ranks=all_ranks))
 
 
-def _replayed(prepared: Prepared, iterations: int, setting: _Setting) -> dict[str, float]:
-    latency_ns = round(setting.latency_ms * 1e6)
-    table = replay_programs(prepared, None, setting.mode, latency_ns).table
+def last_step(replayed: Replayed, iterations: int) -> dict[str, float]:
+    """The slowest rank's last step, the longest wait for light in it, and changes of
+    circuits (mean over ranks).
+    """
+    table = replayed.table
     last = table["iteration"] == iterations - 1
     return {
         "step_ms": float((table["end_ns"] - table["begin_ns"])[last].max()) / 1e6,
