@@ -19,7 +19,13 @@ from itertools import combinations, pairwise, product
 from math import prod
 
 from railx.mapping.settings import JobSettings, LayoutSettings
-from railx.mapping.volumes import Transfer, attention_share, compute_flops, step_transfers
+from railx.mapping.volumes import (
+    Transfer,
+    attention_share,
+    compute_flops,
+    pass_flops,
+    step_transfers,
+)
 
 __all__ = [
     "RULES",
@@ -36,8 +42,6 @@ __all__ = [
 ]
 
 RULES = ("on_demand", "provisioned")
-#: Forward and backward passes over the operations of both.
-_FORWARD, _BACKWARD = 1 / 3, 2 / 3
 
 
 @dataclass(frozen=True)
@@ -141,15 +145,16 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
     A layer: attention between two gathers of tensor parallelism and after the keys and
     values of a sequence, then the feed-forward network between two gathers and between
     the two exchanges of experts. Backward goes the other way round, with the keys and
-    values twice. A stage hands on after either. At the end gradients are reduced, then
-    parameters gathered.
+    values twice, after what is computed again. A stage hands on after either. At the
+    end gradients are reduced, then parameters gathered.
     """
     layers = job.model.layers // job.layout.degree("pipeline")
     compute_ns = job.chip.compute_ns(compute_flops(job))
-    attention = attention_share(job)
+    attention, flops = attention_share(job), pass_flops(job)
+    shares = {name: operations / sum(flops.values()) for name, operations in flops.items()}
 
-    def passes(share: float, part: float) -> list[Step]:
-        return [(None, compute_ns * share * part / layers)]
+    def passes(name: str, part: float) -> list[Step]:
+        return [(None, compute_ns * shares[name] * part / layers)]
 
     transfers = step_transfers(job)
 
@@ -165,20 +170,27 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
         [step for steps in steps_of(name) for step in steps]
         for name in ("sequence", "expert", "pipeline")
     )
-    forward = [
-        *(inside[0] + keys + passes(_FORWARD, attention) + inside[0]),
-        *(inside[1] + tokens + passes(_FORWARD, 1 - attention) + tokens + inside[1]),
-    ]
+
+    def forward(name: str) -> list[Step]:
+        return [
+            *(inside[0] + keys + passes(name, attention) + inside[0]),
+            *(inside[1] + tokens + passes(name, 1 - attention) + tokens + inside[1]),
+        ]
+
     backward = [
-        *(inside[1] + tokens + passes(_BACKWARD, 1 - attention) + tokens + inside[1]),
-        *(inside[0] + passes(_BACKWARD, attention) + 2 * keys + inside[0]),
+        *(inside[1] + tokens + passes("backward", 1 - attention) + tokens + inside[1]),
+        *(passes("again", 1.0) if job.recompute == "selective" else []),
+        *(inside[0] + passes("backward", attention) + 2 * keys + inside[0]),
     ]
+    if job.recompute == "full":
+        backward = forward("again") + backward
     data = [transfer for transfer in transfers if transfer.per_step]
     # Gradients of either kind of parameters, and parameters in the opposite order: the
     # circuits of the second serve both.
     ends = data[::2] + data[1::2][::-1]
+    there, back = forward("forward") * layers, backward * layers
     return Programme(
-        micro_batch=_merged([*(forward * layers), *hand_on, *(backward * layers), *hand_on]),
+        micro_batch=_merged([*there, *hand_on, *back, *hand_on]),
         end=_merged(
             [step for transfer in ends for _ in range(transfer.times) for step in times[transfer]]
         ),

@@ -9,13 +9,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
 from railx.performance.devices import ChipSettings
+from railx.performance.memory import plan_memory_gb
 from railx.performance.models import Model
+from railx.performance.plans import Plan
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.settings import StepSettings
 from railx.workload.model import ModelSettings
@@ -119,13 +121,22 @@ class JobSettings:
     sequence_tokens: Annotated[int, AtLeast(1)]
     """Length of every sequence; a multiple of sequence x tensor degrees."""
     micro_batches: Annotated[int, AtLeast(1)]
-    """Micro-batches of one sequence that a replica takes per step."""
+    """Micro-batches that a replica takes per step."""
     bytes_per_element: Annotated[int, AtLeast(1)]
     """Bytes of one activation or parameter as it is sent."""
     gradient_bytes_per_element: Annotated[int, AtLeast(1)]
     """Bytes of one gradient as it is reduced."""
     chip: ChipSettings
     """How fast one chip computes."""
+    micro_batch_sequences: Annotated[int, AtLeast(1)] = 1
+    """Sequences of a micro-batch."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """What a backward pass computes again: nothing, the scores, or whole layers."""
+    overlaps_data: bool = False
+    """Whether gradients and parameters travel behind the last backward pass."""
+    memory_gb: Annotated[float, Positive()] | None = None
+    """Memory of a chip, in 10⁹ bytes: a job that needs more has no times; null: not
+    looked at."""
 
     def __post_init__(self) -> None:
         layout, model = self.layout, self.model
@@ -173,8 +184,34 @@ class JobSettings:
     @property
     def step_tokens(self) -> int:
         """Tokens of a step."""
-        replicas = self.layout.degree("data") * self.layout.degree("expert")
-        return self.sequence_tokens * self.micro_batches * replicas
+        return self.plan.tokens
+
+    @property
+    def plan(self) -> Plan:
+        """Degrees of the job; replicas share the optimizer's state."""
+        degree = self.layout.degree
+        return Plan(
+            data=degree("data") * degree("expert"),
+            tensor=degree("tensor"),
+            context=degree("sequence"),
+            pipeline=degree("pipeline"),
+            expert=degree("expert"),
+            micro_batch=self.micro_batch_sequences,
+            micro_batches=self.micro_batches,
+            sequence_tokens=self.sequence_tokens,
+            sharding="optimizer",
+            recompute=self.recompute,
+            sequence_parallel=True,
+        )
+
+    def check_memory(self) -> None:
+        """Raise SettingsError for a job that needs more memory than a chip has."""
+        needed_gb = plan_memory_gb(
+            self.decoder, self.plan, self.bytes_per_element, self.gradient_bytes_per_element
+        )
+        if self.memory_gb is not None and needed_gb > self.memory_gb:
+            allowed = f"at most {self.memory_gb:g}, memory_gb"
+            raise SettingsError("layout", f"needs {needed_gb:.4g} GB a chip; allowed: {allowed}")
 
     def costs(self) -> Costs:
         """Estimated work by field."""
@@ -343,3 +380,11 @@ class SwitchedSettings(_ComparedNetworks, PriceSettings):
     """Injection bandwidth that every network is scaled to at equal bandwidth."""
     generated: RailStepsSettings | None = None
     """Generated training steps that are replayed on such networks; null: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, job in self.jobs.items():
+            if job.overlaps_data:
+                raise SettingsError(
+                    f"jobs.{name}.overlaps_data", "got true; allowed: false where circuits switch"
+                )

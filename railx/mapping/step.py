@@ -14,7 +14,7 @@ from typing import Any
 from railx.families import rank_placement
 from railx.mapping.layout import IntArray, group_levels, group_members
 from railx.mapping.settings import PARALLELISMS, JobSettings
-from railx.mapping.volumes import Transfer, compute_flops, step_transfers
+from railx.mapping.volumes import Transfer, compute_flops, pass_flops, step_transfers
 from railx.performance.networks import fastest_order
 from railx.performance.topologies import ExactLoads, Way
 from railx.progress import counted
@@ -60,8 +60,9 @@ def step_times(
     tokens_per_s, reason, fidelity. A job without room has one row per basis: no part
     and no times, ``reason`` says why.
 
-    Nothing overlaps except that stages of the pipeline work at the same time: an upper
-    bound for schedules that hide communication. ``bubble`` is what the first and last
+    Nothing overlaps except that stages of the pipeline work at the same time, and what
+    a job's ``overlaps_data`` hides: an upper bound for schedules that hide
+    communication. ``bubble`` is what the first and last
     stages wait: (stages - 1) micro-batches (1F1B).
     """
     network = ExactLoads(topology, routings)
@@ -77,6 +78,7 @@ def step_times(
         }
         placement, reason = None, None
         try:
+            job.check_memory()
             placement = rank_placement(topology, job.layout.sizes)
         except SettingsError as error:
             if error.key != "layout":
@@ -106,6 +108,10 @@ def _job_rows(
         (per_step if transfer.per_step else per_micro)[transfer.name] += time_ns * transfer.times
         chosen.setdefault(transfer.name, []).extend(ways)
     parts = {part: per_micro[part] * job.micro_batches + per_step[part] for part in per_micro}
+    if job.overlaps_data:
+        flops = pass_flops(job)
+        hidden = per_micro["compute"] * (1 - flops["forward"] / sum(flops.values()))
+        parts["data"] = max(parts["data"] - hidden, 0.0)
     parts["bubble"] = sum(per_micro.values()) * (job.layout.degree("pipeline") - 1)
     step_ns = sum(parts.values())
     for part, time_ns in parts.items():

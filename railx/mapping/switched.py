@@ -184,6 +184,7 @@ def _parts(job: JobSettings, candidate: _Candidate, stall: float) -> dict[str, f
 
 
 def _candidates(network: LineNetwork, job: JobSettings, basis: Basis) -> Iterator[_Candidate]:
+    job.check_memory()
     nodes = prod(job.layout.sizes[1:])
     if nodes > network.nodes:
         raise SettingsError("layout", f"{nodes} nodes; allowed: at most {network.nodes}")

@@ -19,10 +19,7 @@ from dataclasses import dataclass
 from railx.mapping.settings import JobSettings
 from railx.performance.networks import Kind
 
-__all__ = ["Transfer", "attention_share", "compute_flops", "step_transfers"]
-
-#: Forward and backward together over forward.
-_TRAINING_OVER_FORWARD = 3
+__all__ = ["Transfer", "attention_share", "compute_flops", "pass_flops", "step_transfers"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +43,28 @@ class Transfer:
     per_step: bool
 
 
+def pass_flops(job: JobSettings) -> dict[str, float]:
+    """Operations of a token by pass: forward, backward (a gradient of each product
+    takes two), and what the backward pass computes ``again``.
+    """
+    model = job.decoder
+    forward = model.flops_per_token(job.sequence_tokens)
+    again = {
+        "none": 0.0,
+        "selective": forward - 2 * model.active_parameters,
+        "full": forward - 2 * model.table_weights,
+    }
+    return {"forward": forward, "backward": 2 * forward, "again": again[job.recompute]}
+
+
 def compute_flops(job: JobSettings) -> float:
-    """Operations of one chip for one micro-batch, forward and backward.
+    """Operations of one chip for one micro-batch, all passes.
 
     They are its share of a stage.
     """
-    tokens, degree = job.sequence_tokens, job.layout.degree
-    per_token = _TRAINING_OVER_FORWARD * job.decoder.flops_per_token(tokens)
-    return per_token * tokens / (degree("tensor") * degree("sequence") * degree("pipeline"))
+    tokens, degree = job.sequence_tokens * job.micro_batch_sequences, job.layout.degree
+    chips = degree("tensor") * degree("sequence") * degree("pipeline")
+    return sum(pass_flops(job).values()) * tokens / chips
 
 
 def attention_share(job: JobSettings) -> float:
@@ -68,20 +79,22 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
     layout, model = job.layout, job.decoder
     tensor, pipeline = layout.degree("tensor"), layout.degree("pipeline")
     layers = model.layers // pipeline
-    tokens = job.sequence_tokens // layout.degree("sequence")
+    tokens = job.sequence_tokens // layout.degree("sequence") * job.micro_batch_sequences
     activation = tokens * model.hidden * job.bytes_per_element
+    again = job.recompute == "full"
     # A chip keeps at least one head of keys and one of values.
     width = max(model.kv_heads * model.key_width / tensor, model.key_width)
-    keys_values = 2 * width * job.sequence_tokens * job.bytes_per_element
+    whole = job.sequence_tokens * job.micro_batch_sequences
+    keys_values = 2 * width * whole * job.bytes_per_element
     visited = model.experts_per_token
     by_pass: list[tuple[str, Kind, float, int]] = [
         # Attention gathers and scatters the activations once each way; the experts of a
         # chip's share do so with the tokens they get.
-        ("tensor", "all_gather", activation, 4 * layers),
-        ("tensor", "all_gather", activation * max(visited, 1), 4 * layers),
-        ("sequence", "all_gather", keys_values, 3 * layers),
+        ("tensor", "all_gather", activation, (4 + 2 * again) * layers),
+        ("tensor", "all_gather", activation * max(visited, 1), (4 + 2 * again) * layers),
+        ("sequence", "all_gather", keys_values, (3 + again) * layers),
         ("pipeline", "send", activation / tensor, 2),
-        ("expert", "all_to_all", activation / tensor * visited, 4 * layers),
+        ("expert", "all_to_all", activation / tensor * visited, (4 + 2 * again) * layers),
     ]
     transfers = [
         Transfer(name, (name,), kind, size, times, per_step=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -258,3 +259,24 @@ def test_a_job_without_room_says_why(job_of: JobOf) -> None:
         "layout: got 16 x 8 x 1 (chips of a node x nodes of a row x nodes of a column); allowed on"
         " mesh"
     )
+
+
+def test_a_job_that_needs_more_memory_than_a_chip_has_says_why(job_of: JobOf) -> None:
+    tree = build("fat_tree")
+    without, roomy = job_of(), job_of(memory_gb=80.0)
+    assert times(tree, roomy) == times(tree, without)
+    (small,) = times(tree, job_of(memory_gb=0.01))
+    assert small["step_ms"] is small["part"] is None
+    assert re.fullmatch(
+        r"layout: needs 0\.\d+ GB a chip; allowed: at most 0\.01, memory_gb", small["reason"]
+    )
+
+
+def test_overlapped_gradients_hide_behind_the_last_backward_pass(job_of: JobOf) -> None:
+    tree = build("fat_tree")
+    alone, behind = (parts(times(tree, job_of(overlaps_data=word))) for word in (False, True))
+    backward = alone["compute"] / 3 * 2 / 3  # of three micro-batches
+    assert behind["data"] == pytest.approx(max(alone["data"] - backward, 0))
+    assert {name: behind[name] for name in alone if name != "data"} == {
+        name: ms for name, ms in alone.items() if name != "data"
+    }

@@ -143,6 +143,31 @@ def test_a_token_computes_in_each_of_its_experts_and_in_the_router(
     assert compute_flops(mixture) - compute_flops(dense) == pytest.approx(more, rel=1e-12)
 
 
+def test_a_micro_batch_of_two_sequences_is_two_of_one_but_for_messages(job_of: JobOf) -> None:
+    layout = {"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 2, "pipeline": 2}}
+    one, two = (job_of(layout=layout, micro_batch_sequences=number) for number in (1, 2))
+    assert compute_flops(two) == 2 * compute_flops(one)
+    assert two.step_tokens == 2 * one.step_tokens
+    for first, second in zip(step_transfers(one), step_transfers(two), strict=True):
+        assert second.times == first.times
+        assert second.bytes == first.bytes * (1 if first.per_step else 2)
+
+
+def test_recomputation_runs_scores_or_layers_again(job_of: JobOf) -> None:
+    none, scores, layers = (job_of(recompute=word) for word in ("none", "selective", "full"))
+    chips = 4 * 4
+    pairs = 2 * 8 * 512 * 4096**2  # two products of all heads for half of the pairs
+    assert (compute_flops(scores) - compute_flops(none)) * chips == pytest.approx(pairs)
+    head = 2 * 1000 * 512 * 4096
+    assert (compute_flops(layers) - compute_flops(none)) * chips == pytest.approx(
+        forward_flops(none.model, 4096) - head
+    )
+    assert step_transfers(scores) == step_transfers(none)
+    for name, often in (("tensor", 6 / 4), ("pipeline", 1), ("data", 1)):
+        for first, second in zip(of(none, name), of(layers, name), strict=True):
+            assert second.times == often * first.times
+
+
 @given(degree=st.sampled_from([1, 2, 4, 8]), axis=st.sampled_from(["mesh", "x", "y"]))
 def test_the_axis_changes_no_volume(job_of: JobOf, degree: int, axis: str) -> None:
     """Where a parallelism lies decides over time, not over bytes."""
