@@ -255,6 +255,19 @@ class Model:
             return sequence_tokens / 2
         return kind.window - kind.window**2 / (2 * sequence_tokens)
 
+    def layer_flops_per_token(self, kind: LayerKind, sequence_tokens: float) -> tuple[float, float]:
+        """Forward operations of a token in a layer: of attention, with the scores of a
+        causal mask, and of the rest.
+        """
+        widths = self.heads * (self.key_width + self.values_width)
+        attention = sum(product.weights for product in self._attention())
+        every = sum(
+            product.weights * (self.experts_per_token if product.expert else 1)
+            for product in kind.products
+        )
+        scores = widths * self.attended_tokens(kind, sequence_tokens)
+        return 2 * (attention + scores), 2 * (every - attention)
+
     def flops_per_token(self, sequence_tokens: int) -> float:
         """Forward operations of a token, scores of a causal mask counted."""
         attention = sum(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
+from railx.performance.devices import DeviceSettings
 from railx.settings import (
     AtLeast,
     Fraction,
@@ -18,7 +19,6 @@ from railx.settings import (
 __all__ = [
     "CircuitRule",
     "DegreeSettings",
-    "DeviceSettings",
     "StepJob",
     "StepModel",
     "StepSettings",
@@ -158,24 +158,6 @@ class DegreeSettings:
         """Servers that a group of experts spans."""
         inside = self.tensor if self.expert_over == "tensor" else 1
         return max(1, self.expert // inside)
-
-
-@dataclass(frozen=True)
-class DeviceSettings:
-    """How fast one device computes and sends."""
-
-    name: Annotated[str, NotEmpty()]
-    """Name that tables and figures show."""
-    peak_tflops: Annotated[float, Positive()]
-    """Peak of matrix products in the training precision."""
-    efficiency: Annotated[float, Fraction()]
-    """Share of the peak that computation reaches (MFU without waiting)."""
-    memory_gb_s: Annotated[float, Positive()]
-    """Memory bandwidth, the other roof."""
-    scale_up_gb_s: Annotated[float, Positive()]
-    """Bandwidth of a device inside its server, one direction."""
-    scale_out_gb_s: Annotated[float, Positive()]
-    """Bandwidth of a device on its rail, one direction, both ports together."""
 
 
 @dataclass(frozen=True)
