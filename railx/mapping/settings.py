@@ -14,13 +14,13 @@ from typing import Annotated, Literal, TypeAlias
 from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
+from railx.performance.decoder import ModelSettings
 from railx.performance.devices import ChipSettings
 from railx.performance.memory import plan_memory_gb
 from railx.performance.models import Model
 from railx.performance.plans import Plan
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.settings import StepSettings
-from railx.workload.model import ModelSettings
 
 __all__ = [
     "PARALLELISMS",

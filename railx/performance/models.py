@@ -218,7 +218,7 @@ class Model:
         """Parameters of a layer outside its experts, and of all its experts."""
         shared = sum(product.weights for product in kind.products if not product.expert)
         experts = self.experts * sum(p.weights for p in kind.products if p.expert)
-        norms = 2 * self.hidden * (2 if self.biases else 1) + self.query_rank + self.kv_rank
+        norms = 2 * self.norm_weights + self.query_rank + self.kv_rank
         if self.biases:
             shared += sum(p.outputs for p in kind.products if not p.expert)
             experts += self.experts * sum(p.outputs for p in kind.products if p.expert)
@@ -230,11 +230,16 @@ class Model:
         return self.vocabulary * self.hidden
 
     @property
+    def norm_weights(self) -> int:
+        """Parameters of a norm."""
+        return self.hidden * (2 if self.biases else 1)
+
+    @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
         layers = sum(kind.count * sum(self.layer_weights(kind)) for kind in self.kinds)
         tables = self.table_weights * (1 if self.tied_embeddings else 2)
-        return layers + tables + self.hidden * (self.learned_positions + 1 + self.biases)
+        return layers + tables + self.hidden * self.learned_positions + self.norm_weights
 
     @property
     def active_parameters(self) -> int:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.mapping import JobSettings, Transfer, compute_flops, step_transfers
+from railx.performance.decoder import forward_flops, key_value_width, parameter_count
 from railx.settings import SettingsError
-from railx.workload.model import forward_flops, key_value_width, parameter_count
 
 JobOf = Callable[..., JobSettings]
 Changes = dict[str, Any]

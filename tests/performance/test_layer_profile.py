@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.settings import SettingsError, load, to_dict
-from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, with_profile
-from railx.workload.profile import (
+from railx.performance.layer_profile import (
     ProfileFit,
     ProfileSettings,
     compared,
@@ -22,6 +20,13 @@ from railx.workload.profile import (
     predicted_ms,
     validation_points,
 )
+from railx.performance.sequence_cost import (
+    CostModel,
+    ProfiledCostSettings,
+    build_cost_model,
+    with_profile,
+)
+from railx.settings import SettingsError, load, to_dict
 from tests.builders import checked, choice, profile_row, profile_rows, published_rows
 
 SETTINGS: ProfileSettings = checked("profile", "tiny")
