@@ -39,7 +39,7 @@ def rows(time: tuple[float, float, float] = COEFFICIENTS, **changes: float) -> l
 
 
 @given(
-    coefficient, coefficient, coefficient, st.floats(0.1, 0.9), st.floats(0, 2), st.floats(0, 900)
+    coefficient, coefficient, coefficient, st.floats(0.1, 0.9), st.floats(0, 2), st.integers(0, 900)
 )
 def test_the_passes_recomputation_and_exchanges_are_apart(
     a1: float, a2: float, b1: float, part: float, again: float, exchanges: float
