@@ -37,6 +37,14 @@ class WiredPlan:
         """Whether each use has its line alone while it lasts."""
         return len(self.plan.turns) == len(self.wirings)
 
+    def words(self, *, axes: bool) -> str:
+        """The plan as text, with the axes of the uses' lines or without."""
+        names = {}
+        for use, wiring in self.wirings.items():
+            line = f" on {'/'.join(use.axes)}" if axes else ""
+            names[use] = f"{'/'.join(use.over)}{line} {wiring}"
+        return self.plan.words(names)
+
 
 W = TypeVar("W", bound=WiredPlan)
 

@@ -74,15 +74,6 @@ class _Candidate(WiredPlan):
         """The uses of a parallelism, one for each kind of line that it lies on."""
         return [use for use in self.wirings if parallelism in use.over]
 
-    def words(self) -> str:
-        """The plan as text."""
-        return self.plan.words(
-            {
-                use: f"{'/'.join(use.over)} on {'/'.join(use.axes)} {wiring}"
-                for use, wiring in self.wirings.items()
-            }
-        )
-
 
 def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
     """A row for each step, network, basis, mode, rule and latency.
@@ -319,7 +310,7 @@ def _times(
             "latency_ms": latency_ms,
             **last_step(replayed, _ITERATIONS),
             **parts,
-            "circuits": candidate.words(),
+            "circuits": candidate.words(axes=True),
         }
 
 

@@ -72,12 +72,6 @@ class _Candidate(WiredPlan):
     programme: Programme
     windows: Windows
 
-    def words(self) -> str:
-        """The plan as text."""
-        return self.plan.words(
-            {use: f"{'/'.join(use.over)} {wiring}" for use, wiring in self.wirings.items()}
-        )
-
 
 def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
     """One row per network, job, basis, mode, rule and latency.
@@ -159,7 +153,7 @@ def _rows(
                 "rule": rule,
                 "latency_ms": latency_ms,
                 "changes": best.windows.changes,
-                "circuits": best.words(),
+                "circuits": best.words(axes=False),
                 **_parts(job, best, stall_ns(best.windows, latency_ns, rule)),
             }
 
