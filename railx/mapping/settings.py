@@ -15,8 +15,8 @@ from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
 from railx.performance.devices import ChipSettings
+from railx.performance.memory import plan_memory_gb
 from railx.performance.models import Model
-from railx.performance.plan_memory import plan_memory_gb
 from railx.performance.plans import Plan
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.settings import StepSettings
