@@ -34,7 +34,7 @@ from typing import Any
 from railx.economics import PricedNetwork
 from railx.families import family_of
 from railx.mapping.cost import NetworkCost, network_cost
-from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode
+from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import (
     RULES,
     Plan,
@@ -237,7 +237,7 @@ def _steps(
             layout, over = LayoutSettings(mesh, _degrees(job.layout, level), {}), level.over
             ports = basis.ports * (plan.rails(level) / network.rails)
             alone = network.alone(level.nodes, wirings[level])
-        time = network.time_ns(alone, layout, over, transfer.kind, size, ports, basis.inside)
+        time = transfer_ns(alone, layout, over, transfer.kind, size, ports, basis.inside)
         return time, level
 
     levels: list[Use | None] = [*([None] if in_node > 1 else []), *uses]

@@ -83,8 +83,8 @@ class ExactLoads:
 
     @cached_property
     def _tables(self) -> Mapping[str, RoutingTable]:
-        some = self._ranks < self.topology.chips
-        destinations = np.sort(self._chips).astype(np.int32) if some else None
+        subset = self._ranks < self.topology.chips
+        destinations = np.sort(self._chips).astype(np.int32) if subset else None
         return {name: build_routing(self.topology, name, destinations) for name in self.routings}
 
     @cached_property
@@ -138,10 +138,10 @@ class ExactLoads:
         """
         sizes, members, inside = np.broadcast_arrays(size_bytes, members, inside)
         result = np.zeros(sizes.shape)
-        for count, near in np.unique(np.stack([members, inside]), axis=-1).T.astype(int):
+        for count, in_node in np.unique(np.stack([members, inside]), axis=-1).T.astype(int):
             if count > 1:
-                rows = (members == count) & (inside == near)
-                ways = self.job_ways(kind, count, near)
+                rows = (members == count) & (inside == in_node)
+                ways = self.job_ways(kind, count, in_node)
                 times = [way.latency_ns + sizes[rows] / way.gb_s for way in ways]
                 result[rows] = np.min(times, axis=0) * 1e-9
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from railx.effort import Cost, Costs
@@ -59,7 +59,7 @@ class WeightedModel:
     """Weights of the input table, on the first stage."""
     output_weights: Annotated[int, AtLeast(0)]
     """Weights of the output projection, on the last stage."""
-    stage_layers: tuple[Annotated[int, AtLeast(1)], ...]
+    stage_layers: tuple[Annotated[int, AtLeast(1)], ...] = field(default=(), kw_only=True)
     """Layers of each stage; empty: as even as can be."""
 
     def __post_init__(self) -> None:
