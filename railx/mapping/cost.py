@@ -94,12 +94,12 @@ class NetworkCost:
 
     def columns(self, gpus: int) -> dict[str, float | None]:
         """The columns of a table, where this is the cost of one GPU."""
-        whole = self.scaled(gpus)
+        total = self.scaled(gpus)
         return {
             "cost_per_gpu_usd": self.usd,
-            "cost_usd": whole.usd,
+            "cost_usd": total.usd,
             "watts_per_gpu": self.watts,
-            "power_watts": whole.watts,
+            "power_watts": total.watts,
         }
 
 

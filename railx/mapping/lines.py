@@ -17,7 +17,7 @@ from railx.mapping.settings import LayoutSettings, SwitchedNetwork
 from railx.performance.networks import Kind
 from railx.performance.topologies import ExactLoads
 
-__all__ = ["LineNetwork", "WiredPlan", "plans_by_mode"]
+__all__ = ["LineNetwork", "WiredPlan", "plans_by_mode", "transfer_ns"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,14 @@ class WiredPlan:
     def every_phase(self) -> bool:
         """Whether each use has its line alone while it lasts."""
         return len(self.plan.turns) == len(self.wirings)
+
+    def words(self, *, axes: bool) -> str:
+        """The plan as text, with the axes of the uses' lines or without."""
+        names = {}
+        for use, wiring in self.wirings.items():
+            line = f" on {'/'.join(use.axes)}" if axes else ""
+            names[use] = f"{'/'.join(use.over)}{line} {wiring}"
+        return self.plan.words(names)
 
 
 W = TypeVar("W", bound=WiredPlan)
@@ -85,17 +93,20 @@ class LineNetwork:
             self._alone[nodes, wiring] = ExactLoads(topology, routings)
         return self._alone[nodes, wiring]
 
-    def time_ns(
-        self,
-        alone: ExactLoads,
-        layout: LayoutSettings,
-        over: Sequence[str],
-        kind: Kind,
-        size_bytes: float,
-        ports: float,
-        inside: float,
-    ) -> float:
-        """Time of a transfer of the groups of a layout on nodes alone on a line."""
-        chips = rank_placement(alone.topology, layout.sizes).chips
-        groups = group_members(layout, chips, over)
-        return alone.fastest(groups, kind, size_bytes, ports, inside)[0]
+
+def transfer_ns(
+    network: ExactLoads,
+    layout: LayoutSettings,
+    over: Sequence[str],
+    kind: Kind,
+    size_bytes: float,
+    ports: float,
+    inside: float,
+) -> float:
+    """Time of a transfer within the groups of a layout that span some parallelisms.
+
+    ``ports`` and ``inside`` scale the links between and inside nodes.
+    """
+    chips = rank_placement(network.topology, layout.sizes).chips
+    groups = group_members(layout, chips, over)
+    return network.fastest(groups, kind, size_bytes, ports, inside)[0]

@@ -32,7 +32,7 @@ from railx.fabric.circuits import Configuration
 from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of
 from railx.mapping.cost import NetworkCost, network_cost
-from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode
+from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import Plan, Turn, Use, plans
 from railx.mapping.settings import (
     LayoutSettings,
@@ -73,15 +73,6 @@ class _Candidate(WiredPlan):
     def uses(self, parallelism: str) -> list[Use]:
         """The uses of a parallelism, one for each kind of line that it lies on."""
         return [use for use in self.wirings if parallelism in use.over]
-
-    def words(self) -> str:
-        """The plan as text."""
-        return self.plan.words(
-            {
-                use: f"{'/'.join(use.over)} on {'/'.join(use.axes)} {wiring}"
-                for use, wiring in self.wirings.items()
-            }
-        )
 
 
 def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
@@ -225,7 +216,7 @@ class _Line(LineNetwork):
         )
         ports = self.gb_s / outside * (candidate.plan.rails(use) / self.rails)
         scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
-        return self.time_ns(alone, layout, use.over[:1], kind, size, ports, scaled)
+        return transfer_ns(alone, layout, use.over[:1], kind, size, ports, scaled)
 
 
 def _alike(wirings: Mapping[Use, str]) -> bool:
@@ -319,7 +310,7 @@ def _times(
             "latency_ms": latency_ms,
             **last_step(replayed, _ITERATIONS),
             **parts,
-            "circuits": candidate.words(),
+            "circuits": candidate.words(axes=True),
         }
 
 

@@ -206,10 +206,12 @@ class JobSettings:
 
     def check_memory(self) -> None:
         """Raise SettingsError for a job that needs more memory than a chip has."""
+        if self.memory_gb is None:
+            return
         needed_gb = plan_memory_gb(
             self.decoder, self.plan, self.bytes_per_element, self.gradient_bytes_per_element
         )
-        if self.memory_gb is not None and needed_gb > self.memory_gb:
+        if needed_gb > self.memory_gb:
             allowed = f"at most {self.memory_gb:g}, memory_gb"
             raise SettingsError("layout", f"needs {needed_gb:.4g} GB a chip; allowed: {allowed}")
 

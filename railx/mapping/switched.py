@@ -34,7 +34,7 @@ from typing import Any
 from railx.economics import PricedNetwork
 from railx.families import family_of
 from railx.mapping.cost import NetworkCost, network_cost
-from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode
+from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import (
     RULES,
     Plan,
@@ -71,12 +71,6 @@ class _Candidate(WiredPlan):
 
     programme: Programme
     windows: Windows
-
-    def words(self) -> str:
-        """The plan as text."""
-        return self.plan.words(
-            {use: f"{'/'.join(use.over)} {wiring}" for use, wiring in self.wirings.items()}
-        )
 
 
 def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
@@ -159,7 +153,7 @@ def _rows(
                 "rule": rule,
                 "latency_ms": latency_ms,
                 "changes": best.windows.changes,
-                "circuits": best.words(),
+                "circuits": best.words(axes=False),
                 **_parts(job, best, stall_ns(best.windows, latency_ns, rule)),
             }
 
@@ -243,7 +237,7 @@ def _steps(
             layout, over = LayoutSettings(mesh, _degrees(job.layout, level), {}), level.over
             ports = basis.ports * (plan.rails(level) / network.rails)
             alone = network.alone(level.nodes, wirings[level])
-        time = network.time_ns(alone, layout, over, transfer.kind, size, ports, basis.inside)
+        time = transfer_ns(alone, layout, over, transfer.kind, size, ports, basis.inside)
         return time, level
 
     levels: list[Use | None] = [*([None] if in_node > 1 else []), *uses]

@@ -18,8 +18,9 @@ from railx.economics import PricedNetwork
 from railx.families import TopologySettings, build_topology, family_of
 from railx.mapping.cost import network_bill
 from railx.mapping.settings import PriceSettings
-from railx.network.group_bandwidth import all_to_all_gb_s
+from railx.network.group_bandwidth import group_shapes
 from railx.network.settings import StaticRoutingName
+from railx.performance.topologies import ExactLoads
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
 from railx.vocabulary.topology import INTERNAL, Topology
 
@@ -174,8 +175,11 @@ def _rates(
     rates: dict[int, float] = {}
     for ranks in sorted(graphs, reverse=True):
         graph = at_rates(graphs[ranks], outside_gb_s, settings.inside_gb_s)
-        group_rates = all_to_all_gb_s(graph, ranks, routing)
-        rates |= group_rates if ranks == settings.ranks else {ranks: group_rates[ranks]}
+        network = ExactLoads(graph, [routing], ranks)
+        sizes = {size for size, _ in group_shapes(ranks)} if ranks == settings.ranks else {ranks}
+        for size in sizes:
+            (way,) = network.job_ways("all_to_all", size, size)
+            rates[size] = way.gb_s
     return dict(sorted(rates.items()))
 
 

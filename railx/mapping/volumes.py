@@ -79,14 +79,12 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
     layout, model = job.layout, job.decoder
     tensor, pipeline = layout.degree("tensor"), layout.degree("pipeline")
     layers = model.layers // pipeline
-    tokens = job.sequence_tokens // layout.degree("sequence") * job.micro_batch_sequences
-    activation = tokens * model.hidden * job.bytes_per_element
-    again = job.recompute == "full"
+    tokens = job.sequence_tokens * job.micro_batch_sequences
+    activation = tokens // layout.degree("sequence") * model.hidden * job.bytes_per_element
     # A chip keeps at least one head of keys and one of values.
     width = max(model.kv_heads * model.key_width / tensor, model.key_width)
-    whole = job.sequence_tokens * job.micro_batch_sequences
-    keys_values = 2 * width * whole * job.bytes_per_element
-    visited = model.experts_per_token
+    keys_values = 2 * width * tokens * job.bytes_per_element
+    visited, again = model.experts_per_token, job.recompute == "full"
     by_pass: list[tuple[str, Kind, float, int]] = [
         # Attention gathers and scatters the activations once each way; the experts of a
         # chip's share do so with the tokens they get.

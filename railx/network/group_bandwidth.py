@@ -37,7 +37,6 @@ from railx.vocabulary.topology import INTERNAL, Topology
 __all__ = [
     "MemberRates",
     "Pattern",
-    "all_to_all_gb_s",
     "group_bandwidth",
     "group_shapes",
     "member_rates",
@@ -100,8 +99,11 @@ def group_bandwidth(
         for algorithm in ("direct",) if size == 2 else ("direct", "ring"):
             pattern = pattern_of(algorithm, size)
             for fidelity in settings.fidelities:
-                rate = _flow_rate if fidelity == "flow" else _exact_rate
-                gb_s, flight_ns = rate(topology, table, groups, pattern)
+                if fidelity == "flow":
+                    gb_s, flight_ns = _flow_rate(topology, table, groups, pattern)
+                else:
+                    rates = member_rates(topology, table, groups, pattern)
+                    gb_s, flight_ns = rates.gb_s, rates.flight_ns
                 for operation, sent in _sent(algorithm, size).items():
                     halves = 2 if operation == "all_reduce" else 1
                     rows.append(
@@ -114,21 +116,6 @@ def group_bandwidth(
                         }
                     )
     return rows
-
-
-def all_to_all_gb_s(topology: Topology, ranks: int, routing: str) -> dict[int, float]:
-    """All-to-all bandwidth of groups of consecutive ranks by size, as
-    :func:`group_bandwidth`.
-    """
-    chips = ranks_in_order(topology, ranks)
-    table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
-    bandwidth = {}
-    for size, stride in group_shapes(len(chips)):
-        if stride == 1:
-            groups = strided_groups(chips, size, stride)
-            rates = member_rates(topology, table, groups, pattern_of("direct", size))
-            bandwidth[size] = rates.gb_s / _sent("direct", size)["all_to_all"]
-    return bandwidth
 
 
 def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
@@ -222,13 +209,6 @@ def member_rates(
         float(gb_s[inside].min(initial=np.inf)),
         float(flight[demand > 0].max()),
     )
-
-
-def _exact_rate(
-    topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
-) -> tuple[float, float]:
-    rates = member_rates(topology, table, groups, pattern)
-    return rates.gb_s, rates.flight_ns
 
 
 def _flow_rate(

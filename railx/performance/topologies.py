@@ -47,6 +47,11 @@ class Way:
     rates: MemberRates
     latency_ns: float
 
+    @property
+    def gb_s(self) -> float:
+        """Bytes of the transfer over its time without latency."""
+        return self.rates.gb_s / self.sent
+
     def time_ns(self, size_bytes: float, ports: float = 1.0, inside: float = 1.0) -> float:
         """Bytes over GB/s are nanoseconds.
 
@@ -60,7 +65,7 @@ class Way:
 class ExactLoads:
     """A topology and the routings on offer; it caches its answers.
 
-    ``ranks``: those of the job whose groups :meth:`time_s` times; None: all chips.
+    ``ranks``: those of the job, whose chips groups are of; None: all chips.
     """
 
     def __init__(
@@ -78,7 +83,9 @@ class ExactLoads:
 
     @cached_property
     def _tables(self) -> Mapping[str, RoutingTable]:
-        return {name: build_routing(self.topology, name) for name in self.routings}
+        subset = self._ranks < self.topology.chips
+        destinations = np.sort(self._chips).astype(np.int32) if subset else None
+        return {name: build_routing(self.topology, name, destinations) for name in self.routings}
 
     @cached_property
     def _chips(self) -> IntArray:
@@ -131,11 +138,17 @@ class ExactLoads:
         """
         sizes, members, inside = np.broadcast_arrays(size_bytes, members, inside)
         result = np.zeros(sizes.shape)
-        for count, near in np.unique(np.stack([members, inside]), axis=-1).T.astype(int):
+        for count, in_node in np.unique(np.stack([members, inside]), axis=-1).T.astype(int):
             if count > 1:
-                stride = max(1, self.node_devices // near) if near < count else 1
-                ways = self.ways(strided_groups(self._chips, count, stride), kind)
-                rows = (members == count) & (inside == near)
-                times = [way.latency_ns + sizes[rows] * way.sent / way.rates.gb_s for way in ways]
+                rows = (members == count) & (inside == in_node)
+                ways = self.job_ways(kind, count, in_node)
+                times = [way.latency_ns + sizes[rows] / way.gb_s for way in ways]
                 result[rows] = np.min(times, axis=0) * 1e-9
         return result
+
+    def job_ways(self, kind: Kind, members: int, inside: int) -> list[Way]:
+        """The ways of a transfer in all groups of a size that fill the job, of whose
+        members a node holds so many.
+        """
+        stride = max(1, self.node_devices // inside) if inside < members else 1
+        return self.ways(strided_groups(self._chips, members, stride), kind)

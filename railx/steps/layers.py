@@ -7,7 +7,9 @@ or on the rail, which are rings.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from railx.performance.networks import ring_bytes
@@ -74,46 +76,34 @@ def exchanged_bytes(job: StepJob) -> float:
     return job.model.experts_per_token * hop_bytes(job)
 
 
-def _reduced_parameters(job: StepJob, number: int) -> float:
-    """Parameters of a layer whose gradients a rank reduces with its replicas.
-
-    Experts are among them where a group of experts leaves replicas of itself. They then
-    count as reduced over all replicas, as the rest.
-    """
-    model, degrees = job.model, job.degrees
-    dense = number < model.dense_layers
-    rest = model.dense_weights if dense else model.shared_weights
-    parameters = (model.attention_weights + rest) / degrees.tensor + model.norm_weights
-    if dense or degrees.data * degrees.context == degrees.expert_servers:
-        return parameters
-    groups = degrees.expert * (1 if degrees.expert_over == "tensor" else degrees.tensor)
-    return parameters + model.experts * model.expert_weights / max(groups, degrees.tensor)
-
-
 def stage_units(job: StepJob) -> list[list[list[Unit]]]:
-    """The units of every stage and part, in forward order.
+    """The units of every stage and part, in forward order: parameters whose gradients a
+    rank reduces with its replicas.
 
     Part v of stage p holds model stage v * stages + p. Tables follow the first and the
     last layer of the model.
     """
-    model, stages = job.model, job.degrees.pipeline
-    model_stages = stages * job.parts
-    counts = model.stage_layers or tuple(
-        model.layers // model_stages + (n < model.layers % model_stages)
-        for n in range(model_stages)
-    )
-    starts = [sum(counts[:n]) for n in range(model_stages)]
+    model, degrees, stages = job.model, job.degrees, job.degrees.pipeline
+    # Experts whose group spans all replicas are reduced with nobody.
+    alone = degrees.data * degrees.context == degrees.expert_servers
+    groups = degrees.expert * (1 if degrees.expert_over == "tensor" else degrees.tensor)
+    expert_ranks = math.inf if alone else max(groups, degrees.tensor)
+    counts = model.layers_by_stage(stages * job.parts)
     units_by_stage: list[list[list[Unit]]] = [[] for _ in range(stages)]
-    for n, (start, count) in enumerate(zip(starts, counts, strict=True)):
+    for n, (count, end) in enumerate(zip(counts, accumulate(counts), strict=True)):
         units = [
-            Unit(number, number >= model.dense_layers, _reduced_parameters(job, number))
-            for number in range(start, start + count)
+            Unit(
+                number,
+                number >= model.dense_layers,
+                model.rank_parameters(number, degrees.tensor, expert_ranks),
+            )
+            for number in range(end - count, end)
         ]
-        tables = model.input_weights * (n == 0) + model.output_weights * (n == model_stages - 1)
+        tables = model.input_weights * (n == 0) + model.output_weights * (n == len(counts) - 1)
         if tables:
-            multiplied = model.output_weights * (n == model_stages - 1)
-            end = Unit(None, False, tables / job.degrees.tensor, multiplied / job.degrees.tensor)
-            units = [end, *units] if n == 0 else [*units, end]
+            multiplied = model.output_weights * (n == len(counts) - 1)
+            table = Unit(None, False, tables / job.degrees.tensor, multiplied / job.degrees.tensor)
+            units = [table, *units] if n == 0 else [*units, table]
         units_by_stage[n % stages].append(units)
     return units_by_stage
 

@@ -21,18 +21,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.circuits import Configuration
 from railx.performance.networks import Kind, ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
-from railx.steps.layers import (
-    Direction,
-    Segment,
-    Unit,
-    hop_bytes,
-    layer_segments,
-    stage_units,
-)
+from railx.steps.layers import Direction, Segment, Unit, hop_bytes, layer_segments, stage_units
 from railx.steps.settings import StepJob
 
 __all__ = [
@@ -40,7 +33,6 @@ __all__ = [
     "PARALLELISMS_OF_CHANNELS",
     "Move",
     "Template",
-    "job_layout",
     "job_ranks",
     "lay_over_ranks",
     "programs",
@@ -153,7 +145,6 @@ class _Stage:
         self, job: StepJob, stage: int, units: Sequence[Sequence[Unit]], electrical: bool
     ) -> None:
         self._job, self._stage, self._units = job, stage, units
-        self._electrical = electrical
         self._rate = job.device.scale_out_gb_s
         self._template = Template()
         #: Issued messages by lane, and issued reductions.
@@ -235,16 +226,14 @@ class _Stage:
                 self._after_backward(self._units[part][number])
 
     def _do(self, segment: Segment) -> None:
-        if segment.kind == "tensor" or (segment.sent_bytes and not segment.on_rail):
-            self._template.compute(segment.lasts_ns, tensor=True)
-            self._template.tensor_bytes += segment.sent_bytes
-        elif segment.on_rail:
+        if segment.on_rail:
             kind = "all_to_all" if segment.kind == "expert" else "all_gather"
             self._template.wait(
                 self._issue(segment.kind, kind, segment.payload_bytes, segment.sent_bytes)
             )
         else:
-            self._template.compute(segment.lasts_ns)
+            self._template.compute(segment.lasts_ns, tensor=segment.kind != "compute")
+            self._template.tensor_bytes += segment.sent_bytes
 
     def _exchange(self, kind: Kind, size_bytes: float) -> tuple[str, int]:
         """Issue a collective over the replicas."""
@@ -266,11 +255,6 @@ class _Stage:
     def _reduce(self, unit: Unit) -> None:
         if self._job.degrees.data > 1:
             self._reductions.append(self._of_unit("all_reduce", unit))
-
-
-def job_layout(job: StepJob, *, all_ranks: bool) -> Layout:
-    """How ranks fill servers: as many as a server has, or the one of rail 0."""
-    return Layout(job.degrees.server if all_ranks else 1)
 
 
 def job_ranks(job: StepJob, *, all_ranks: bool) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.performance.networks import ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
@@ -23,18 +24,11 @@ from railx.progress import counted
 from railx.replay.formula import stall_ms
 from railx.replay.run import Prepared, Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
-from railx.steps.layers import (
-    Direction,
-    exchanged_bytes,
-    hop_bytes,
-    layer_segments,
-    stage_units,
-)
+from railx.steps.layers import Direction, exchanged_bytes, hop_bytes, layer_segments, stage_units
 from railx.steps.programs import (
     PARALLELISMS,
     PARALLELISMS_OF_CHANNELS,
     Template,
-    job_layout,
     job_ranks,
     programs,
     templates,
@@ -256,7 +250,7 @@ def _rows(
 
 def circuit_model(job: StepJob, rule: str, *, all_ranks: bool) -> CircuitModel:
     """Which circuits operations need by a rule."""
-    layout = job_layout(job, all_ranks=all_ranks)
+    layout = Layout(job.degrees.server if all_ranks else 1)
     if rule != "stage_bits":
         return layout
     ranks = job_ranks(job, all_ranks=all_ranks)
