@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
 from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
-from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings, build_corpus
-from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
-from railx.workload.model import ModelSettings
 from workflow.config import read_choice
 
 __all__ = ["CONTEXTS", "CORPORA", "DEVICES", "DRAWS", "Case", "cases", "cost_of", "lengths_of"]

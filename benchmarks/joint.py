@@ -35,19 +35,19 @@ from rows import record
 from railx.families import TopologySettings, build_topology
 from railx.network.group_bandwidth import group_bandwidth
 from railx.network.settings import BandwidthSettings
-from railx.planning.joint import JOINT, JointSettings
-from railx.planning.planner import PlanningTask
-from railx.planning.sequence.flexsp import FLEXSP
-from railx.settings import SettingsError, load
-from railx.workload.batches import FilledBatchSettings, sample_batches
-from railx.workload.cluster import ClusterSettings, with_topology
-from railx.workload.cost import (
+from railx.performance.cluster import ClusterSettings, with_topology
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import (
     CostModelSettings,
     FittedCostSettings,
     bandwidth_unit,
     build_cost_model,
 )
-from railx.workload.model import ModelSettings
+from railx.planning.joint import JOINT, JointSettings
+from railx.planning.planner import PlanningTask
+from railx.planning.sequence.flexsp import FLEXSP
+from railx.settings import SettingsError, load
+from railx.workload.batches import FilledBatchSettings, sample_batches
 from workflow.config import read_choice
 
 STORED = Path(__file__).resolve().parent / "joint.csv"

@@ -24,6 +24,10 @@ from typing import Any
 from batches import SEED, lengths_of
 from rows import record
 
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import CostModelSettings, build_cost_model
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline import checkpoints
@@ -36,10 +40,6 @@ from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
 from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModelSettings, build_cost_model
-from railx.workload.model import ModelSettings
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from workflow.config import read_choice
 
 CORPORA = ("commoncrawl_like", "github_like")

@@ -17,15 +17,15 @@ from typing import Any
 from batches import CONTEXTS, CORPORA, cases
 from rows import record
 
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModel, CostModelSettings
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
 from railx.planning.rivals.wlb import delayed
 from railx.settings import load
 from railx.workload.batches import SampledBatch
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModel, CostModelSettings
-from railx.workload.model import ModelSettings
 from workflow.config import read_choice
 
 #: Choices of conf/planner and the words for them.

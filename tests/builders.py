@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from railx.families import build_topology
 from railx.io import write_table
+from railx.performance.layer_profile import Point, ProfileSettings, layer_points
 from railx.settings import load
 from railx.vocabulary.topology import Topology
 from railx.workload.batches import SampledBatch
-from railx.workload.profile import Point, ProfileSettings, layer_points
 from workflow.config import read_choice
 from workflow.groups import groups
 from workflow.stage import Table, arrow_schema, typed_array

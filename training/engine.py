@@ -22,10 +22,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from railx.errors import UserError
+from railx.performance.trainer_memory import ModelShard
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.format.schedule import stage_layers
 from railx.settings import SettingsError
-from railx.workload.memory import ModelShard
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences
 from training.model import Decoder, draw_parameter

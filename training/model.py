@@ -31,8 +31,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.schedule import stage_layers
-from railx.workload.model import ModelSettings
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
 __all__ = [

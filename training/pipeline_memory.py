@@ -6,10 +6,10 @@ row per operation and rank has the live chunks and the live bytes after the oper
 and the peak during it; bytes count from the beginning of the batch. On a CPU the
 storages of tensors are counted, on a GPU the caching allocator reports.
 
-The prediction counts tensors as ``railx.workload.memory`` does: saved tensors of live
-chunks, gradients from later slices for earlier ones, gradients of the stage's
-parameters, and the receive that is posted ahead. Sends under way are not counted: their
-end depends on the network.
+The prediction counts tensors as ``railx.performance.trainer_memory`` does: saved
+tensors of live chunks, gradients from later slices for earlier ones, gradients of the
+stage's parameters, and the receive that is posted ahead. Sends under way are not
+counted: their end depends on the network.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from railx.performance.decoder import ModelSettings
+from railx.performance.trainer_memory import Kernels, ModelShard, Pass, pass_bytes, unit_sizes
 from railx.planning.format.parts import Chunk, Pipeline
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import Op, operations
-from railx.workload.memory import Kernels, ModelShard, Pass, pass_bytes, unit_sizes
-from railx.workload.model import ModelSettings
 from training.allocations import LiveStorages
 from training.pipeline import PipelineParallel
 from training.sequence_parallel import token_cut

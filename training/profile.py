@@ -39,9 +39,9 @@ from torch import Tensor
 
 from railx.errors import UserError
 from railx.io import read_json, write_json
+from railx.performance.layer_profile import Point, ProfileSettings, layer_points
 from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
-from railx.workload.profile import Point, ProfileSettings, layer_points
 from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
 from training.model import Attend, Decoder

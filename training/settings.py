@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from railx.effort import Cost, Costs
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.plan import Plan, check_ranks
 from railx.planning.format.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
@@ -26,7 +27,6 @@ from railx.settings import (
     SettingsError,
     load,
 )
-from railx.workload.model import ModelSettings
 
 #: Planners whose plans are of programs that nothing here runs, and why. Their groups
 #: and stages would run, but not as they were priced.

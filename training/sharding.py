@@ -22,8 +22,8 @@ Notable:
   passes cannot issue matching collectives. A stage is gathered once per batch, its
   gradients are reduced once, during the backward pass of its last chunk, and it is
   freed at the end of the batch. A stage's parameters and gradients are alive during the
-  batch; master weights and moments stay sharded (``railx.workload.memory`` models both
-  ways).
+  batch; master weights and moments stay sharded
+  (``railx.performance.trainer_memory`` models both ways).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from railx.performance.decoder import ModelSettings, forward_flops
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
-from railx.workload.model import ModelSettings, forward_flops
 
 __all__ = [
     "PEAK_TFLOP_S",

@@ -33,6 +33,10 @@ from railx.network import (
     SweepSettings,
     TrafficSettings,
 )
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.layer_profile import ProfileSettings
+from railx.performance.sequence_cost import CostModelSettings, ProfiledCostSettings
 from railx.performance.study import ValidationSettings
 from railx.planning.planners import PlannerSettings
 from railx.replay.settings import ReplaySettings
@@ -42,11 +46,7 @@ from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
 from railx.vocabulary.reconfiguration import TransitionSettings
 from railx.workload.batches import BatchSettings
-from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings
-from railx.workload.cost import CostModelSettings, ProfiledCostSettings
-from railx.workload.model import ModelSettings
-from railx.workload.profile import ProfileSettings
 from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow import composed

@@ -9,11 +9,10 @@ from railx.mapping.cost import (
     equal_bandwidth,
     injection_gb_s_per_chip,
 )
-from railx.mapping.layout import Placement, assign_ranks, group_levels, group_members
+from railx.mapping.layout import group_levels, group_members
 from railx.mapping.rail_steps import rail_step_rows
 from railx.mapping.settings import (
     PARALLELISMS,
-    ChipSettings,
     ExpertSettings,
     JobSettings,
     LayoutSettings,
@@ -31,19 +30,16 @@ from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 __all__ = [
     "PARALLELISMS",
     "Basis",
-    "ChipSettings",
     "ExpertSettings",
     "JobSettings",
     "LayoutSettings",
     "MappedTopology",
     "MappingSettings",
-    "Placement",
     "RailStep",
     "RailStepsSettings",
     "SwitchedNetwork",
     "SwitchedSettings",
     "Transfer",
-    "assign_ranks",
     "check_reference",
     "comparison_bases",
     "compute_flops",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from railx.economics import PricedNetwork, price_network, read_catalogue
 from railx.families import families_with, family_of
-from railx.mapping.settings import MappingSettings, SwitchedNetwork, SwitchedSettings
+from railx.mapping.settings import MappingSettings, PriceSettings, SwitchedNetwork, SwitchedSettings
 from railx.mapping.step import Basis
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
@@ -18,6 +18,7 @@ __all__ = [
     "comparison_bases",
     "equal_bandwidth",
     "injection_gb_s_per_chip",
+    "network_bill",
     "network_cost",
 ]
 
@@ -87,6 +88,27 @@ class NetworkCost:
     usd: float
     watts: float | None
 
+    def scaled(self, factor: float) -> NetworkCost:
+        """So many units."""
+        return NetworkCost(factor * self.usd, None if self.watts is None else factor * self.watts)
+
+    def columns(self, gpus: int) -> dict[str, float | None]:
+        """The columns of a table, where this is the cost of one GPU."""
+        total = self.scaled(gpus)
+        return {
+            "cost_per_gpu_usd": self.usd,
+            "cost_usd": total.usd,
+            "watts_per_gpu": self.watts,
+            "power_watts": total.watts,
+        }
+
+
+def network_bill(prices: PriceSettings, name: str, network: PricedNetwork) -> NetworkCost:
+    """USD and W of a whole network; SettingsError where it has no price."""
+    bill = price_network(name, network, prices.price_set, read_catalogue(prices.catalogue))
+    watts = [row["total_watts"] for row in bill]
+    return NetworkCost(sum(row["total_usd"] for row in bill), None if None in watts else sum(watts))
+
 
 def network_cost(
     settings: SwitchedSettings,
@@ -97,22 +119,17 @@ def network_cost(
     """The bill of a network times ``scale``; SettingsError where it has no price."""
     priced = PricedNetwork(chosen.topology, counting=chosen.counting)
     try:
-        bill = price_network(name, priced, settings.price_set, read_catalogue(settings.catalogue))
+        return network_bill(settings, name, priced).scaled(scale(priced))
     except SettingsError as error:
         raise error.under("switched") from None
-    factor, watts = scale(priced), [row["total_watts"] for row in bill]
-    return NetworkCost(
-        factor * sum(row["total_usd"] for row in bill),
-        None if None in watts else factor * sum(watts),
-    )
 
 
 def _usd_per_injection_gb_s(
     settings: MappingSettings, name: str, topology: FamilySettings
 ) -> float:
-    network, catalogue = PricedNetwork(topology), read_catalogue(settings.catalogue)
+    network = PricedNetwork(topology)
     try:
-        bill = price_network(name, network, settings.price_set, catalogue)
+        usd = network_bill(settings, name, network).usd
     except SettingsError as error:
         prefix = f"networks.{name}.topology."
         if error.key.startswith(prefix):
@@ -120,5 +137,4 @@ def _usd_per_injection_gb_s(
                 f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
             ) from None
         raise error.under("mapping") from None
-    usd: float = sum(row["total_usd"] for row in bill)
     return usd / network.chips / network.counts.injection_gb_s_per_chip

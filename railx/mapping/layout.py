@@ -1,41 +1,29 @@
-"""The chips of a job's ranks on each axis, and its groups of communicating ranks."""
+"""Groups of communicating ranks of a job, as chips of a topology."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import rank_placement
 from railx.mapping.settings import LayoutSettings
-from railx.vocabulary.placement import Placement, Sizes
-from railx.vocabulary.topology import Topology
 
-__all__ = ["Placement", "assign_ranks", "group_levels", "group_members"]
+__all__ = ["IntArray", "group_levels", "group_members"]
 
-IntArray = NDArray[np.int64]
-
-
-def assign_ranks(topology: Topology, sizes: Sizes) -> Placement:
-    """Assign a job (chips of a node x nodes of a row x nodes of a column) to chips.
-
-    By the family's placement, or else in runs of chips. SettingsError("layout") where
-    the topology is too small.
-    """
-    return rank_placement(topology, sizes)
+IntArray: TypeAlias = NDArray[np.int64]
 
 
 def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> IntArray:
     """The groups that span ``parallelisms``: int[groups, members].
 
     Members are in rank order from the innermost axis out. Ranks belong to one group
-    where they agree in every other parallelism.
+    where they agree in every other parallelism. ``chips``: int[mesh, x, y].
     """
-    return _groups(
-        layout, chips, [i for i, (name, _) in enumerate(_degrees(layout)) if name in parallelisms]
-    )
+    names = [name for name, _ in layout.degrees]
+    return _groups(layout, chips, [i for i, name in enumerate(names) if name in parallelisms])
 
 
 def group_levels(
@@ -45,24 +33,15 @@ def group_levels(
 
     Those of more than one member, from the innermost axis out.
     """
-    degrees = _degrees(layout)
     return [
         _groups(layout, chips, [i])
-        for i, (name, degree) in enumerate(degrees)
+        for i, (name, degree) in enumerate(layout.degrees)
         if name in parallelisms and degree > 1
     ]
 
 
-def _degrees(layout: LayoutSettings) -> list[tuple[str, int]]:
-    return [
-        (name, degree)
-        for axis in (layout.mesh, layout.x, layout.y)
-        for name, degree in axis.items()
-    ]
-
-
 def _groups(layout: LayoutSettings, chips: IntArray, inside: Sequence[int]) -> IntArray:
-    degrees = [degree for _, degree in _degrees(layout)]
+    degrees = [degree for _, degree in layout.degrees]
     # Rank box: the first name of an axis varies fastest, the axes follow each other
     # from the mesh outwards.
     box = np.transpose(chips, (2, 1, 0)).reshape(degrees[::-1]).transpose(range(len(degrees))[::-1])

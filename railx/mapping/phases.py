@@ -15,10 +15,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, pairwise, product
+from math import prod
 
 from railx.mapping.settings import JobSettings, LayoutSettings
-from railx.mapping.volumes import Transfer, attention_share, compute_flops, step_transfers
+from railx.mapping.volumes import (
+    Transfer,
+    attention_share,
+    compute_flops,
+    pass_flops,
+    step_transfers,
+)
 
 __all__ = [
     "RULES",
@@ -35,8 +42,6 @@ __all__ = [
 ]
 
 RULES = ("on_demand", "provisioned")
-#: Forward and backward passes over the operations of both.
-_FORWARD, _BACKWARD = 1 / 3, 2 / 3
 
 
 @dataclass(frozen=True)
@@ -123,17 +128,14 @@ def uses_of(
     """The uses of a transfer, one for each kind of line that it spans."""
     uses = []
     for line in axes:
-        members = [
-            (name, degree)
-            for axis in line
-            for name, degree in getattr(layout, axis).items()
-            if name in transfer.over and degree > 1
-        ]
-        if members:
-            nodes = 1
-            for _, degree in members:
-                nodes *= degree
-            uses.append(Use(line, tuple(dict.fromkeys(name for name, _ in members)), nodes))
+        on_line = [name for axis in line for name in getattr(layout, axis)]
+        over = tuple(
+            name
+            for name in dict.fromkeys(on_line)
+            if name in transfer.over and layout.degree(name, line) > 1
+        )
+        if over:
+            uses.append(Use(line, over, prod(layout.degree(name, line) for name in over)))
     return uses
 
 
@@ -143,44 +145,52 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
     A layer: attention between two gathers of tensor parallelism and after the keys and
     values of a sequence, then the feed-forward network between two gathers and between
     the two exchanges of experts. Backward goes the other way round, with the keys and
-    values twice. A stage hands on after either. At the end gradients are reduced, then
-    parameters gathered.
+    values twice, after what is computed again. A stage hands on after either. At the
+    end gradients are reduced, then parameters gathered.
     """
     layers = job.model.layers // job.layout.degree("pipeline")
-    compute_ns = compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3
-    attention = attention_share(job)
+    compute_ns = job.chip.compute_ns(compute_flops(job))
+    attention, flops = attention_share(job), pass_flops(job)
+    shares = {name: operations / sum(flops.values()) for name, operations in flops.items()}
 
-    def passes(share: float, part: float) -> list[Step]:
-        return [(None, compute_ns * share * part / layers)]
+    def passes(name: str, part: float) -> list[Step]:
+        return [(None, compute_ns * shares[name] * part / layers)]
 
     transfers = step_transfers(job)
-    named = {
-        name: [
+
+    def steps_of(name: str) -> list[list[Step]]:
+        return [
             list(times[transfer])
             for transfer in transfers
             if transfer.name == name and not transfer.per_step
         ]
-        for name in ("tensor", "sequence", "expert", "pipeline")
-    }
-    inside = named["tensor"] or [[], []]
+
+    inside = steps_of("tensor") or [[], []]
     keys, tokens, hand_on = (
-        [step for steps in named[name] for step in steps]
+        [step for steps in steps_of(name) for step in steps]
         for name in ("sequence", "expert", "pipeline")
     )
-    forward = [
-        *(inside[0] + keys + passes(_FORWARD, attention) + inside[0]),
-        *(inside[1] + tokens + passes(_FORWARD, 1 - attention) + tokens + inside[1]),
-    ]
+
+    def forward(name: str) -> list[Step]:
+        return [
+            *(inside[0] + keys + passes(name, attention) + inside[0]),
+            *(inside[1] + tokens + passes(name, 1 - attention) + tokens + inside[1]),
+        ]
+
     backward = [
-        *(inside[1] + tokens + passes(_BACKWARD, 1 - attention) + tokens + inside[1]),
-        *(inside[0] + passes(_BACKWARD, attention) + 2 * keys + inside[0]),
+        *(inside[1] + tokens + passes("backward", 1 - attention) + tokens + inside[1]),
+        *(passes("again", 1.0) if job.recompute == "selective" else []),
+        *(inside[0] + passes("backward", attention) + 2 * keys + inside[0]),
     ]
+    if job.recompute == "full":
+        backward = forward("again") + backward
     data = [transfer for transfer in transfers if transfer.per_step]
     # Gradients of either kind of parameters, and parameters in the opposite order: the
     # circuits of the second serve both.
     ends = data[::2] + data[1::2][::-1]
+    there, back = forward("forward") * layers, backward * layers
     return Programme(
-        micro_batch=_merged([*(forward * layers), *hand_on, *(backward * layers), *hand_on]),
+        micro_batch=_merged([*there, *hand_on, *back, *hand_on]),
         end=_merged(
             [step for transfer in ends for _ in range(transfer.times) for step in times[transfer]]
         ),
@@ -235,18 +245,10 @@ def _shares(block: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iter
     if rails == 1:
         yield Turn(dict.fromkeys(block, 1))
         return
-
-    def split(left: int, uses: Sequence[Use]) -> Iterator[tuple[int, ...]]:
-        if len(uses) == 1:
-            if left >= fewest[uses[0]]:
-                yield (left,)
-            return
-        for share in range(fewest[uses[0]], left):
-            for others in split(left - share, uses[1:]):
-                yield (share, *others)
-
-    for given in split(rails, block):
-        yield Turn(dict(zip(block, given, strict=True)))
+    for cuts in combinations(range(1, rails), len(block) - 1):
+        shares = [after - before for before, after in pairwise((0, *cuts, rails))]
+        if all(share >= fewest[use] for use, share in zip(block, shares, strict=True)):
+            yield Turn(dict(zip(block, shares, strict=True)))
 
 
 def windows_of(programme: Programme, plan: Plan) -> Windows:

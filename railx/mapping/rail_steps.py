@@ -21,17 +21,18 @@ step sends takes as long as exact channel loads allow where its groups lie:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations, product
+from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from railx.fabric.circuits import Configuration
 from railx.fabric.settings import Mode
-from railx.families import TopologySettings, build_topology, family_of
+from railx.families import build_topology, family_of
 from railx.mapping.cost import NetworkCost, network_cost
-from railx.mapping.layout import assign_ranks, group_members
+from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import Plan, Turn, Use, plans
 from railx.mapping.settings import (
     LayoutSettings,
@@ -40,13 +41,14 @@ from railx.mapping.settings import (
     SwitchedNetwork,
     SwitchedSettings,
 )
-from railx.mapping.step import Basis, GroupRates
 from railx.mapping.underlay import node_rates_gb_s
+from railx.performance.networks import Kind, fastest_order
 from railx.replay.programs import KINDS, Programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import TableWiring, Wire
 from railx.steps.programs import PARALLELISMS_OF_CHANNELS, programs
 from railx.steps.settings import StepJob
+from railx.steps.sweep import last_step
 
 __all__ = ["Exchange", "TurnWiring", "rail_step_rows"]
 
@@ -63,37 +65,14 @@ class Exchange(Configuration):
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidate:
+class _Candidate(WiredPlan):
     """A layout with a plan for its uses and their wirings."""
 
     layout: LayoutSettings
-    plan: Plan
-    wirings: Mapping[Use, str]
-
-    @property
-    def kinds(self) -> int:
-        return len({use.axes for use in self.wirings})
-
-    @property
-    def set_once(self) -> bool:
-        return len(self.plan.turns) == self.kinds
-
-    @property
-    def every_phase(self) -> bool:
-        return len(self.plan.turns) == len(self.wirings)
 
     def uses(self, parallelism: str) -> list[Use]:
         """The uses of a parallelism, one for each kind of line that it lies on."""
         return [use for use in self.wirings if parallelism in use.over]
-
-    def words(self) -> str:
-        """The plan as text."""
-        return self.plan.words(
-            {
-                use: f"{'/'.join(use.over)} on {'/'.join(use.axes)} {wiring}"
-                for use, wiring in self.wirings.items()
-            }
-        )
 
 
 def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
@@ -127,7 +106,7 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
         for basis, gb_s in (("equal_bandwidth", rate), ("equal_cost", rate * afford)):
             head = {"step": step_name, "network": name, "basis": basis}
             for row in _rows(generated, step, chosen, gb_s, costs[name]):
-                yield {column: (head | row)[column] for column in _COLUMNS}
+                yield dict.fromkeys(_COLUMNS) | head | row
 
 
 def _rows(
@@ -145,33 +124,23 @@ def _rows(
         "device": job.device.name,
         "gpus": gpus,
         "gb_s_per_gpu": gb_s,
-        "cost_per_gpu_usd": cost.usd * gb_s,
-        "cost_usd": cost.usd * gb_s * gpus,
-        "watts_per_gpu": None if cost.watts is None else cost.watts * gb_s,
-        "power_watts": None if cost.watts is None else cost.watts * gb_s * gpus,
+        **cost.scaled(gb_s).columns(gpus),
         "fidelity": _FIDELITY,
     }
     line = _Line(chosen, job, gb_s)
     candidates = [candidate for layout in step.layouts for candidate in line.candidates(layout)]
     if not candidates:
         reason = f"no room for {gpus // job.degrees.server} servers of {job.degrees.server}"
-        yield common | dict.fromkeys(_VARIED) | {"reason": reason}
+        yield common | {"reason": reason}
         return
     times = {
         candidate: list(_times(line, candidate, settings.latencies_ms)) for candidate in candidates
     }
-    if not line.circuits:
-        modes = {"packets": list(times)}
-    else:
-        modes = {
-            "set_once": [candidate for candidate in times if candidate.set_once],
-            "every_phase": [candidate for candidate in times if candidate.every_phase],
-            "where_it_pays": list(times),
-        }
+    modes = plans_by_mode(list(times), packets=not line.circuits)
     for mode, allowed in modes.items():
         for number in range(len(_RULES) * len(settings.latencies_ms) if allowed else 0):
             best = min(allowed, key=lambda candidate: times[candidate][number]["step_ms"])
-            yield common | {"mode": mode, "reason": None} | times[best][number]
+            yield common | {"mode": mode} | times[best][number]
 
 
 _COLUMNS = (
@@ -181,111 +150,73 @@ _COLUMNS = (
     *("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts"),
     *("circuits", "reason", "fidelity"),
 )
-#: Columns that differ between the rows of a network; empty where it has no room.
-_VARIED = (
-    *("mode", "rule", "latency_ms", "step_ms", "stall_ms", "reconfigurations"),
-    *("data_ms", "pipeline_ms", "expert_ms", "circuits"),
-)
 
 
-class _Line:
+class _Line(LineNetwork):
     """A network that carries one job at a rate, and the times of transfers on it."""
 
     def __init__(self, chosen: SwitchedNetwork, job: StepJob, gb_s: float) -> None:
-        self.chosen, self.job, self.gb_s = chosen, job, gb_s
-        lines = family_of(chosen.topology).lines
-        assert lines is not None  # checked when the settings are read
-        self.lines = lines
-        self.rails = lines.shares(chosen.topology)
+        super().__init__(chosen)
+        self.job, self.gb_s = job, gb_s
         self.circuits = family_of(chosen.topology).switched
-        self._rates: dict[tuple[int, str], list[tuple[GroupRates, Basis]]] = {}
 
     def candidates(self, layout: LayoutSettings) -> Iterator[_Candidate]:
         """The plans for a layout; none where the network has no room for it."""
         for uses in self._uses(layout):
-            options = [self.lines.wirings(self.chosen.topology, use.nodes) for use in uses]
-            for wired in product(*options):
+            for wired in product(*(self.wirings(use.nodes) for use in uses)):
                 wirings = dict(zip(uses, wired, strict=True))
                 if len(uses) > len({use.axes for use in uses}) and _alike(wirings):
                     continue
                 for plan in self._plans(wirings):
-                    yield _Candidate(layout, plan, wirings)
+                    yield _Candidate(plan, wirings, layout)
 
     def _uses(self, layout: LayoutSettings) -> Iterator[tuple[Use, ...]]:
         """The uses of circuits; experts with the replicas, or separately."""
-        nodes = layout.sizes[1] * layout.sizes[2]
+        nodes = prod(layout.sizes[1:])
         job_nodes = self.job.degrees.ranks // self.job.degrees.server
-        if nodes != job_nodes or nodes > self.lines.nodes(self.chosen.topology):
+        if nodes != job_nodes or nodes > self.nodes:
             return
         experts = self.job.degrees.expert_servers > 1
         for apart in (False, True) if experts else (False,):
+            together = [("data", "expert") if experts else ("data",)]
             uses: list[Use] = []
             for axes in self.lines.axes:
-                sizes = {"data": 1, "pipeline": 1}
-                for axis in axes:
-                    for name, degree in getattr(layout, axis).items():
-                        sizes[name] *= degree
-                if sizes["data"] > 1:
-                    over = ("data", "expert") if experts and not apart else ("data",)
-                    uses.append(Use(axes, over, sizes["data"]))
-                    if apart:
-                        uses.append(Use(axes, ("expert",), sizes["data"]))
-                if sizes["pipeline"] > 1:
-                    uses.append(Use(axes, ("pipeline",), sizes["pipeline"]))
+                data, stages = (layout.degree(name, axes) for name in ("data", "pipeline"))
+                overs = [("data",), ("expert",)] if apart else together
+                uses += [Use(axes, over, data) for over in overs if data > 1]
+                uses += [Use(axes, ("pipeline",), stages)] if stages > 1 else []
             yield tuple(uses)
 
     def _plans(self, wirings: Mapping[Use, str]) -> Iterator[Plan]:
-        if not self.circuits:
-            yield Plan((Turn(dict.fromkeys(wirings, self.rails)),))
-        elif self.rails == 1:
+        if self.rails > 1:
+            yield from plans(list(wirings), self.rails, self.fewest(wirings))
+        elif self.circuits:
             yield Plan(tuple(Turn({use: 1}) for use in wirings))
         else:
-            fewest = {use: self.lines.fewest(wirings[use], use.nodes) for use in wirings}
-            yield from plans(list(wirings), self.rails, fewest)
+            yield Plan((Turn(dict.fromkeys(wirings, 1)),))
 
-    def time_ns(self, candidate: _Candidate, name: str, kind: str, size: float) -> float:
+    def operation_ns(self, candidate: _Candidate, name: str, kind: str, size: float) -> float:
         """How long an operation of a parallelism takes once its circuits are up."""
-        uses = candidate.uses(name)
-        if name == "pipeline":
-            return self._use_ns(candidate, uses[0], "next", size)
-        if kind == "all_to_all":
-            return self._use_ns(candidate, uses[0], "all_to_all", size)
-        best = float("inf")
-        for order in permutations(uses):
-            left, total = size, 0.0
-            for use in order:
-                total += self._use_ns(candidate, use, "gather", left)
-                left /= use.nodes
-            best = min(best, total)
-        return best * (2 if kind == "all_reduce" else 1)
+        word: Kind = "send" if kind in ("send", "recv") else kind  # type: ignore[assignment]
 
-    def _use_ns(self, candidate: _Candidate, use: Use, pattern: str, size: float) -> float:
-        share = candidate.plan.rails(use) / self.rails if self.circuits else 1.0
+        def price(use: Use, size_bytes: float) -> tuple[float, None]:
+            return self._use_ns(candidate, use, word, size_bytes), None
+
+        uses = candidate.uses(name)
+        if word in ("send", "all_to_all"):
+            return price(uses[0], size)[0]
+        steps = fastest_order(uses, size, lambda use: use.nodes, price)
+        return sum(time for time, _ in steps)
+
+    def _use_ns(self, candidate: _Candidate, use: Use, kind: Kind, size: float) -> float:
+        alone = self.alone(use.nodes, candidate.wirings[use])
+        outside, inside = node_rates_gb_s(alone.topology)
         layout = LayoutSettings(
             mesh={"tensor": self.job.degrees.server}, x={use.over[0]: use.nodes}, y={}
         )
-        best = float("inf")
-        for rates, basis in self._alone(use.nodes, candidate.wirings[use]):
-            chips = assign_ranks(rates.topology, layout.sizes).chips
-            groups = group_members(layout, chips, use.over[:1])
-            at = replace(basis, ports=basis.ports * share)
-            best = min(best, *(way.time_ns(size, at) for way in rates.ways(groups, pattern)))
-        return best
-
-    def _alone(self, nodes: int, wiring: str) -> list[tuple[GroupRates, Basis]]:
-        key = nodes, wiring
-        if key not in self._rates:
-            settings: TopologySettings = self.lines.alone(self.chosen.topology, nodes, wiring)
-            topology = build_topology(settings)
-            outside, inside = node_rates_gb_s(topology)
-            scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
-            basis = Basis("", self.gb_s / outside, scaled, None)
-            self._rates[key] = [
-                (GroupRates(topology, routing), basis)
-                for routing in self.chosen.routings
-                if routing in family_of(settings).routings
-            ]
-        return self._rates[key]
+        ports = self.gb_s / outside * (candidate.plan.rails(use) / self.rails)
+        scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
+        return transfer_ns(alone, layout, use.over[:1], kind, size, ports, scaled)
 
 
 def _alike(wirings: Mapping[Use, str]) -> bool:
@@ -370,19 +301,16 @@ def _times(
     turns = _turns(candidate)
     prepared = prepare(generated, TurnWiring(candidate.layout, turns))
     parts = _parts(generated)
-    table = replay_programs(prepared, None, "electrical", 0).table
+    replayed = replay_programs(prepared, None, "electrical", 0)
     for rule, latency_ms in product(_RULES, latencies_ms):
         if not always:
-            table = replay_programs(prepared, None, rule, round(latency_ms * 1e6)).table
-        last = table["iteration"] == _ITERATIONS - 1
+            replayed = replay_programs(prepared, None, rule, round(latency_ms * 1e6))
         yield {
             "rule": rule,
             "latency_ms": latency_ms,
-            "step_ms": float((table["end_ns"] - table["begin_ns"])[last].max()) / 1e6,
-            "stall_ms": float(table["stall_ns"][last].max()) / 1e6,
-            "reconfigurations": float(table["reconfigurations"][last].mean()),
+            **last_step(replayed, _ITERATIONS),
             **parts,
-            "circuits": candidate.words(),
+            "circuits": candidate.words(axes=True),
         }
 
 
@@ -410,7 +338,7 @@ def _with_times(line: _Line, candidate: _Candidate) -> Programs:
     keys = np.concatenate([keys, columns["bytes"][issues][None]])
     unique, inverse = np.unique(keys, axis=1, return_inverse=True)
     times = [
-        round(line.time_ns(candidate, list(_USES.values())[use], KINDS[kind], float(size)))
+        round(line.operation_ns(candidate, list(_USES.values())[use], KINDS[kind], float(size)))
         for use, kind, size in unique.T.tolist()
     ]
     lasts[issues] = np.array(times, np.int64)[inverse.reshape(-1)]

@@ -6,24 +6,30 @@ A job says on which axes its parallelisms lie.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from functools import cached_property
+from typing import Annotated, Literal, TypeAlias
 
 from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
-from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
+from railx.performance.decoder import ModelSettings
+from railx.performance.devices import ChipSettings
+from railx.performance.memory import plan_memory_gb
+from railx.performance.models import Model
+from railx.performance.plans import Plan
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.settings import StepSettings
-from railx.workload.model import ModelSettings
 
 __all__ = [
     "PARALLELISMS",
-    "ChipSettings",
     "ExpertSettings",
     "JobSettings",
     "LayoutSettings",
     "MappedTopology",
     "MappingSettings",
+    "PriceSettings",
     "RailStep",
     "RailStepsSettings",
     "SwitchedNetwork",
@@ -69,9 +75,14 @@ class LayoutSettings:
     def chips(self) -> int:
         return math.prod(self.sizes)
 
-    def degree(self, parallelism: str) -> int:
-        """The product of the parallelism's degrees on all axes."""
-        return math.prod(axis.get(parallelism, 1) for axis in (self.mesh, self.x, self.y))
+    @property
+    def degrees(self) -> list[tuple[str, int]]:
+        """Names and degrees from the inside out."""
+        return [*self.mesh.items(), *self.x.items(), *self.y.items()]
+
+    def degree(self, parallelism: str, axes: Sequence[str] = ("mesh", "x", "y")) -> int:
+        """The product of the parallelism's degrees on some axes."""
+        return math.prod(getattr(self, axis).get(parallelism, 1) for axis in axes)
 
 
 @dataclass(frozen=True)
@@ -95,16 +106,6 @@ class ExpertSettings:
 
 
 @dataclass(frozen=True)
-class ChipSettings:
-    """How fast one chip computes."""
-
-    peak_tflops: Annotated[float, Positive()]
-    """Peak in the training precision."""
-    efficiency: Annotated[float, Fraction()]
-    """Share of the peak that matrix products reach."""
-
-
-@dataclass(frozen=True)
 class JobSettings:
     """One training job; every replica takes the same micro-batches per step.
 
@@ -120,47 +121,115 @@ class JobSettings:
     sequence_tokens: Annotated[int, AtLeast(1)]
     """Length of every sequence; a multiple of sequence x tensor degrees."""
     micro_batches: Annotated[int, AtLeast(1)]
-    """Micro-batches of one sequence that a replica takes per step."""
+    """Micro-batches that a replica takes per step."""
     bytes_per_element: Annotated[int, AtLeast(1)]
     """Bytes of one activation or parameter as it is sent."""
     gradient_bytes_per_element: Annotated[int, AtLeast(1)]
     """Bytes of one gradient as it is reduced."""
     chip: ChipSettings
     """How fast one chip computes."""
+    micro_batch_sequences: Annotated[int, AtLeast(1)] = 1
+    """Sequences of a micro-batch."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """What a backward pass computes again: nothing, the scores, or whole layers."""
+    overlaps_data: bool = False
+    """Whether gradients and parameters travel behind the last backward pass."""
+    memory_gb: Annotated[float, Positive()] | None = None
+    """Memory of a chip, in 10⁹ bytes: a job that needs more has no times; null: not
+    looked at."""
 
     def __post_init__(self) -> None:
         layout, model = self.layout, self.model
-        if model.layers % layout.degree("pipeline"):
-            raise SettingsError(
-                "layout",
-                f"pipeline degree {layout.degree('pipeline')}; allowed: a divisor of the"
-                f" {model.layers} layers",
-            )
-        if model.heads % layout.degree("tensor"):
-            raise SettingsError(
-                "layout",
-                f"tensor degree {layout.degree('tensor')}; allowed: a divisor of the {model.heads}"
-                " heads",
-            )
-        if self.sequence_tokens % (layout.degree("sequence") * layout.degree("tensor")):
-            parts = layout.degree("sequence") * layout.degree("tensor")
+        experts = 1 if self.experts is None else self.experts.experts
+        for name, count, word in (
+            ("pipeline", model.layers, "layers"),
+            ("tensor", model.heads, "heads"),
+            ("expert", experts, "experts"),
+        ):
+            degree = layout.degree(name)
+            if count % degree:
+                raise SettingsError(
+                    "layout", f"{name} degree {degree}; allowed: a divisor of the {count} {word}"
+                )
+        parts = layout.degree("sequence") * layout.degree("tensor")
+        if self.sequence_tokens % parts:
             raise SettingsError(
                 "sequence_tokens",
                 f"got {self.sequence_tokens}; allowed: a multiple of {parts}, sequence x tensor",
             )
-        experts = 1 if self.experts is None else self.experts.experts
-        if experts % layout.degree("expert"):
-            raise SettingsError(
-                "layout",
-                f"expert degree {layout.degree('expert')}; allowed: a divisor of the {experts}"
-                " experts",
-            )
+
+    @cached_property
+    def decoder(self) -> Model:
+        """The model with its experts, its table of learned positions as long as the
+        sequences.
+        """
+        shape, experts = self.model, self.experts
+        return Model(
+            shape.name,
+            shape.layers,
+            shape.hidden,
+            shape.heads,
+            shape.kv_heads,
+            shape.feed_forward,
+            shape.vocabulary,
+            activation=shape.feed_forward_kind,
+            biases=shape.biases,
+            tied_embeddings=shape.tied_embeddings,
+            learned_positions=self.sequence_tokens if shape.positions == "learned" else 0,
+            experts=experts.experts if experts else 0,
+            experts_per_token=experts.experts_per_token if experts else 0,
+            expert_feed_forward=shape.feed_forward if experts else 0,
+        )
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step."""
+        return self.plan.tokens
+
+    @property
+    def plan(self) -> Plan:
+        """Degrees of the job; replicas share the optimizer's state."""
+        degree = self.layout.degree
+        return Plan(
+            data=degree("data") * degree("expert"),
+            tensor=degree("tensor"),
+            context=degree("sequence"),
+            pipeline=degree("pipeline"),
+            expert=degree("expert"),
+            micro_batch=self.micro_batch_sequences,
+            micro_batches=self.micro_batches,
+            sequence_tokens=self.sequence_tokens,
+            sharding="optimizer",
+            recompute=self.recompute,
+            sequence_parallel=True,
+        )
+
+    def check_memory(self) -> None:
+        """Raise SettingsError for a job that needs more memory than a chip has."""
+        if self.memory_gb is None:
+            return
+        needed_gb = plan_memory_gb(
+            self.decoder, self.plan, self.bytes_per_element, self.gradient_bytes_per_element
+        )
+        if needed_gb > self.memory_gb:
+            allowed = f"at most {self.memory_gb:g}, memory_gb"
+            raise SettingsError("layout", f"needs {needed_gb:.4g} GB a chip; allowed: {allowed}")
 
     def costs(self) -> Costs:
         """Estimated work by field."""
         return {
             "micro_batches": Cost(1e-4, 1e2) * self.micro_batches,
         }
+
+
+@dataclass(frozen=True)
+class PriceSettings:
+    """The prices of networks."""
+
+    catalogue: Annotated[str, NotEmpty()]
+    """CSV table of prices, relative to the repository."""
+    price_set: Annotated[str, NotEmpty()]
+    """Price set of the catalogue, in proportion to the rate of a port."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +243,7 @@ class MappedTopology:
 
 
 @dataclass(frozen=True)
-class MappingSettings:
+class MappingSettings(PriceSettings):
     """All jobs on all topologies.
 
     Equal bandwidth: the ports of every topology are scaled to
@@ -191,10 +260,6 @@ class MappingSettings:
     """Injection bandwidth that every topology is scaled to."""
     reference: Annotated[str, NotEmpty()]
     """Name of the topology whose cost per chip is the common one."""
-    catalogue: Annotated[str, NotEmpty()]
-    """CSV table of prices, relative to the repository."""
-    price_set: Annotated[str, NotEmpty()]
-    """Price set of the catalogue, in proportion to the rate of a port."""
 
     def __post_init__(self) -> None:
         priced = [name for name, topology in self.topologies.items() if topology.priced]
@@ -282,15 +347,13 @@ class RailStep:
 
 
 @dataclass(frozen=True)
-class RailStepsSettings:
-    """Generated training steps on networks whose circuits are set once or switched."""
+class _ComparedNetworks:
+    """Networks with circuits set once or switched, at equal rate and equal cost."""
 
-    steps: Annotated[dict[str, RailStep], NotEmpty()]
-    """Steps by name."""
     networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
-    """Networks by name, with nodes as large as the servers of the jobs."""
+    """Networks by name."""
     reference: Annotated[str, NotEmpty()]
-    """Network whose cost per GPU all have at equal cost."""
+    """Network whose cost per chip all have at equal cost."""
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Time that a switch takes to change circuits."""
 
@@ -302,28 +365,28 @@ class RailStepsSettings:
 
 
 @dataclass(frozen=True)
-class SwitchedSettings:
+class RailStepsSettings(_ComparedNetworks):
+    """Generated training steps on networks with nodes as large as the jobs' servers."""
+
+    steps: Annotated[dict[str, RailStep], NotEmpty()]
+    """Steps by name."""
+
+
+@dataclass(frozen=True)
+class SwitchedSettings(_ComparedNetworks, PriceSettings):
     """Jobs on circuits that are set once, switched in the job, or both."""
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
     """Jobs by name."""
-    networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
-    """Networks by name."""
     injection_gb_s_per_chip: Annotated[float, Positive()]
     """Injection bandwidth that every network is scaled to at equal bandwidth."""
-    reference: Annotated[str, NotEmpty()]
-    """Network whose cost per chip all have at equal cost."""
-    latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
-    """Time that a switch takes to change circuits."""
-    catalogue: Annotated[str, NotEmpty()]
-    """CSV table of prices, relative to the repository."""
-    price_set: Annotated[str, NotEmpty()]
-    """Price set of the catalogue, in proportion to the rate of a port."""
     generated: RailStepsSettings | None = None
     """Generated training steps that are replayed on such networks; null: none."""
 
     def __post_init__(self) -> None:
-        if self.reference not in self.networks:
-            raise SettingsError(
-                "reference", f"got {self.reference!r}; allowed: {', '.join(self.networks)}"
-            )
+        super().__post_init__()
+        for name, job in self.jobs.items():
+            if job.overlaps_data:
+                raise SettingsError(
+                    f"jobs.{name}.overlaps_data", "got true; allowed: false where circuits switch"
+                )

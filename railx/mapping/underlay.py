@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
-from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.economics import PricedNetwork
 from railx.families import TopologySettings, build_topology, family_of
-from railx.network.group_bandwidth import all_to_all_gb_s
+from railx.mapping.cost import network_bill
+from railx.mapping.settings import PriceSettings
+from railx.network.group_bandwidth import group_shapes
 from railx.network.settings import StaticRoutingName
+from railx.performance.topologies import ExactLoads
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
 from railx.vocabulary.topology import INTERNAL, Topology
 
@@ -57,7 +60,7 @@ class UnderlyingNetwork:
 
 
 @dataclass(frozen=True)
-class UnderlaySettings:
+class UnderlaySettings(PriceSettings):
     """Plans of the experiment on several networks."""
 
     plans: tuple[str, ...]
@@ -73,10 +76,6 @@ class UnderlaySettings:
     reference: str | None
     """Network whose cost at the first rate all have at equal cost; null: not compared.
     """
-    catalogue: Annotated[str, NotEmpty()]
-    """Prices of components, a CSV file."""
-    price_set: Annotated[str, NotEmpty()]
-    """The prices to take from it."""
     ranks: Annotated[int, AtLeast(2), PowerOfTwo()]
     """Devices of the plans."""
 
@@ -176,8 +175,11 @@ def _rates(
     rates: dict[int, float] = {}
     for ranks in sorted(graphs, reverse=True):
         graph = at_rates(graphs[ranks], outside_gb_s, settings.inside_gb_s)
-        group_rates = all_to_all_gb_s(graph, ranks, routing)
-        rates |= group_rates if ranks == settings.ranks else {ranks: group_rates[ranks]}
+        network = ExactLoads(graph, [routing], ranks)
+        sizes = {size for size, _ in group_shapes(ranks)} if ranks == settings.ranks else {ranks}
+        for size in sizes:
+            (way,) = network.job_ways("all_to_all", size, size)
+            rates[size] = way.gb_s
     return dict(sorted(rates.items()))
 
 
@@ -198,8 +200,6 @@ def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:
     """
     topology = settings.networks[name].priced
     assert topology is not None
-    network, catalogue = PricedNetwork(topology), read_catalogue(settings.catalogue)
-    bill: list[dict[str, Any]] = price_network(name, network, settings.price_set, catalogue)
+    network = PricedNetwork(topology)
     outside, _ = node_rates_gb_s(build_topology(topology))
-    usd: float = sum(row["total_usd"] for row in bill)
-    return usd / network.chips / outside
+    return network_bill(settings, name, network).usd / network.chips / outside

@@ -32,17 +32,26 @@ from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["all_to_all_gb_s", "group_bandwidth", "group_shapes", "ranks_in_order"]
+__all__ = [
+    "MemberRates",
+    "Pattern",
+    "group_bandwidth",
+    "group_shapes",
+    "member_rates",
+    "pattern_of",
+    "ranks_in_order",
+    "strided_groups",
+]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Way:
-    """A pattern of messages within groups.
+class Pattern:
+    """Messages within groups.
 
     ``share[i, j]``: the part of member i's traffic that goes to member j; ``rounds``:
     messages in a row.
@@ -50,6 +59,22 @@ class _Way:
 
     share: FloatArray
     rounds: int
+
+
+@dataclass(frozen=True)
+class MemberRates:
+    """What the busiest channel between nodes and inside one allow each member of the
+    groups, and the longest flight of a message.
+    """
+
+    between_gb_s: float
+    inside_gb_s: float
+    flight_ns: float
+
+    @property
+    def gb_s(self) -> float:
+        """Rate of each member."""
+        return min(self.between_gb_s, self.inside_gb_s)
 
 
 def group_bandwidth(
@@ -65,16 +90,20 @@ def group_bandwidth(
     table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
     rows: list[dict[str, Any]] = []
     for size, stride in group_shapes(len(chips)):
-        groups = _groups(chips, size, stride)
+        groups = strided_groups(chips, size, stride)
         key = {
             "group_size": size,
             "stride": stride,
             "placement": "consecutive" if stride == 1 else "strided",
         }
-        for algorithm, way in _ways(size).items():
+        for algorithm in ("direct",) if size == 2 else ("direct", "ring"):
+            pattern = pattern_of(algorithm, size)
             for fidelity in settings.fidelities:
-                rate = _flow_rate if fidelity == "flow" else _exact_rate
-                gb_s, flight_ns = rate(topology, table, groups, way)
+                if fidelity == "flow":
+                    gb_s, flight_ns = _flow_rate(topology, table, groups, pattern)
+                else:
+                    rates = member_rates(topology, table, groups, pattern)
+                    gb_s, flight_ns = rates.gb_s, rates.flight_ns
                 for operation, sent in _sent(algorithm, size).items():
                     halves = 2 if operation == "all_reduce" else 1
                     rows.append(
@@ -82,26 +111,11 @@ def group_bandwidth(
                         | key
                         | {
                             "gb_s": gb_s / sent,
-                            "latency_us": flight_ns * way.rounds * halves / 1e3,
+                            "latency_us": flight_ns * pattern.rounds * halves / 1e3,
                             "fidelity": fidelity,
                         }
                     )
     return rows
-
-
-def all_to_all_gb_s(topology: Topology, ranks: int, routing: str) -> dict[int, float]:
-    """All-to-all bandwidth of groups of consecutive ranks by size, as
-    :func:`group_bandwidth`.
-    """
-    chips = ranks_in_order(topology, ranks)
-    table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
-    bandwidth = {}
-    for size, stride in group_shapes(len(chips)):
-        if stride == 1:
-            groups = _groups(chips, size, stride)
-            gb_s, _ = _exact_rate(topology, table, groups, _ways(size)["direct"])
-            bandwidth[size] = gb_s / _sent("direct", size)["all_to_all"]
-    return bandwidth
 
 
 def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
@@ -143,20 +157,25 @@ def group_shapes(ranks: int) -> Iterator[tuple[int, int]]:
         size *= 2
 
 
-def _groups(chips: IntArray, size: int, stride: int) -> IntArray:
-    """All groups of a shape: int[groups, members]."""
+def strided_groups(chips: IntArray, size: int, stride: int) -> IntArray:
+    """All groups of a size and stride that fill the ranks: int[groups, members]."""
     end = len(chips) // (size * stride) * size * stride
     blocks = chips[:end].reshape(-1, size, stride)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1)).reshape(-1, size)
 
 
-def _ways(size: int) -> dict[str, _Way]:
-    """The algorithms of a group."""
-    ways = {"direct": _Way((1 - np.eye(size)) / (size - 1), 1)}
-    if size > 2:
-        following = np.roll(np.eye(size), 1, axis=1)
-        ways["ring"] = _Way((following + following.T) / 2, size - 1)
-    return ways
+def pattern_of(algorithm: str, size: int) -> Pattern:
+    """The messages of an algorithm in a group of so many members.
+
+    ``direct``: each member sends its part to every other; ``ring``: round a ring, in
+    both directions; ``next``: each to the next one, the last to none (a pipeline).
+    """
+    if algorithm == "next":
+        return Pattern(np.eye(size, k=1), 1)
+    if algorithm == "direct":
+        return Pattern((1 - np.eye(size)) / (size - 1), 1)
+    following = np.roll(np.eye(size), 1, axis=1)
+    return Pattern((following + following.T) / 2, size - 1)
 
 
 def _sent(algorithm: str, size: int) -> dict[str, float]:
@@ -172,28 +191,34 @@ def _sent(algorithm: str, size: int) -> dict[str, float]:
     return {"all_to_all": share} | gathers | ({"message": 1.0} if size == 2 else {})
 
 
-def _exact_rate(
-    topology: Topology, table: RoutingTable, groups: IntArray, way: _Way
-) -> tuple[float, float]:
-    """Rate of each member (GB/s), and the longest flight in ns."""
+def member_rates(
+    topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
+) -> MemberRates:
+    """Exact rates while all groups (int[groups, members]) send at once."""
     demand = np.zeros((topology.chips, len(table.destinations)))
     column = np.searchsorted(table.destinations, groups)
-    demand[groups[:, :, None], column[:, None, :]] = way.share
+    demand[groups[:, :, None], column[:, None, :]] = pattern.share
+    links = topology.links
     load = table_channel_loads(topology, table, demand)
-    flight = longest_paths(topology, table, topology.links.latency_ns, demand)
-    width = np.repeat(topology.links.gbps, topology.links.lanes) / 8
+    flight = longest_paths(topology, table, links.latency_ns, demand)
     used = load > 0
-    return float((width[used] / load[used]).min()), float(flight[demand > 0].max())
+    gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
+    inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
+    return MemberRates(
+        float(gb_s[~inside].min(initial=np.inf)),
+        float(gb_s[inside].min(initial=np.inf)),
+        float(flight[demand > 0].max()),
+    )
 
 
 def _flow_rate(
-    topology: Topology, table: RoutingTable, groups: IntArray, way: _Way
+    topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
 ) -> tuple[float, float]:
-    """Rate and flight as :func:`_exact_rate`, by max-min fair rates of all messages at
-    once.
+    """Rate of each member (GB/s) by max-min fair rates of all messages at once, and the
+    longest flight in ns.
     """
-    member, other = np.nonzero(way.share)
+    member, other = np.nonzero(pattern.share)
     paths = spread_flows(topology, table, groups[:, member].ravel(), groups[:, other].ravel())
-    size_bytes = np.tile(way.share[member, other], len(groups))
+    size_bytes = np.tile(pattern.share[member, other], len(groups))
     sending = finish_times(paths, link_gb_s(topology), size_bytes) - paths.latency_ns
     return float(1 / sending.max()), float(paths.latency_ns.max())

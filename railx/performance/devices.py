@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from railx.errors import UserError
 from railx.performance.resources import catalogue, entry
-from railx.settings import AtLeast, NonNegative, NotEmpty, Positive
+from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive
 
-__all__ = ["BYTES", "Device", "Precision", "device_named"]
+__all__ = ["BYTES", "ChipSettings", "Device", "DeviceSettings", "Precision", "device_named"]
 
 Precision = Literal["fp16", "bf16", "fp8", "fp4"]
 #: Bytes of an operand of a matrix product.
@@ -56,6 +56,40 @@ class Device:
                 f"precision: got {precision} on {self.name}; allowed: {', '.join(self.peak_tflops)}"
             )
         return self.peak_tflops[precision] * 1e12
+
+
+@dataclass(frozen=True)
+class ChipSettings:
+    """How fast one chip computes: one share of its peak, whatever the product."""
+
+    peak_tflops: Annotated[float, Positive()]
+    """Peak of matrix products in the training precision."""
+    efficiency: Annotated[float, Fraction()]
+    """Share of the peak that computation reaches (MFU without waiting)."""
+
+    def compute_ns(self, operations: float) -> float:
+        """Nanoseconds of so many operations."""
+        return 1e9 * (operations / (self.peak_tflops * 1e12 * self.efficiency))
+
+
+@dataclass(frozen=True)
+class DeviceSettings(ChipSettings):
+    """How fast one device computes and sends."""
+
+    name: Annotated[str, NotEmpty()]
+    """Name that tables and figures show."""
+    memory_gb_s: Annotated[float, Positive()]
+    """Memory bandwidth, the other roof."""
+    scale_up_gb_s: Annotated[float, Positive()]
+    """Bandwidth of a device inside its server, one direction."""
+    scale_out_gb_s: Annotated[float, Positive()]
+    """Bandwidth of a device on its rail, one direction, both ports together."""
+
+    def roofline_ns(self, operations: float, moved_bytes: float) -> float:
+        """The longer of operations over the reached peak and bytes over the memory's
+        bandwidth.
+        """
+        return max(self.compute_ns(operations), moved_bytes / self.memory_gb_s)
 
 
 def device_named(name: str) -> Device:

@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from railx.performance.layers import Setting
-from railx.performance.models import LayerKind
-from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
+from railx.performance.models import LayerKind, Model
+from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plan, Plans
+from railx.performance.programs import Program
 
-__all__ = ["MEMORY_PARTS", "StepMemory", "layer_activation_bytes", "step_memory"]
+__all__ = [
+    "MEMORY_PARTS",
+    "StepMemory",
+    "TrainedModel",
+    "layer_activation_bytes",
+    "plan_memory_gb",
+    "step_memory",
+]
 
 #: Kinds of bytes, in order.
 MEMORY_PARTS = (
@@ -46,7 +54,17 @@ class StepMemory:
         return np.asarray(np.sum([self.parts[name] for name in MEMORY_PARTS], axis=0))
 
 
-def layer_activation_bytes(setting: Setting, plans: Plans, kind: LayerKind) -> Array:
+class TrainedModel(Protocol):
+    """A model and the program that trains it."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def program(self) -> Program: ...
+
+
+def layer_activation_bytes(setting: TrainedModel, plans: Plans, kind: LayerKind) -> Array:
     """Bytes that a layer stores for its backward pass, one micro-batch, float[plans].
 
     Without recomputation: 2 bytes for each value of the residual stream before and
@@ -85,7 +103,7 @@ def layer_activation_bytes(setting: Setting, plans: Plans, kind: LayerKind) -> A
     return np.asarray(tokens * (share * again + (1 - share) * everything))
 
 
-def step_memory(setting: Setting, plans: Plans) -> StepMemory:
+def step_memory(setting: TrainedModel, plans: Plans) -> StepMemory:
     """Bytes of the fullest device (of the first or the last stage), by part."""
     first, last = (_stage_memory(setting, plans, last=last) for last in (False, True))
     fuller = last.total_bytes > first.total_bytes
@@ -94,7 +112,7 @@ def step_memory(setting: Setting, plans: Plans) -> StepMemory:
     )
 
 
-def _stage_memory(setting: Setting, plans: Plans, *, last: bool) -> StepMemory:
+def _stage_memory(setting: TrainedModel, plans: Plans, *, last: bool) -> StepMemory:
     """Bytes of a device of the first or the last stage.
 
     The first stage of p keeps p micro-batches under 1F1B, all under GPipe, and
@@ -150,3 +168,27 @@ def _stage_memory(setting: Setting, plans: Plans, *, last: bool) -> StepMemory:
             "logits": np.where(last | (stages == 1), logits, 0.0),
         }
     )
+
+
+class _Trained(NamedTuple):
+    model: Model
+    program: Program
+
+
+def plan_memory_gb(
+    model: Model, plan: Plan, parameter_bytes: float, gradient_bytes: float
+) -> float:
+    """Memory of the fullest device of a plan with fused attention, in 10⁹ bytes.
+
+    ``parameter_bytes`` and ``gradient_bytes``: of one parameter and of its gradient.
+    """
+    program = Program(
+        "fused attention",
+        fused_attention=True,
+        hidden_traffic=0.0,
+        wide_traffic=0.0,
+        parameter_bytes=parameter_bytes,
+        gradient_bytes=gradient_bytes,
+    )
+    memory = step_memory(_Trained(model, program), Plans.of([plan]))
+    return float(memory.total_bytes[0]) / 1e9

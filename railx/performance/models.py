@@ -218,7 +218,7 @@ class Model:
         """Parameters of a layer outside its experts, and of all its experts."""
         shared = sum(product.weights for product in kind.products if not product.expert)
         experts = self.experts * sum(p.weights for p in kind.products if p.expert)
-        norms = 2 * self.hidden * (2 if self.biases else 1) + self.query_rank + self.kv_rank
+        norms = 2 * self.norm_weights + self.query_rank + self.kv_rank
         if self.biases:
             shared += sum(p.outputs for p in kind.products if not p.expert)
             experts += self.experts * sum(p.outputs for p in kind.products if p.expert)
@@ -230,11 +230,16 @@ class Model:
         return self.vocabulary * self.hidden
 
     @property
+    def norm_weights(self) -> int:
+        """Parameters of a norm."""
+        return self.hidden * (2 if self.biases else 1)
+
+    @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
         layers = sum(kind.count * sum(self.layer_weights(kind)) for kind in self.kinds)
         tables = self.table_weights * (1 if self.tied_embeddings else 2)
-        return layers + tables + self.hidden * (self.learned_positions + 1 + self.biases)
+        return layers + tables + self.hidden * self.learned_positions + self.norm_weights
 
     @property
     def active_parameters(self) -> int:
@@ -254,6 +259,19 @@ class Model:
         if not kind.window or kind.window >= sequence_tokens:
             return sequence_tokens / 2
         return kind.window - kind.window**2 / (2 * sequence_tokens)
+
+    def layer_flops_per_token(self, kind: LayerKind, sequence_tokens: float) -> tuple[float, float]:
+        """Forward operations of a token in a layer: of attention, with the scores of a
+        causal mask, and of the rest.
+        """
+        widths = self.heads * (self.key_width + self.values_width)
+        attention = sum(product.weights for product in self._attention())
+        every = sum(
+            product.weights * (self.experts_per_token if product.expert else 1)
+            for product in kind.products
+        )
+        scores = widths * self.attended_tokens(kind, sequence_tokens)
+        return 2 * (attention + scores), 2 * (every - attention)
 
     def flops_per_token(self, sequence_tokens: int) -> float:
         """Forward operations of a token, scores of a causal mask counted."""

@@ -8,10 +8,11 @@ sends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol, TypeAlias
+from itertools import permutations
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pyarrow.csv
@@ -20,12 +21,55 @@ from railx.performance.devices import Device
 from railx.performance.plans import Array
 from railx.places import SHIPPED
 
-__all__ = ["Kind", "MeasuredTable", "Network", "TwoLevelRing", "measured_table"]
+__all__ = [
+    "DegreeTable",
+    "Kind",
+    "MeasuredTable",
+    "Network",
+    "TwoLevelRing",
+    "fastest_order",
+    "measured_table",
+    "ring_bytes",
+]
+
+Number = TypeVar("Number", float, Array)
+Level = TypeVar("Level")
+Detail = TypeVar("Detail")
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 #: Rounds of a ring in units of (members - 1), and the share of the tensor that a rank
 #: sends in units of (members - 1) / members.
 _RING = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+
+
+def ring_bytes(kind: Kind, size_bytes: Number, members: Number) -> Number:
+    """Bytes that each rank of a ring sends in a collective of a tensor."""
+    sent: Number = _RING[kind] * size_bytes * (members - 1) / members
+    return sent
+
+
+def fastest_order(
+    levels: Sequence[Level],
+    size_bytes: float,
+    members: Callable[[Level], int],
+    price: Callable[[Level, float], tuple[float, Detail]],
+) -> list[tuple[float, Detail]]:
+    """The steps of a gather over levels of groups, one level after the other, in the
+    fastest order.
+
+    A reduce-scatter goes from the first level to the last, an all-gather back; a level
+    gets the bytes that those before it left. ``price``: the time of a level for its
+    bytes, and what else is known of it.
+    """
+    best: list[tuple[float, Detail]] = []
+    for order in permutations(levels):
+        left, steps = size_bytes, []
+        for level in order:
+            steps.append(price(level, left))
+            left /= members(level)
+        if not best or sum(time for time, _ in steps) < sum(time for time, _ in best):
+            best = steps
+    return best
 
 
 class Network(Protocol):
@@ -42,6 +86,45 @@ class Network(Protocol):
         ``members``: ranks of the group; ``inside``: how many of them share a node.
         """
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class DegreeTable:
+    """Latency and bandwidth of transfers by kind and number of ranks.
+
+    ``ways``: of a kind and number of ranks, seconds and GB/s of each algorithm; a
+    transfer takes the fastest. A number that the table lacks takes the next larger one,
+    or the largest. Ranks are consecutive, so that ``inside`` changes nothing.
+    """
+
+    node_devices: int
+    ways: Mapping[tuple[Kind, int], Sequence[tuple[float, float]]]
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Mapping[str, Any]], node_devices: int) -> DegreeTable:
+        """From rows of :func:`railx.network.group_bandwidth.group_bandwidth`, of one
+        topology and fidelity.
+        """
+        ways: dict[tuple[Kind, int], list[tuple[float, float]]] = {}
+        words: dict[str, Kind] = {kind: kind for kind in get_args(Kind)} | {"message": "send"}
+        for row in rows:
+            if row["placement"] == "consecutive":
+                key = words[row["operation"]], int(row["group_size"])
+                ways.setdefault(key, []).append((row["latency_us"] * 1e-6, row["gb_s"]))
+        return cls(node_devices, ways)
+
+    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        del inside
+        sizes, members = np.broadcast_arrays(size_bytes, members)
+        degrees = np.array(sorted(degree for word, degree in self.ways if word == kind))
+        column = degrees[np.minimum(np.searchsorted(degrees, members), len(degrees) - 1)]
+        result = np.zeros(sizes.shape)
+        for degree in np.unique(column):
+            rows = (column == degree) & (members > 1)
+            ways = self.ways[kind, int(degree)]
+            times = [latency_s + sizes[rows] / (gb_s * 1e9) for latency_s, gb_s in ways]
+            result[rows] = np.min(times, axis=0)
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +220,7 @@ class TwoLevelRing:
             near = self.fast_latency_s + size_bytes / fast
             far = self.slow_latency_s + size_bytes / slow
             return np.where(inside > 1, near, far)
-        passes = _RING[kind]
-        sent = passes * size_bytes * (members - 1) / members
+        passes, sent = _RING[kind], ring_bytes(kind, size_bytes, members)
         nodes = members / inside
         if self.table is None:
             near = sent / fast + passes * (members - nodes) * self.fast_latency_s

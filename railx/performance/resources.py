@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-import yaml
-
 from railx.errors import UserError
 from railx.places import SHIPPED
 from railx.settings import load
@@ -19,6 +17,9 @@ T = TypeVar("T")
 
 @cache
 def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
+    # A bare node that trains reads shapes of models without a catalogue.
+    import yaml
+
     text = (SHIPPED / "resources" / "performance" / file).read_text(encoding="utf-8")
     entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
     return entries

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import Group, MicroBatch, PlanError
 from railx.settings import PowerOfTwo
-from railx.workload.cost import CostModel
 
 __all__ = [
     "Assignment",

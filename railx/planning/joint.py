@@ -29,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings
@@ -36,7 +37,6 @@ from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
 __all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
 

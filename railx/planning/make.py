@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
 from railx.planning.format.files import validate_plan
 from railx.planning.format.plan import SCHEMA, Plan
 from railx.planning.format.predictions import pipeline_tokens_per_device
@@ -14,9 +17,6 @@ from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
-from railx.workload.model import ModelSettings
 
 __all__ = ["make_plan", "plan_batches"]
 

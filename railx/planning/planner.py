@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModel, CostModelSettings
 from railx.planning.format.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
 from railx.workload.batches import SampledBatch
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModel, CostModelSettings
-from railx.workload.model import ModelSettings
 
 __all__ = ["Batches", "Planner", "PlannerBase", "PlanningTask"]
 

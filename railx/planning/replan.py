@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from railx.errors import UserError
+from railx.performance.sequence_cost import CostModelSettings
 from railx.planning.format.files import read_plan
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
@@ -30,7 +31,6 @@ from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import PlannerSettings
 from railx.settings import load
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModelSettings
 
 __all__ = ["Answer", "check_inputs", "main", "replanner"]
 

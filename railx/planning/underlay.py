@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from railx.planning.format.parts import MicroBatch
-from railx.planning.format.plan import Plan, SequenceParallelBatch
-from railx.planning.make import make_plan
-from railx.planning.planners import PlannerSettings
-from railx.settings import SettingsError, load
-from railx.workload.batches import BatchSettings
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import (
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import (
     CostModel,
     CostModelSettings,
     ProfiledCostSettings,
     bandwidth_unit,
     build_cost_model,
 )
-from railx.workload.model import ModelSettings
+from railx.planning.format.parts import MicroBatch
+from railx.planning.format.plan import Plan, SequenceParallelBatch
+from railx.planning.make import make_plan
+from railx.planning.planners import PlannerSettings
+from railx.settings import SettingsError, load
+from railx.workload.batches import BatchSettings
 
 __all__ = ["mix_rows", "on_network", "remade", "repriced"]
 

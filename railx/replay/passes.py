@@ -1,18 +1,19 @@
 """The computation of each rank in an iteration, by a measured profile of a layer.
 
 A pass is the forward or backward pass of a micro-batch or chunk on a rank. A profile
-has its time on a device without other users (``railx.workload.profile``). It covers
-passes alone, without optimizer, reductions and copies.
+has its time on a device without other users
+(``railx.performance.layer_profile``). It covers passes alone, without optimizer,
+reductions and copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from railx.performance.layer_profile import ProfileFit
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import operations_1f1b, stage_layers
-from railx.workload.profile import ProfileFit
 
 __all__ = ["Passes", "profiled_passes"]
 

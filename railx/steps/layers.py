@@ -1,40 +1,36 @@
 """The computation and messages of one pass of a stage, in order.
 
 A pass takes a micro-batch forward or backward through the layers of a stage. It is a
-row of segments: computation by the roofline (the longer of operations over the reached
-peak and bytes over the memory's bandwidth), and collectives inside the server or on the
-rail. Collectives are rings: of n ranks each sends (n - 1) / n of what is gathered or
-scattered, twice that of what is reduced everywhere.
+row of segments: computation by the device's roofline, and collectives inside the server
+or on the rail, which are rings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
+from railx.performance.networks import ring_bytes
 from railx.steps.settings import StepJob
 
 __all__ = [
     "Direction",
     "Segment",
     "Unit",
-    "all_reduce_share",
     "exchanged_bytes",
-    "gather_share",
     "hop_bytes",
     "layer_segments",
-    "reduced_parameters",
     "stage_units",
 ]
 
 Direction = Literal["forward", "backward"]
-#: A gradient of each product takes two products.
-_BACKWARD = 2
-#: Collectives over the tensor ranks in a layer, each way: all-reduces, or gathers and
-#: scatters where tokens are split (backward gathers the inputs of products once more).
-_REDUCES = {"forward": 2, "backward": 2}
-_GATHERS = {"forward": 4, "backward": 6}
+#: Products of a pass over those of a forward pass: a gradient takes two.
+_PASSES = {"forward": 1, "backward": 2}
+#: Gathers and scatters over the tensor ranks in half a layer, where tokens are split
+#: (backward gathers the inputs of products once more); otherwise one all-reduce.
+_GATHERS = {"forward": 2, "backward": 3}
 
 
 @dataclass(frozen=True)
@@ -69,71 +65,47 @@ class Unit:
     multiplied: float = 0.0
 
 
-def gather_share(ranks: int) -> float:
-    """The share of a gathered or scattered tensor that each rank of a ring sends."""
-    return (ranks - 1) / ranks
-
-
-def all_reduce_share(ranks: int) -> float:
-    """The share of an all-reduced tensor that each rank of a ring sends."""
-    return 2 * gather_share(ranks)
-
-
-def exchanged_bytes(job: StepJob) -> float:
-    """Bytes that a rank puts into an exchange with experts, in one direction."""
-    size = job.tokens * job.model.experts_per_token * job.model.hidden * job.bytes_per_element
-    return size / job.degrees.tensor if job.sequence_parallel else size
-
-
 def hop_bytes(job: StepJob) -> float:
-    """Bytes that a rank sends to the next stage for a micro-batch."""
+    """Bytes of a micro-batch's activations that a rank sends to the next stage."""
     size = job.tokens * job.model.hidden * job.bytes_per_element
     return size / job.degrees.tensor if job.sequence_parallel else size
 
 
-def reduced_parameters(job: StepJob, number: int) -> float:
-    """Parameters of a layer whose gradients a rank reduces with its replicas.
-
-    Experts are among them where a group of experts leaves replicas of itself. They then
-    count as reduced over all replicas, as the rest.
-    """
-    model, degrees = job.model, job.degrees
-    dense = number < model.dense_layers
-    rest = model.dense_weights if dense else model.shared_weights
-    parameters = (model.attention_weights + rest) / degrees.tensor + model.norm_weights
-    if dense or degrees.data * degrees.context == degrees.expert_servers:
-        return parameters
-    groups = degrees.expert * (1 if degrees.expert_over == "tensor" else degrees.tensor)
-    return parameters + model.experts * model.expert_weights / max(groups, degrees.tensor)
+def exchanged_bytes(job: StepJob) -> float:
+    """Bytes that a rank puts into an exchange with experts, in one direction."""
+    return job.model.experts_per_token * hop_bytes(job)
 
 
 def stage_units(job: StepJob) -> list[list[list[Unit]]]:
-    """The units of every stage and part, in forward order.
+    """The units of every stage and part, in forward order: parameters whose gradients a
+    rank reduces with its replicas.
 
     Part v of stage p holds model stage v * stages + p. Tables follow the first and the
     last layer of the model.
     """
-    model, stages = job.model, job.degrees.pipeline
-    model_stages = stages * job.parts
-    counts = model.stage_layers or tuple(
-        model.layers // model_stages + (n < model.layers % model_stages)
-        for n in range(model_stages)
-    )
-    starts = [sum(counts[:n]) for n in range(model_stages)]
+    model, degrees, stages = job.model, job.degrees, job.degrees.pipeline
+    # Experts whose group spans all replicas are reduced with nobody.
+    alone = degrees.data * degrees.context == degrees.expert_servers
+    groups = degrees.expert * (1 if degrees.expert_over == "tensor" else degrees.tensor)
+    expert_ranks = math.inf if alone else max(groups, degrees.tensor)
+    counts = model.layers_by_stage(stages * job.parts)
     units_by_stage: list[list[list[Unit]]] = [[] for _ in range(stages)]
-    for n, (start, count) in enumerate(zip(starts, counts, strict=True)):
-        units = [_unit(job, number) for number in range(start, start + count)]
-        tables = model.input_weights * (n == 0) + model.output_weights * (n == model_stages - 1)
+    for n, (count, end) in enumerate(zip(counts, accumulate(counts), strict=True)):
+        units = [
+            Unit(
+                number,
+                number >= model.dense_layers,
+                model.rank_parameters(number, degrees.tensor, expert_ranks),
+            )
+            for number in range(end - count, end)
+        ]
+        tables = model.input_weights * (n == 0) + model.output_weights * (n == len(counts) - 1)
         if tables:
-            multiplied = model.output_weights * (n == model_stages - 1)
-            end = Unit(None, False, tables / job.degrees.tensor, multiplied / job.degrees.tensor)
-            units = [end, *units] if n == 0 else [*units, end]
+            multiplied = model.output_weights * (n == len(counts) - 1)
+            table = Unit(None, False, tables / job.degrees.tensor, multiplied / job.degrees.tensor)
+            units = [table, *units] if n == 0 else [*units, table]
         units_by_stage[n % stages].append(units)
     return units_by_stage
-
-
-def _unit(job: StepJob, number: int) -> Unit:
-    return Unit(number, number >= job.model.dense_layers, reduced_parameters(job, number))
 
 
 def layer_segments(
@@ -144,34 +116,35 @@ def layer_segments(
     ``electrical``: packet switches join every pair of ranks of a rail, so that an
     exchange with experts takes no way round.
     """
+    model, passes, tensor = job.model, _PASSES[direction], job.degrees.tensor
     if unit.number is None:
-        looked_up = [_looked_up(job, direction)] if unit.multiplied < unit.parameters else []
-        return [*looked_up, _computed(job, job.degrees.tensor * unit.multiplied, 0.0, direction)]
-    model = job.model
+        looked_up = [_looked_up(job, passes)] if unit.multiplied < unit.parameters else []
+        return [*looked_up, _computed(job, tensor * unit.multiplied, passes)]
+    reduced = _tensor(job, direction)
     attention = [
-        *_context(job, direction),
+        _context(job, passes),
         _computed(
             job,
             model.attention_weights,
-            model.score_width * model.scored_share * job.sequence_tokens,
-            direction,
+            passes,
+            pairs=model.score_width * model.scored_share * job.sequence_tokens,
             unsharded=model.whole_attention_weights,
         ),
-        _tensor(job, direction),
+        reduced,
     ]
     if not unit.experts:
-        rest = [_computed(job, model.dense_weights, 0.0, direction), _tensor(job, direction)]
+        rest = [_computed(job, model.dense_weights, passes), reduced]
     else:
         exchange = _expert(job, electrical)
-        visited = model.experts_per_token * model.expert_weights
-        inside = _computed(job, visited, 0.0, direction)
+        # The sum over the visited experts' outputs: two operations an element.
+        summed = 2 * job.tokens * model.experts_per_token * model.hidden * passes
         rest = [
             exchange,
-            inside,
+            _computed(job, model.experts_per_token * model.expert_weights, passes),
             exchange,
-            _computed(job, model.shared_weights, 0.0, direction),
-            _summed(job, direction),
-            _tensor(job, direction),
+            _computed(job, model.shared_weights, passes),
+            Segment("compute", job.device.compute_ns(summed)),
+            reduced,
         ]
     ordered = [*attention, *rest]
     if direction == "backward":
@@ -183,45 +156,43 @@ def layer_segments(
 
 
 def _computed(
-    job: StepJob, weights: float, pairs: float, direction: Direction, unsharded: float = 0.0
+    job: StepJob, weights: float, passes: int, pairs: float = 0.0, unsharded: float = 0.0
 ) -> Segment:
     """Products with ``weights``, and ``pairs`` multiplications for each token."""
-    tensor, tokens, device = job.degrees.tensor, job.tokens, job.device
+    tensor, tokens = job.degrees.tensor, job.tokens
     rank_weights = (weights - unsharded) / tensor + unsharded
-    passes = 1 if direction == "forward" else _BACKWARD
     operations = 2 * tokens * (rank_weights + pairs / tensor) * passes
     ends = 2 * tokens * job.model.hidden
     moved = (rank_weights + ends) * job.bytes_per_element * passes
-    by_peak = operations / (device.peak_tflops * 1e12 * device.efficiency)
-    by_memory = moved / (device.memory_gb_s * 1e9)
-    return Segment("compute", 1e9 * max(by_peak, by_memory) if weights else 0.0)
+    return Segment("compute", job.device.roofline_ns(operations, moved) if weights else 0.0)
 
 
-def _looked_up(job: StepJob, direction: Direction) -> Segment:
+def _looked_up(job: StepJob, passes: int) -> Segment:
     """The rows of the input table: read and written, and backward their gradients."""
     size = 2 * job.tokens * job.model.hidden * job.bytes_per_element
-    passes = 1 if direction == "forward" else _BACKWARD
-    return Segment("compute", size * passes / job.device.memory_gb_s)
+    return Segment("compute", job.device.roofline_ns(0.0, size * passes))
 
 
-def _summed(job: StepJob, direction: Direction) -> Segment:
-    """The sum over the visited experts' outputs: two operations an element."""
-    model, device = job.model, job.device
-    passes = 1 if direction == "forward" else _BACKWARD
-    operations = 2 * job.tokens * model.experts_per_token * model.hidden * passes
-    return Segment("compute", operations / (device.peak_tflops * 1e3 * device.efficiency))
+def _sent(
+    job: StepJob,
+    kind: Literal["tensor", "expert", "context"],
+    payload: float,
+    sent: float,
+    *,
+    on_rail: bool = False,
+) -> Segment:
+    rate = job.device.scale_out_gb_s if on_rail else job.device.scale_up_gb_s
+    return Segment(kind, sent / rate, sent, payload, on_rail)
 
 
 def _tensor(job: StepJob, direction: Direction) -> Segment:
     """Half of a layer's collectives over the tensor ranks."""
     ranks, payload = job.degrees.tensor, job.tokens * job.model.hidden * job.bytes_per_element
-    share = (
-        _GATHERS[direction] * gather_share(ranks)
-        if job.sequence_parallel
-        else _REDUCES[direction] * all_reduce_share(ranks)
-    )
-    sent = payload * share / 2
-    return Segment("tensor", sent / job.device.scale_up_gb_s, sent, payload)
+    if job.sequence_parallel:
+        sent = _GATHERS[direction] * ring_bytes("all_gather", payload, ranks)
+    else:
+        sent = ring_bytes("all_reduce", payload, ranks)
+    return _sent(job, "tensor", payload, sent)
 
 
 def _expert(job: StepJob, electrical: bool) -> Segment:
@@ -233,25 +204,17 @@ def _expert(job: StepJob, electrical: bool) -> Segment:
     """
     degrees, payload = job.degrees, exchanged_bytes(job)
     servers = degrees.expert_servers
-    if degrees.expert == 1:
-        return Segment("expert", 0.0)
     if servers == 1:
-        sent = payload * gather_share(degrees.expert)
-        return Segment("expert", sent / job.device.scale_up_gb_s, sent, payload)
-    sent = payload * (gather_share(servers) if electrical else (servers - 1) / 2)
-    return Segment("expert", sent / job.device.scale_out_gb_s, sent, payload, on_rail=True)
+        return _sent(job, "expert", payload, ring_bytes("all_to_all", payload, degrees.expert))
+    sent = ring_bytes("all_to_all", payload, servers)
+    return _sent(job, "expert", payload, sent if electrical else sent * servers / 2, on_rail=True)
 
 
-def _context(job: StepJob, direction: Direction) -> Sequence[Segment]:
+def _context(job: StepJob, passes: int) -> Segment:
     """Keys and values of the other context ranks; backward their gradients besides."""
     degrees = job.degrees
-    if degrees.context == 1:
-        return ()
-    model = job.model
-    passes = 1 if direction == "forward" else _BACKWARD
-    width = 2 * model.hidden / degrees.tensor
+    width = 2 * job.model.hidden / degrees.tensor
     payload = job.tokens * degrees.context * width * job.bytes_per_element * passes
-    sent = payload * gather_share(degrees.context)
-    inside = degrees.context_in_server
-    rate = job.device.scale_up_gb_s if inside else job.device.scale_out_gb_s
-    return (Segment("context", sent / rate, sent, payload, on_rail=not inside),)
+    sent = ring_bytes("all_gather", payload, degrees.context)
+    on_rail = degrees.context > 1 and not degrees.context_in_server
+    return _sent(job, "context", payload, sent, on_rail=on_rail)

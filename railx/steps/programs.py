@@ -14,26 +14,18 @@ pass; gradients are scattered after the last micro-batch's backward pass.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.circuits import Configuration
+from railx.performance.networks import Kind, ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
-from railx.steps.layers import (
-    Direction,
-    Segment,
-    Unit,
-    all_reduce_share,
-    gather_share,
-    hop_bytes,
-    layer_segments,
-    stage_units,
-)
+from railx.steps.layers import Direction, Segment, Unit, hop_bytes, layer_segments, stage_units
 from railx.steps.settings import StepJob
 
 __all__ = [
@@ -41,25 +33,22 @@ __all__ = [
     "PARALLELISMS_OF_CHANNELS",
     "Move",
     "Template",
-    "job_layout",
     "job_ranks",
     "lay_over_ranks",
     "programs",
     "templates",
 ]
 
-#: The parallelism of an operation on the rails, by its lane.
-PARALLELISMS = {
-    "from_before": "PP",
-    "to_next": "PP",
-    "from_next": "PP",
-    "to_before": "PP",
-    "data": "DP",
-    "expert": "EP",
-    "context": "CP",
-    "tensor": "TP",
+#: The last word of a channel's name by the lane of an operation, alike on both ends of
+#: a message.
+_CHANNELS = {
+    "from_before": "forward",
+    "to_next": "forward",
+    "from_next": "backward",
+    "to_before": "backward",
+    **{lane: lane for lane in ("data", "expert", "context", "tensor")},
 }
-#: The same by the last word of a channel's name.
+#: The parallelism of a channel, and of an operation on the rails by its lane.
 PARALLELISMS_OF_CHANNELS = {
     "forward": "PP",
     "backward": "PP",
@@ -68,6 +57,7 @@ PARALLELISMS_OF_CHANNELS = {
     "context": "CP",
     "tensor": "TP",
 }
+PARALLELISMS = {lane: PARALLELISMS_OF_CHANNELS[word] for lane, word in _CHANNELS.items()}
 _LANES = tuple(PARALLELISMS)
 Array = npt.NDArray[Any]
 #: Bytes of a small reduction: one number.
@@ -80,7 +70,7 @@ class Move:
 
     ``lane`` is one of ``PARALLELISMS``, ``number`` counts its operations in the step of
     training. ``tensor_ns`` is the part of ``gap_ns`` that collectives in the server
-    take. ``mark`` says which pass of the stage it is in (-1: after the last one).
+    take.
     """
 
     does: Literal["begin", "issue", "wait", "end"]
@@ -92,7 +82,6 @@ class Move:
     lasts_ns: int = 0
     payload_bytes: int = 0
     sent_bytes: float = 0.0
-    mark: int = -1
 
 
 @dataclass
@@ -105,7 +94,6 @@ class Template:
     tensor_bytes: float = 0.0
     _gap: float = 0.0
     _tensor: float = 0.0
-    _mark: int = -1
 
     def compute(self, lasts_ns: float, *, tensor: bool = False) -> None:
         self._gap += lasts_ns
@@ -114,34 +102,21 @@ class Template:
     def begin(self) -> None:
         self.moves.append(Move("begin"))
 
-    def begin_pass(self, number: int) -> None:
-        """Further moves belong to a pass."""
-        self._mark = number
-
     def issue(
         self, lane: str, kind: str, lasts_ns: float, payload: float = 0.0, sent: float = 0.0
     ) -> tuple[str, int]:
         """Issue an operation; returns its lane and number, for ``wait``."""
         number = self.used[lane]
         self.used[lane] += 1
-        move = Move(
-            "issue",
-            *self._taken(),
-            lane,
-            number,
-            kind,
-            round(lasts_ns),
-            round(payload),
-            sent,
-            self._mark,
+        gap_ns, tensor_ns = self._taken()
+        lasts_ns, payload = round(lasts_ns), round(payload)
+        self.moves.append(
+            Move("issue", gap_ns, tensor_ns, lane, number, kind, lasts_ns, payload, sent)
         )
-        self.moves.append(move)
         return lane, number
 
     def wait(self, operation: tuple[str, int]) -> None:
-        lane, number = operation
-        gap_ns, tensor_ns = self._taken()
-        self.moves.append(Move("wait", gap_ns, tensor_ns, lane, number, mark=self._mark))
+        self.moves.append(Move("wait", *self._taken(), *operation))
 
     def end(self) -> None:
         self.moves.append(Move("end", *self._taken()))
@@ -170,7 +145,6 @@ class _Stage:
         self, job: StepJob, stage: int, units: Sequence[Sequence[Unit]], electrical: bool
     ) -> None:
         self._job, self._stage, self._units = job, stage, units
-        self._electrical = electrical
         self._rate = job.device.scale_out_gb_s
         self._template = Template()
         #: Issued messages by lane, and issued reductions.
@@ -186,21 +160,18 @@ class _Stage:
     def program(self, order: Sequence[int]) -> Template:
         template, n, parts = self._template, self._job.micro_batches, self._job.parts
         template.begin()
-        for number, entry in enumerate(order):
+        for entry in order:
             backward, rest = divmod(entry, n * parts)
             part, micro_batch = divmod(rest, n)
-            template.begin_pass(number)
             self._run(part, "backward" if backward else "forward", micro_batch == n - 1)
-        template.begin_pass(-1)
         if self._job.parameters == "replicated" and self._job.gradients == "at_end":
             for part_units in self._units:
                 for unit in reversed(part_units):
                     self._reduce(unit)
         if self._job.degrees.data > 1:
             for _ in range(self._job.small_reductions):
-                share = all_reduce_share(self._job.degrees.data)
                 self._wait_for_reductions()
-                self._reductions.append(self._issue("data", "all_reduce", _NUMBER, _NUMBER * share))
+                self._reductions.append(self._exchange("all_reduce", _NUMBER))
         for lane in list(self._sends):
             template.wait(self._sends.pop(lane))
         self._wait_for_reductions()
@@ -238,61 +209,52 @@ class _Stage:
         return self._issue(lane, kind, size, size)
 
     def _go_through(self, part: int, direction: Direction, last: bool) -> None:
-        units = self._units[part]
-        numbers = list(range(len(units)))
+        numbers = range(len(self._units[part]))
         if direction == "backward":
-            numbers.reverse()
+            numbers = numbers[::-1]
         sharded = self._job.parameters == "sharded" and self._job.degrees.data > 1
-        ahead = self._gather(units[numbers[0]]) if sharded else None
-        for index, number in enumerate(numbers):
+        gathers = [self._units[part][number] for number in numbers] if sharded else []
+        ahead = self._of_unit("all_gather", gathers.pop(0)) if gathers else None
+        for number in numbers:
             if ahead is not None:
                 now = ahead
-                following = numbers[index + 1 : index + 2]
-                ahead = self._gather(units[following[0]]) if following else None
+                ahead = self._of_unit("all_gather", gathers.pop(0)) if gathers else None
                 self._template.wait(now)
             for segment in self._segments[part, number, direction]:
                 self._do(segment)
             if direction == "backward" and last:
-                self._after_backward(units[number])
+                self._after_backward(self._units[part][number])
 
     def _do(self, segment: Segment) -> None:
-        if segment.kind == "tensor" or (segment.sent_bytes and not segment.on_rail):
-            self._template.compute(segment.lasts_ns, tensor=True)
-            self._template.tensor_bytes += segment.sent_bytes
-        elif segment.on_rail:
+        if segment.on_rail:
             kind = "all_to_all" if segment.kind == "expert" else "all_gather"
             self._template.wait(
                 self._issue(segment.kind, kind, segment.payload_bytes, segment.sent_bytes)
             )
         else:
-            self._template.compute(segment.lasts_ns)
+            self._template.compute(segment.lasts_ns, tensor=segment.kind != "compute")
+            self._template.tensor_bytes += segment.sent_bytes
 
-    def _gather(self, unit: Unit) -> tuple[str, int]:
-        size = unit.parameters * self._job.bytes_per_element
-        sent = size * gather_share(self._job.degrees.data)
-        return self._issue("data", "all_gather", size, sent)
+    def _exchange(self, kind: Kind, size_bytes: float) -> tuple[str, int]:
+        """Issue a collective over the replicas."""
+        sent = ring_bytes(kind, size_bytes, self._job.degrees.data)
+        return self._issue("data", kind, size_bytes, sent)
+
+    def _of_unit(self, kind: Kind, unit: Unit) -> tuple[str, int]:
+        return self._exchange(kind, unit.parameters * self._job.bytes_per_element)
 
     def _after_backward(self, unit: Unit) -> None:
-        if self._job.parameters == "sharded" and self._job.degrees.data > 1:
-            size = unit.parameters * self._job.bytes_per_element
-            sent = size * gather_share(self._job.degrees.data)
-            operation = self._issue("data", "reduce_scatter", size, sent)
-            self._reductions.append(operation)
-        elif self._job.parameters == "replicated" and self._job.gradients != "at_end":
+        if self._job.parameters == "sharded":
+            if self._job.degrees.data > 1:
+                self._reductions.append(self._of_unit("reduce_scatter", unit))
+        elif self._job.gradients != "at_end":
             self._reduce(unit)
             if self._job.gradients == "in_line":
                 self._wait_for_reductions()
 
     def _reduce(self, unit: Unit) -> None:
         if self._job.degrees.data > 1:
-            size = unit.parameters * self._job.bytes_per_element
-            sent = size * all_reduce_share(self._job.degrees.data)
-            self._reductions.append(self._issue("data", "all_reduce", size, sent))
-
-
-def job_layout(job: StepJob, *, all_ranks: bool) -> Layout:
-    """How ranks fill servers: as many as a server has, or the one of rail 0."""
-    return Layout(job.degrees.server if all_ranks else 1)
+            self._reductions.append(self._of_unit("all_reduce", unit))
 
 
 def job_ranks(job: StepJob, *, all_ranks: bool) -> int:
@@ -300,66 +262,29 @@ def job_ranks(job: StepJob, *, all_ranks: bool) -> int:
     return job.degrees.ranks // (1 if all_ranks else job.degrees.server)
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """Numbers the ranks: those of a server fastest, then context, data, stage."""
-
-    server: int
-    context: int
-    data: int
-    stages: int
-
-    def ranks(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Every rank with its position: in the server, context, data and stage."""
-        for stage in range(self.stages):
-            for data in range(self.data):
-                for context in range(self.context):
-                    for inside in range(self.server):
-                        yield self.at(inside, context, data, stage), inside, context, data, stage
-
-    def at(self, inside: int, context: int, data: int, stage: int) -> int:
-        return ((stage * self.data + data) * self.context + context) * self.server + inside
-
-
-def _numbers(job: StepJob, all_ranks: bool) -> _Numbers:
+def _grid(job: StepJob, *, all_ranks: bool) -> Array:
+    """Numbers of the ranks: int[stages, data, context, server]."""
     degrees = job.degrees
-    return _Numbers(
-        degrees.server if all_ranks else 1,
-        1 if degrees.context_in_server else degrees.context,
-        degrees.data,
-        degrees.pipeline,
-    )
+    context = 1 if degrees.context_in_server else degrees.context
+    shape = (degrees.pipeline, degrees.data, context, degrees.server if all_ranks else 1)
+    return np.arange(np.prod(shape)).reshape(shape)
 
 
-def _members(
-    numbers: _Numbers, job: StepJob, lane: str, position: Sequence[int]
-) -> tuple[int, ...]:
-    """The ranks that an operation of a lane joins, for a rank at a position."""
-    inside, context, data, stage = position
-    stages = numbers.stages
-    here = numbers.at(inside, context, data, stage)
+def _members(grid: Array, job: StepJob, lane: str, rank: int) -> tuple[int, ...]:
+    """The ranks that an operation of a lane joins, for a rank."""
+    stage, data, context, inside = (int(index) for index in np.unravel_index(rank, grid.shape))
     if lane in ("to_next", "from_next"):
-        return here, numbers.at(inside, context, data, (stage + 1) % stages)
+        return rank, int(grid[(stage + 1) % len(grid), data, context, inside])
     if lane in ("from_before", "to_before"):
-        return numbers.at(inside, context, data, (stage - 1) % stages), here
+        return int(grid[stage - 1, data, context, inside]), rank
     if lane == "context":
-        return tuple(numbers.at(inside, c, data, stage) for c in range(numbers.context))
+        return tuple(grid[stage, data, :, inside].tolist())
+    group = grid[stage, :, context, inside].tolist()
     if lane == "expert":
         servers = job.degrees.expert_servers
         first = data // servers * servers
-        return tuple(numbers.at(inside, context, d, stage) for d in range(first, first + servers))
-    return tuple(numbers.at(inside, context, d, stage) for d in range(numbers.data))
-
-
-def _channel(lane: str, members: Sequence[int]) -> str:
-    """The name of a channel: alike on both ends of a message."""
-    names = {
-        "to_next": "forward",
-        "from_before": "forward",
-        "from_next": "backward",
-        "to_before": "backward",
-    }
-    return f"{','.join(map(str, members))}:{names.get(lane, lane)}"
+        group = group[first : first + servers]
+    return tuple(group)
 
 
 def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool) -> Programs:
@@ -368,12 +293,11 @@ def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool
     ``electrical``: packet switches join all ranks of a rail. ``all_ranks``: otherwise
     those of rail 0 alone.
     """
-    numbers = _numbers(job, all_ranks)
-    positions = {rank: tuple(position) for rank, *position in numbers.ranks()}
+    grid = _grid(job, all_ranks=all_ranks)
     return lay_over_ranks(
         templates(job, electrical=electrical),
-        [position[-1] for position in positions.values()],
-        lambda lane, rank: _members(numbers, job, lane, positions[rank]),
+        np.repeat(np.arange(len(grid)), grid[0].size).tolist(),
+        lambda lane, rank: _members(grid, job, lane, rank),
         iterations,
     )
 
@@ -404,7 +328,8 @@ def lay_over_ranks(
             lane = _LANES[number]
             members = members_of(lane, rank)
             kind: Literal["pair", "ring"] = "pair" if PARALLELISMS[lane] == "PP" else "ring"
-            channel[number] = channels.setdefault(_channel(lane, members), len(channels))
+            name = f"{','.join(map(str, members))}:{_CHANNELS[lane]}"
+            channel[number] = channels.setdefault(name, len(channels))
             needed = Configuration(kind, members)
             configuration[number] = configurations.setdefault(needed, len(configurations))
         columns["rank"].append(np.full(len(stage_columns["lane"]), rank))

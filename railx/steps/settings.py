@@ -6,103 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
-from railx.settings import (
-    AtLeast,
-    Fraction,
-    NonNegative,
-    NotEmpty,
-    Positive,
-    SettingsError,
-)
+from railx.performance.devices import DeviceSettings
+from railx.performance.weights import WeightedModel
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
     "CircuitRule",
     "DegreeSettings",
-    "DeviceSettings",
     "StepJob",
-    "StepModel",
     "StepSettings",
     "SweepSettings",
     "VariantSettings",
 ]
 
 CircuitRule = Literal["circuits", "stage_bits"]
-
-
-@dataclass(frozen=True)
-class StepModel:
-    """Shape of a decoder, as weights and widths of a layer.
-
-    Layers with experts follow ``dense_layers`` dense ones. Weights are those of matrix
-    products; what each takes in operations and bytes follows from them.
-    """
-
-    name: Annotated[str, NotEmpty()]
-    """Name that tables and figures show."""
-    layers: Annotated[int, AtLeast(1)]
-    """Decoder layers of the whole model."""
-    hidden: Annotated[int, AtLeast(1)]
-    """Width of the residual stream."""
-    attention_weights: Annotated[int, AtLeast(1)]
-    """Weights of the projections of a layer's attention."""
-    whole_attention_weights: Annotated[int, AtLeast(0)]
-    """Attention weights that every tensor rank multiplies in full, as projections to a
-    low rank.
-    """
-    score_width: Annotated[int, AtLeast(0)]
-    """Widths of keys and of values, summed over the heads: multiplications for each
-    pair of tokens.
-    """
-    scored_share: Annotated[float, Fraction()]
-    """Share of the pairs of tokens that are computed: 0.5 where a causal mask leaves
-    out the others, 1 where all are.
-    """
-    dense_layers: Annotated[int, AtLeast(0)]
-    """How many of the first layers have a dense feed-forward layer; all where there are
-    no experts.
-    """
-    dense_weights: Annotated[int, AtLeast(0)]
-    """Weights of a dense feed-forward layer."""
-    experts_per_token: Annotated[int, AtLeast(0)]
-    """Experts that a token visits in a layer that has them; 0 without experts."""
-    experts: Annotated[int, AtLeast(0)]
-    """Experts of a layer that has them."""
-    expert_weights: Annotated[int, AtLeast(0)]
-    """Weights of one expert."""
-    shared_weights: Annotated[int, AtLeast(0)]
-    """Weights of the experts that every token visits, held like a dense layer."""
-    norm_weights: Annotated[int, AtLeast(0)]
-    """Weights of a layer that every tensor rank holds whole."""
-    input_weights: Annotated[int, AtLeast(0)]
-    """Weights of the input table, on the first stage."""
-    output_weights: Annotated[int, AtLeast(0)]
-    """Weights of the output projection, on the last stage."""
-    stage_layers: tuple[Annotated[int, AtLeast(1)], ...]
-    """Layers of each stage; empty: as even as can be."""
-
-    def __post_init__(self) -> None:
-        if self.dense_layers > self.layers:
-            raise SettingsError(
-                "dense_layers", f"got {self.dense_layers}; allowed: at most {self.layers}, layers"
-            )
-        if self.stage_layers and sum(self.stage_layers) != self.layers:
-            raise SettingsError(
-                "stage_layers",
-                f"got {sum(self.stage_layers)} in all; allowed: {self.layers}, the layers",
-            )
-        visited = self.experts_per_token
-        if (self.dense_layers < self.layers) != (visited > 0) or visited > self.experts:
-            raise SettingsError(
-                "experts_per_token",
-                f"got {visited} of {self.experts}; allowed: 0 where all layers are dense, 1 to all"
-                " experts where some have them",
-            )
-
-    def costs(self) -> Costs:
-        """Estimated work by field."""
-        return {
-            "layers": Cost(0.01, 1e6) * self.layers,
-        }
+#: Degrees in which the jobs of a family differ.
+_VARIED_DEGREES = ("data", "pipeline", "expert")
 
 
 @dataclass(frozen=True)
@@ -161,28 +80,10 @@ class DegreeSettings:
 
 
 @dataclass(frozen=True)
-class DeviceSettings:
-    """How fast one device computes and sends."""
-
-    name: Annotated[str, NotEmpty()]
-    """Name that tables and figures show."""
-    peak_tflops: Annotated[float, Positive()]
-    """Peak of matrix products in the training precision."""
-    efficiency: Annotated[float, Fraction()]
-    """Share of the peak that computation reaches (MFU without waiting)."""
-    memory_gb_s: Annotated[float, Positive()]
-    """Memory bandwidth, the other roof."""
-    scale_up_gb_s: Annotated[float, Positive()]
-    """Bandwidth of a device inside its server, one direction."""
-    scale_out_gb_s: Annotated[float, Positive()]
-    """Bandwidth of a device on its rail, one direction, both ports together."""
-
-
-@dataclass(frozen=True)
 class StepJob:
     """A training step: model, parallelism and devices."""
 
-    model: StepModel
+    model: WeightedModel
     """Shape of the model."""
     degrees: DegreeSettings
     """How many ranks each parallelism has."""
@@ -325,14 +226,10 @@ class StepSettings:
         return {name: self._job(variant) for name, variant in self.variants.items()}
 
     def _job(self, variant: VariantSettings) -> StepJob:
+        degrees = {name: getattr(variant, name) for name in _VARIED_DEGREES}
         return replace(
             self.job,
-            degrees=replace(
-                self.job.degrees,
-                data=variant.data,
-                pipeline=variant.pipeline,
-                expert=variant.expert,
-            ),
+            degrees=replace(self.job.degrees, **degrees),
             micro_batch_sequences=variant.micro_batch_sequences,
             gradients=variant.gradients,
         )
@@ -342,11 +239,6 @@ class StepSettings:
         job, sweep = self.job, self.sweep
         shapes: dict[str, DegreeSettings | VariantSettings] = {"job.degrees": job.degrees}
         shapes |= {f"variants.{name}": variant for name, variant in self.variants.items()}
-        ranks = {
-            f"{key}.{degree}": getattr(shape, degree)
-            for key, shape in shapes.items()
-            for degree in ("data", "pipeline", "expert")
-        }
         ranks_of_largest = max(float(s.data) * s.pipeline * s.expert for s in shapes.values())
         operations = ranks_of_largest * job.micro_batches * job.parts * 8
         runs = len(sweep.latencies_ms) * 2
@@ -356,7 +248,8 @@ class StepSettings:
             "job.micro_batches": job.micro_batches,
             "job.parts": job.parts,
             "sweep.iterations": sweep.iterations,
-            **ranks,
         }
+        for key, shape in shapes.items():
+            counts |= {f"{key}.{name}": getattr(shape, name) for name in _VARIED_DEGREES}
         # The largest factor of the product is the one to make smaller.
         return {max(counts, key=lambda key: counts[key]): Cost(2e-5 * runs, 100.0) * operations}

@@ -16,25 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
+from railx.performance.networks import ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
 from railx.progress import counted
 from railx.replay.formula import stall_ms
 from railx.replay.run import Prepared, Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
-from railx.steps.layers import (
-    Direction,
-    all_reduce_share,
-    exchanged_bytes,
-    hop_bytes,
-    layer_segments,
-    stage_units,
-)
+from railx.steps.layers import Direction, exchanged_bytes, hop_bytes, layer_segments, stage_units
 from railx.steps.programs import (
     PARALLELISMS,
     PARALLELISMS_OF_CHANNELS,
     Template,
-    job_layout,
     job_ranks,
     programs,
     templates,
@@ -45,6 +39,7 @@ from railx.steps.stage_bits import StageBits
 __all__ = [
     "all_phases",
     "circuit_model",
+    "last_step",
     "per_pipeline",
     "phase_rows",
     "phases",
@@ -67,29 +62,25 @@ def window_statistics(job: StepJob) -> list[dict[str, Any]]:
     is computed after the last backward pass.
     """
     windows_ms: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
-    units = stage_units(job)
+    units, passes = stage_units(job), job.micro_batches * job.parts
     orders = orders_of(
         job.schedule, Shape(job.degrees.pipeline, [1] * job.micro_batches, job.parts)
     )
-    for stage, order in enumerate(orders):
-        for entry in order:
-            direction: Direction = (
-                "backward" if entry >= job.micro_batches * job.parts else "forward"
-            )
-            part = entry // job.micro_batches % job.parts
-            last, computed, exchanges = "PP", 0.0, 0
-            part_units = units[stage][part]
-            for unit in part_units if direction == "forward" else reversed(part_units):
-                for segment in layer_segments(job, unit, direction, electrical=True):
-                    if segment.kind == "compute":
-                        computed += segment.lasts_ns / 1e6
-                    elif segment.on_rail:
-                        name = "EP" if segment.kind == "expert" else "CP"
-                        within = name == last == "EP" and exchanges % 2 == 1
-                        windows_ms[f"{last}->{name}", direction, within].append(computed)
-                        last, computed = name, 0.0
-                        exchanges += name == "EP"
-            windows_ms[f"{last}->PP", direction, False].append(computed)
+    for stage, entry in ((stage, entry) for stage, order in enumerate(orders) for entry in order):
+        direction: Direction = "backward" if entry >= passes else "forward"
+        part_units = units[stage][entry // job.micro_batches % job.parts]
+        last, computed, exchanges = "PP", 0.0, 0
+        for unit in part_units if direction == "forward" else reversed(part_units):
+            for segment in layer_segments(job, unit, direction, electrical=True):
+                if segment.kind == "compute":
+                    computed += segment.lasts_ns / 1e6
+                elif segment.on_rail:
+                    name = PARALLELISMS[segment.kind]
+                    within = name == last == "EP" and exchanges % 2 == 1
+                    windows_ms[f"{last}->{name}", direction, within].append(computed)
+                    last, computed = name, 0.0
+                    exchanges += name == "EP"
+        windows_ms[f"{last}->PP", direction, False].append(computed)
     if job.degrees.data > 1 and job.parameters == "replicated" and job.gradients == "at_end":
         for transition in ("PP->DP", "DP->PP"):
             windows_ms[transition, "", False].append(0.0)
@@ -150,7 +141,7 @@ def per_pipeline(job: StepJob) -> dict[str, float]:
     return {
         "EP": 4 * experts * job.micro_batches * exchanged_bytes(job),
         "PP": crossing,
-        "DP": shared * job.bytes_per_element * all_reduce_share(job.degrees.data),
+        "DP": ring_bytes("all_reduce", shared * job.bytes_per_element, job.degrees.data),
     }
 
 
@@ -229,16 +220,14 @@ def _rows(
     stages = templates(job, electrical=False)
     tensor_ms = fmean(sum(move.tensor_ns for move in template.moves) for template in stages) / 1e6
     gaps_ms = fmean(sum(move.gap_ns for move in template.moves) for template in stages) / 1e6
-    electrical_ms = 0.0
-    timeline = timeline_windows(
-        prepared[_PACKETS],
-        replay_programs(prepared[_PACKETS], None, "electrical", 0),
-        sweep.iterations - 1,
-    )
+    electrical_ms, timeline = 0.0, dict[int, list[tuple[str, float]]]()
     for setting in cases:
-        result = _replayed(prepared[setting.rule], sweep.iterations, setting)
+        latency_ns = round(setting.latency_ms * 1e6)
+        replayed = replay_programs(prepared[setting.rule], None, setting.mode, latency_ns)
+        result = last_step(replayed, sweep.iterations)
         if setting.mode == "electrical":
             electrical_ms = result["step_ms"]
+            timeline = timeline_windows(prepared[_PACKETS], replayed, sweep.iterations - 1)
         yield {
             **job_head(name, variant, job),
             "scale_out_gb_s": job.device.scale_out_gb_s,
@@ -261,27 +250,23 @@ def _rows(
 
 def circuit_model(job: StepJob, rule: str, *, all_ranks: bool) -> CircuitModel:
     """Which circuits operations need by a rule."""
-    layout = job_layout(job, all_ranks=all_ranks)
+    layout = Layout(job.degrees.server if all_ranks else 1)
     if rule != "stage_bits":
         return layout
     ranks = job_ranks(job, all_ranks=all_ranks)
     return StageBits(layout.gpus_per_server, ranks // job.degrees.pipeline)
 
 
-def _by_formula(timeline: Iterable[Sequence[Window]], setting: _Setting) -> float:
+def _by_formula(timeline: Iterable[Sequence[tuple[str, float]]], setting: _Setting) -> float:
     """The time that switching adds by the paper's formula, on the slowest rank."""
     if setting.mode == "electrical":
         return 0.0
     hidden = setting.mode == "provisioned"
-    return max(
-        (
-            stall_ms(
-                setting.latency_ms, [window.window_ms if hidden else 0.0 for window in windows]
-            )
-            for windows in timeline
-        ),
-        default=0.0,
+    sums = (
+        stall_ms(setting.latency_ms, [length if hidden else 0.0 for _, length in windows])
+        for windows in timeline
     )
+    return max(sums, default=0.0)
 
 
 def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
@@ -295,9 +280,11 @@ def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
     return prepare(generated, circuit_model(job, rule, all_ranks=all_ranks))
 
 
-def _replayed(prepared: Prepared, iterations: int, setting: _Setting) -> dict[str, float]:
-    latency_ns = round(setting.latency_ms * 1e6)
-    table = replay_programs(prepared, None, setting.mode, latency_ns).table
+def last_step(replayed: Replayed, iterations: int) -> dict[str, float]:
+    """The slowest rank's last step, the longest wait for light in it, and changes of
+    circuits (mean over ranks).
+    """
+    table = replayed.table
     last = table["iteration"] == iterations - 1
     return {
         "step_ms": float((table["end_ns"] - table["begin_ns"])[last].max()) / 1e6,
@@ -306,26 +293,20 @@ def _replayed(prepared: Prepared, iterations: int, setting: _Setting) -> dict[st
     }
 
 
-@dataclass(frozen=True)
-class Window:
-    """Between two operations of unlike parallelisms of one rank, negative where they
-    overlap.
-    """
-
-    transition: str
-    window_ms: float
-
-
 def timeline_windows(
     prepared: Prepared, replayed: Replayed, iteration: int
-) -> dict[int, list[Window]]:
-    """The windows of every rank in an iteration of a replay, in their order."""
+) -> dict[int, list[tuple[str, float]]]:
+    """The windows of every rank in an iteration of a replay, in their order.
+
+    A window lies between two operations of unlike parallelisms: the transition and its
+    length in ms, negative where they overlap.
+    """
     columns = prepared.programs.columns
     rows = np.flatnonzero((replayed.started_ns >= 0) & (columns["iteration"] == iteration))
     lanes = [
         PARALLELISMS_OF_CHANNELS[name.partition(":")[2]] for name in prepared.programs.channels
     ]
-    windows: dict[int, list[Window]] = {}
+    windows: dict[int, list[tuple[str, float]]] = {}
     ranks = columns["rank"][rows]
     for rank in np.unique(ranks).tolist():
         rank_rows = rows[ranks == rank]
@@ -336,64 +317,51 @@ def timeline_windows(
             now, started_ns = lanes[columns["channel"][row]], int(replayed.started_ns[row])
             if last and now != last:
                 idle_ms = (started_ns - ended_ns) / 1e6
-                windows[rank].append(Window(f"{last}->{now}", idle_ms))
+                windows[rank].append((f"{last}->{now}", idle_ms))
                 ended_ns = 0
             last, ended_ns = now, max(ended_ns, int(replayed.ended_ns[row]))
     return windows
 
 
+def _heads(name: str, settings: StepSettings) -> Iterator[tuple[dict[str, Any], StepJob]]:
+    for variant, job in settings.jobs().items():
+        yield job_head(name, variant, job), job
+
+
 def timeline_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """The windows of the first replica of every stage, electrically switched."""
     sweep = settings.sweep
-    for variant, job in settings.jobs().items():
+    for head, job in _heads(name, settings):
         prepared = _prepared(job, _PACKETS, settings)
-        windows = timeline_windows(
-            prepared, replay_programs(prepared, None, "electrical", 0), sweep.iterations - 1
-        )
+        replayed = replay_programs(prepared, None, "electrical", 0)
+        windows = timeline_windows(prepared, replayed, sweep.iterations - 1)
         ranks = job_ranks(job, all_ranks=sweep.whole) // job.degrees.pipeline
         for stage in range(job.degrees.pipeline):
-            for number, window in enumerate(windows.get(stage * ranks, ())):
-                yield {
-                    **job_head(name, variant, job),
-                    "stage": stage,
-                    "window": number,
-                    "transition": window.transition,
-                    "window_ms": window.window_ms,
-                    "fidelity": "replay",
-                }
+            for number, (transition, length_ms) in enumerate(windows.get(stage * ranks, ())):
+                row = {"transition": transition, "window_ms": length_ms, "fidelity": "replay"}
+                yield {**head, "stage": stage, "window": number, **row}
 
 
 def window_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """The windows of every job (:func:`window_statistics`)."""
-    for variant, job in settings.jobs().items():
+    for head, job in _heads(name, settings):
         for row in window_statistics(job):
-            yield {**job_head(name, variant, job), **row, "fidelity": "analytic"}
+            yield {**head, **row, "fidelity": "analytic"}
 
 
 def phase_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """The phases of every job and stage, in the order of the program."""
-    for variant, job in settings.jobs().items():
+    for head, job in _heads(name, settings):
         for stage, runs in enumerate(all_phases(job)):
             for number, (parallelism, operations) in enumerate(runs):
-                yield {
-                    **job_head(name, variant, job),
-                    "stage": stage,
-                    "phase": number,
-                    "parallelism": parallelism,
-                    "operations": operations,
-                    "fidelity": "analytic",
-                }
+                row = {"parallelism": parallelism, "operations": operations}
+                yield {**head, "stage": stage, "phase": number, **row, "fidelity": "analytic"}
 
 
 def traffic_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """Bytes that the ranks of a rail send, and those along one pipeline."""
-    for variant, job in settings.jobs().items():
+    for head, job in _heads(name, settings):
         for scope, sent_bytes in (("rail", traffic(job)), ("pipeline", per_pipeline(job))):
             for parallelism, size in sent_bytes.items():
-                yield {
-                    **job_head(name, variant, job),
-                    "scope": scope,
-                    "parallelism": parallelism,
-                    "sent_gb": size / 1e9,
-                    "fidelity": "analytic",
-                }
+                row = {"scope": scope, "parallelism": parallelism, "sent_gb": size / 1e9}
+                yield {**head, **row, "fidelity": "analytic"}

@@ -57,8 +57,8 @@ def _points(work: Work, name: str, settings: Mapping[str, Any]) -> list[dict[str
 
 def _profiled(work: Work, name: str) -> Findings:
     """A profile, and how far its fits are off on the fifth that they have not seen."""
+    from railx.performance.layer_profile import ProfileSettings, fit_profile, layer_points
     from railx.settings import load, to_dict
-    from railx.workload.profile import ProfileSettings, fit_profile, layer_points
 
     found = work.findings()
     plain = work.resolved("profiles", name)

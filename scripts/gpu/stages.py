@@ -103,8 +103,8 @@ def _predicted(
 
     A batch is as full as the fullest window of chunks that are alive at once.
     """
+    from railx.performance.trainer_memory import Kernels, ModelShard, Pass, rank_memory
     from railx.planning.format.schedule import peak_live_chunks
-    from railx.workload.memory import Kernels, ModelShard, Pass, rank_memory
 
     low = loaded.training.precision == "bfloat16"
     held = ModelShard(

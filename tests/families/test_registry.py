@@ -24,12 +24,13 @@ from railx.families import (
     build_topology,
     families_with,
     family_of,
+    rank_placement,
     read_topology,
     register,
     registered,
 )
 from railx.figures.theme import colours, label
-from railx.mapping import Basis, JobSettings, assign_ranks, step_times
+from railx.mapping import Basis, JobSettings, step_times
 from railx.mapping.settings import MappedTopology
 from railx.network.collectives import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
@@ -277,7 +278,9 @@ def test_mapping_places_and_times_a_job(ring: Topology) -> None:
         JobSettings,
         SMALL_JOB | {"layout": {"mesh": {"tensor": 2}, "x": {"data": 2}, "y": {"pipeline": 2}}},
     )
-    assert assign_ranks(ring, (2, 2, 2)).chips.transpose(2, 1, 0).ravel().tolist() == list(range(8))
+    assert rank_placement(ring, (2, 2, 2)).chips.transpose(2, 1, 0).ravel().tolist() == list(
+        range(8)
+    )
     slow, fast = (
         step_times(ring, ["min"], {"small": job}, [Basis("equal", factor, factor, None)], "ring")
         for factor in (1.0, 2.0)

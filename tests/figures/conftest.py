@@ -13,8 +13,8 @@ from filelock import FileLock
 from railx.economics import EconomicsSettings, rail_economics, rail_map
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, canvas, draw_figure, figure_of
 from railx.io import read_json, write_json
+from railx.performance.layer_profile import compared, fit_profile
 from railx.settings import load
-from railx.workload.profile import compared, fit_profile
 from tests.builders import PUBLISHED, choice, profile_rows, write_result
 from tests.figures.gallery import Gallery, clashes
 from tests.figures.papers import (

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.mapping import LayoutSettings, assign_ranks, group_levels, group_members
+from railx.families import rank_placement
+from railx.mapping import LayoutSettings, group_levels, group_members
 from railx.settings import SettingsError
 from railx.vocabulary.placement import snake
 from tests.builders import build
@@ -41,7 +42,7 @@ def test_every_rank_has_a_chip_of_its_own(
     name: str, changes: dict[str, Any], sizes: tuple[int, int, int], kind: str
 ) -> None:
     topology = build(name, **changes)
-    placement = assign_ranks(topology, sizes)
+    placement = rank_placement(topology, sizes)
     assert placement.kind == kind
     assert placement.chips.shape == sizes
     assert len(np.unique(placement.chips)) == np.prod(sizes)
@@ -62,7 +63,7 @@ def test_every_rank_has_a_chip_of_its_own(
 def test_neighbours_in_a_node_are_linked(name: str, sizes: tuple[int, int, int]) -> None:
     topology = build(name)
     linked = set(zip(topology.links.src.tolist(), topology.links.dst.tolist(), strict=True))
-    chips = assign_ranks(topology, sizes).chips
+    chips = rank_placement(topology, sizes).chips
     for node in chips.reshape(sizes[0], -1).T:
         assert all(pair in linked for pair in zip(node.tolist(), node[1:].tolist(), strict=False))
 
@@ -71,7 +72,7 @@ def test_nodes_of_a_row_and_of_a_column_share_rails() -> None:
     """On RailX ranks along x differ in the column of nodes alone, ranks along y in the
     row alone.
     """
-    node = assign_ranks(build("railx_hyperx"), (4, 5, 5)).chips // 4
+    node = rank_placement(build("railx_hyperx"), (4, 5, 5)).chips // 4
     column, row = node % 5, node // 5
     assert (column == column[:1, :, :1]).all()
     assert (row == row[:1, :1, :]).all()
@@ -81,7 +82,7 @@ def test_nodes_of_a_row_and_of_a_column_share_rails() -> None:
 
 def test_snake_through_another_grid_keeps_the_ranks_of_a_row_adjacent() -> None:
     """5 x 5 nodes on 8 x 4: consecutive nodes are neighbours in the grid."""
-    node = assign_ranks(build("railx_twisted_torus"), (4, 5, 5)).chips[0].T.ravel() // 4
+    node = rank_placement(build("railx_twisted_torus"), (4, 5, 5)).chips[0].T.ravel() // 4
     y, x = np.divmod(node, 8)
     assert (np.abs(np.diff(x)) + np.abs(np.diff(y)) == 1).all()
 
@@ -91,9 +92,9 @@ def test_runs_stay_below_a_switch_where_there_is_room() -> None:
     since 50 leaves hold one whole node each.
     """
     tree = build("fat_tree_1250")
-    eight = assign_ranks(tree, (8, 10, 10)).chips // 25
+    eight = rank_placement(tree, (8, 10, 10)).chips // 25
     assert (eight == eight[:1]).all()
-    sixteen = assign_ranks(tree, (16, 8, 8)).chips.reshape(2, 8, -1) // 25
+    sixteen = rank_placement(tree, (16, 8, 8)).chips.reshape(2, 8, -1) // 25
     assert (sixteen == sixteen[:, :1]).all()
 
 
@@ -178,7 +179,7 @@ def test_a_job_without_room_names_the_nearest(
     name: str, sizes: tuple[int, int, int], message: str
 ) -> None:
     with pytest.raises(SettingsError) as raised:
-        assign_ranks(build(name), sizes)
+        rank_placement(build(name), sizes)
     assert str(raised.value).startswith(
         f"layout: got {' x '.join(map(str, sizes))} (chips of a node x nodes of a row"
     )

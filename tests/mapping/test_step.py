@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families import rank_placement
 from railx.mapping import (
     Basis,
     JobSettings,
-    assign_ranks,
     compute_flops,
+    step,
     step_times,
     step_transfers,
 )
-from railx.mapping.step import GroupRates
+from railx.performance.topologies import ExactLoads
 from railx.vocabulary.topology import Topology
 from tests.builders import build
 
@@ -54,18 +56,18 @@ def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> 
     Every chip sends 1/4 of its data to the same chip of each other node; balanced
     routing fills the 8 links that leave a node.
     """
-    chips = assign_ranks(railx, (4, 5, 5)).chips
+    chips = rank_placement(railx, (4, 5, 5)).chips
     rows = chips.transpose(0, 2, 1).reshape(-1, 5)
-    direct, _ = GroupRates(railx, "balanced").ways(rows, "gather")
-    assert direct.name == "direct"
+    direct, _ = ExactLoads(railx, ["balanced"]).ways(rows, "all_gather")
+    assert direct.algorithm == "direct"
     assert direct.sent == 4 / 5
-    assert direct.between_gb_s == pytest.approx(8 * PORT / 4, rel=1e-9)
+    assert direct.rates.between_gb_s == pytest.approx(8 * PORT / 4, rel=1e-9)
 
 
 def test_stages_on_railx_share_the_two_links_to_the_next_node(railx: Topology) -> None:
-    chips = assign_ranks(railx, (4, 5, 5)).chips
-    (way,) = GroupRates(railx, "balanced").ways(chips.reshape(-1, 5), "next")
-    assert way.between_gb_s == pytest.approx(2 * PORT / 4, rel=1e-9)
+    chips = rank_placement(railx, (4, 5, 5)).chips
+    (way,) = ExactLoads(railx, ["balanced"]).ways(chips.reshape(-1, 5), "send")
+    assert way.rates.between_gb_s == pytest.approx(2 * PORT / 4, rel=1e-9)
 
 
 def test_ring_along_a_line_of_the_torus_uses_both_directions() -> None:
@@ -73,28 +75,28 @@ def test_ring_along_a_line_of_the_torus_uses_both_directions() -> None:
     half of its data to each.
     """
     torus = build("torus_2d")
-    rows = assign_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
-    ways = {way.name: way for way in GroupRates(torus, "balanced").ways(rows, "gather")}
-    assert ways["ring"].between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
+    rows = rank_placement(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
+    ways = {way.algorithm: way for way in ExactLoads(torus, ["balanced"]).ways(rows, "all_gather")}
+    assert ways["ring"].rates.between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
     # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1) over 2 n ports, ties
     # split evenly.
-    assert ways["direct"].between_gb_s == pytest.approx(4 * PORT / (25 / 9), rel=1e-9)
+    assert ways["direct"].rates.between_gb_s == pytest.approx(4 * PORT / (25 / 9), rel=1e-9)
     assert ways["ring"].latency_ns == 9 * 10.0
     assert ways["direct"].latency_ns == 5 * 10.0
 
 
 def test_full_fat_tree_moves_everything_at_injection_rate() -> None:
     tree = build("fat_tree")
-    chips = assign_ranks(tree, (4, 4, 8)).chips
-    network = GroupRates(tree, "min")
+    chips = rank_placement(tree, (4, 4, 8)).chips
+    network = ExactLoads(tree, ["min"])
     for groups, pattern in (
-        (chips.reshape(4, -1).T, "gather"),
-        (chips.reshape(-1, 8), "next"),
+        (chips.reshape(4, -1).T, "all_gather"),
+        (chips.reshape(-1, 8), "send"),
         (chips.reshape(-1, 8), "all_to_all"),
     ):
         for way in network.ways(np.ascontiguousarray(groups), pattern):
-            assert way.between_gb_s == pytest.approx(8 * PORT, rel=1e-9)
-            assert way.inside_gb_s == np.inf
+            assert way.rates.between_gb_s == pytest.approx(8 * PORT, rel=1e-9)
+            assert way.rates.inside_gb_s == np.inf
 
 
 def test_servers_gather_over_their_own_switch() -> None:
@@ -102,10 +104,10 @@ def test_servers_gather_over_their_own_switch() -> None:
     ports.
     """
     rails = build("rail_only")
-    servers = assign_ranks(rails, (8, 4, 4)).chips.reshape(8, -1).T
-    for way in GroupRates(rails, "min").ways(np.ascontiguousarray(servers), "gather"):
-        assert way.between_gb_s == np.inf
-        assert way.inside_gb_s == pytest.approx(9 * 8 * PORT, rel=1e-9)
+    servers = rank_placement(rails, (8, 4, 4)).chips.reshape(8, -1).T
+    for way in ExactLoads(rails, ["min"]).ways(np.ascontiguousarray(servers), "all_gather"):
+        assert way.rates.between_gb_s == np.inf
+        assert way.rates.inside_gb_s == pytest.approx(9 * 8 * PORT, rel=1e-9)
 
 
 def test_parts_follow_from_bytes_and_rates(job_of: JobOf) -> None:
@@ -152,18 +154,15 @@ def step_of(job_of: JobOf, experts: Changes) -> Callable[[float, float], dict[st
     """Parts of a step of the mixture on RailX when ports and links inside nodes are
     scaled; loads are computed once.
     """
-    from railx.mapping import step
-
     job, topology = job_of(**experts), build("railx_hyperx")
-    networks, placement = (
-        [step.GroupRates(topology, "min")],
-        assign_ranks(topology, job.layout.sizes),
+    network, placement = (
+        ExactLoads(topology, ["min"]),
+        rank_placement(topology, job.layout.sizes),
     )
 
     def make(ports: float, inside: float) -> dict[str, float]:
-        rows = step._job_rows(
-            networks, placement, "name", "job", job, Basis("basis", ports, inside, None)
-        )
+        basis = Basis("basis", ports, inside, None)
+        rows = list(step._job_rows(network, placement, job, basis))
         return parts(rows) | {"step": rows[0]["step_ms"]}
 
     return make
@@ -215,7 +214,7 @@ def test_gather_over_two_axes_takes_the_faster_way(
         job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}}),
         build(name),
     )
-    network, chips = GroupRates(topology, "min"), assign_ranks(topology, (4, 4, 4)).chips
+    network, chips = ExactLoads(topology, ["min"]), rank_placement(topology, (4, 4, 4)).chips
     x, y, both = (
         chips.transpose(0, 2, 1).reshape(-1, 4),
         chips.reshape(-1, 4),
@@ -223,7 +222,7 @@ def test_gather_over_two_axes_takes_the_faster_way(
     )
 
     def fastest(groups: Any, size_bytes: float) -> float:
-        return min(way.time_ns(size_bytes, EQUAL) for way in network.ways(groups, "gather"))
+        return min(way.time_ns(size_bytes) for way in network.ways(groups, "all_gather"))
 
     sizes = [transfer.bytes for transfer in step_transfers(job) if transfer.name == "data"]
     flat = sum(fastest(both, size) for size in sizes)
@@ -239,13 +238,13 @@ def test_gather_over_two_axes_takes_the_faster_way(
 
 def test_groups_of_equal_chips_but_unequal_size_are_not_mixed_up(railx: Topology) -> None:
     """Same chips in the same order: 4 at a time, then 16 at a time."""
-    chips = assign_ranks(railx, (4, 4, 4)).chips.transpose(0, 2, 1)
+    chips = rank_placement(railx, (4, 4, 4)).chips.transpose(0, 2, 1)
     fours, sixteens = chips.reshape(-1, 4), chips.reshape(-1, 16)
     assert fours.tobytes() == sixteens.tobytes()
-    network, other = GroupRates(railx, "min"), GroupRates(railx, "min")
-    network.ways(fours, "gather")
-    assert network.ways(sixteens, "gather") == other.ways(sixteens, "gather")
-    assert network.ways(sixteens, "gather")[0] != network.ways(fours, "gather")[0]
+    network, other = ExactLoads(railx, ["min"]), ExactLoads(railx, ["min"])
+    network.ways(fours, "all_gather")
+    assert network.ways(sixteens, "all_gather") == other.ways(sixteens, "all_gather")
+    assert network.ways(sixteens, "all_gather")[0] != network.ways(fours, "all_gather")[0]
 
 
 def test_a_job_without_room_says_why(job_of: JobOf) -> None:
@@ -260,3 +259,24 @@ def test_a_job_without_room_says_why(job_of: JobOf) -> None:
         "layout: got 16 x 8 x 1 (chips of a node x nodes of a row x nodes of a column); allowed on"
         " mesh"
     )
+
+
+def test_a_job_that_needs_more_memory_than_a_chip_has_says_why(job_of: JobOf) -> None:
+    tree = build("fat_tree")
+    without, roomy = job_of(), job_of(memory_gb=80.0)
+    assert times(tree, roomy) == times(tree, without)
+    (small,) = times(tree, job_of(memory_gb=0.01))
+    assert small["step_ms"] is small["part"] is None
+    assert re.fullmatch(
+        r"layout: needs 0\.\d+ GB a chip; allowed: at most 0\.01, memory_gb", small["reason"]
+    )
+
+
+def test_overlapped_gradients_hide_behind_the_last_backward_pass(job_of: JobOf) -> None:
+    tree = build("fat_tree")
+    alone, behind = (parts(times(tree, job_of(overlaps_data=word))) for word in (False, True))
+    backward = alone["compute"] / 3 * 2 / 3  # of three micro-batches
+    assert behind["data"] == pytest.approx(max(alone["data"] - backward, 0))
+    assert {name: behind[name] for name in alone if name != "data"} == {
+        name: ms for name, ms in alone.items() if name != "data"
+    }

@@ -169,3 +169,20 @@ def test_only_priced_networks_with_lines() -> None:
     torus = to_dict(topology_settings("torus_2d"))
     with pytest.raises(SettingsError, match=r"topology\.family: got 'torus_2d'; .*rail_only"):
         settings_of(networks={"torus": {"topology": torus, "routings": ["min"], "counting": None}})
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputation_lasts_as_long_as_on_the_whole_network(recompute: str) -> None:
+    settings = settings_of(jobs={"again": SMALL_JOB | {"recompute": recompute}}, latencies_ms=[0])
+    topology = build_topology(settings.networks["railx"].topology)
+    basis = Basis("equal_bandwidth", 1, 1, None)
+    whole = step_times(topology, ["min"], settings.jobs, [basis], "railx")
+    (row, *_) = picked(
+        switched_times(settings), network="railx", basis="equal_bandwidth", mode="set_once"
+    )
+    assert row["step_ms"] == pytest.approx(whole[0]["step_ms"])
+
+
+def test_nothing_overlaps_where_circuits_switch() -> None:
+    with pytest.raises(SettingsError, match=r"jobs\.late\.overlaps_data: got true; allowed: false"):
+        settings_of(jobs={"late": SMALL_JOB | {"overlaps_data": True}})

@@ -40,7 +40,7 @@ def settings() -> UnderlaySettings:
     }
     catalogue = "resources/catalogue/prices.csv"
     return UnderlaySettings(
-        ("plan",), networks, (OUTSIDE, 50.0), INSIDE, "rails", catalogue, "opus_400g", 64
+        catalogue, "opus_400g", ("plan",), networks, (OUTSIDE, 50.0), INSIDE, "rails", 64
     )
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.mapping import JobSettings, Transfer, compute_flops, step_transfers
+from railx.performance.decoder import forward_flops, key_value_width, parameter_count
 from railx.settings import SettingsError
-from railx.workload.model import forward_flops, key_value_width, parameter_count
 
 JobOf = Callable[..., JobSettings]
 Changes = dict[str, Any]
@@ -33,7 +33,7 @@ def test_tensor_parallelism_all_reduces_four_times_a_layer(job_of: JobOf) -> Non
     layers_of_a_stage = 8 // 4
     activation = 4096 * 512 * 2
     gathers = of(job, "tensor")
-    assert all(transfer.pattern == "gather" and not transfer.per_step for transfer in gathers)
+    assert all(transfer.kind == "all_gather" and not transfer.per_step for transfer in gathers)
     assert (
         sum(transfer.times * transfer.bytes for transfer in gathers)
         == layers_of_a_stage * 4 * 2 * activation
@@ -46,14 +46,14 @@ def test_data_parallelism_scatters_gradients_and_gathers_parameters(job_of: JobO
     transfers = of(job, "data")
     assert sorted(transfer.bytes for transfer in transfers) == [2 * own, 4 * own]
     assert all(
-        transfer.per_step and transfer.times == 1 and transfer.pattern == "gather"
+        transfer.per_step and transfer.times == 1 and transfer.kind == "all_gather"
         for transfer in transfers
     )
 
 
 def test_stages_hand_on_one_shard_of_the_activations_each_way(job_of: JobOf) -> None:
     (transfer,) = of(job_of(), "pipeline")
-    assert (transfer.bytes, transfer.times, transfer.pattern) == (4096 * 512 * 2 / 4, 2, "next")
+    assert (transfer.bytes, transfer.times, transfer.kind) == (4096 * 512 * 2 / 4, 2, "send")
 
 
 def test_tokens_of_all_chips_visit_their_experts_and_return(
@@ -65,7 +65,7 @@ def test_tokens_of_all_chips_visit_their_experts_and_return(
     job = job_of(**experts)
     (transfer,) = of(job, "expert")
     layers_of_a_stage, tensor = 8 // 2, 4
-    assert transfer.pattern == "all_to_all"
+    assert transfer.kind == "all_to_all"
     assert transfer.times * transfer.bytes * tensor == 4 * layers_of_a_stage * 2 * 4096 * 512 * 2
 
 
@@ -134,10 +134,38 @@ def test_chips_of_a_replica_share_all_operations(
     )
 
 
-def test_a_token_computes_in_each_of_its_experts(job_of: JobOf, experts: Changes) -> None:
+def test_a_token_computes_in_each_of_its_experts_and_in_the_router(
+    job_of: JobOf, experts: Changes
+) -> None:
     dense, mixture = job_of(layout=experts["layout"] | {"x": {"data": 4}}), job_of(**experts)
-    more = 3 * 2 * feed_forward_weights(dense) * 8 * 4096 / (4 * 2)
+    router = 512 * 8
+    more = 3 * 2 * (feed_forward_weights(dense) + router) * 8 * 4096 / (4 * 2)
     assert compute_flops(mixture) - compute_flops(dense) == pytest.approx(more, rel=1e-12)
+
+
+def test_a_micro_batch_of_two_sequences_is_two_of_one_but_for_messages(job_of: JobOf) -> None:
+    layout = {"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 2, "pipeline": 2}}
+    one, two = (job_of(layout=layout, micro_batch_sequences=number) for number in (1, 2))
+    assert compute_flops(two) == 2 * compute_flops(one)
+    assert two.step_tokens == 2 * one.step_tokens
+    for first, second in zip(step_transfers(one), step_transfers(two), strict=True):
+        assert second.times == first.times
+        assert second.bytes == first.bytes * (1 if first.per_step else 2)
+
+
+def test_recomputation_runs_scores_or_layers_again(job_of: JobOf) -> None:
+    none, scores, layers = (job_of(recompute=word) for word in ("none", "selective", "full"))
+    chips = 4 * 4
+    pairs = 2 * 8 * 512 * 4096**2  # two products of all heads for half of the pairs
+    assert (compute_flops(scores) - compute_flops(none)) * chips == pytest.approx(pairs)
+    head = 2 * 1000 * 512 * 4096
+    assert (compute_flops(layers) - compute_flops(none)) * chips == pytest.approx(
+        forward_flops(none.model, 4096) - head
+    )
+    assert step_transfers(scores) == step_transfers(none)
+    for name, often in (("tensor", 6 / 4), ("pipeline", 1), ("data", 1)):
+        for first, second in zip(of(none, name), of(layers, name), strict=True):
+            assert second.times == often * first.times
 
 
 @given(degree=st.sampled_from([1, 2, 4, 8]), axis=st.sampled_from(["mesh", "x", "y"]))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from railx.workload.cost import CostModel, build_cost_model
+from railx.performance.sequence_cost import CostModel, build_cost_model
 from tests.builders import checked
 
 

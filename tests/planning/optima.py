@@ -6,7 +6,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from railx.workload.cost import CostModel
+from railx.performance.sequence_cost import CostModel
 
 __all__ = ["costs", "equals_ms", "optimum_ms"]
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
+from railx.performance.sequence_cost import build_cost_model
 from railx.planning.format.files import validate_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
 from railx.planning.format.schedule import operations
 from railx.planning.planner import PlanningTask
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import build_cost_model
-from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from tests.builders import checked
 from tests.plans import made_for_itself
 

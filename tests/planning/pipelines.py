@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.schedule import operations_1f1b
 from railx.planning.pipeline.checkpoints import CheckpointProblem
-from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 
 __all__ = ["cost_of", "held_bytes", "pipeline_of", "problem_of"]
 

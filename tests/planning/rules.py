@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 from tests.builders import checked
 
 __all__ = ["check_batch", "planned_of", "task_of"]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.rivals.any_degree import (
@@ -26,7 +27,6 @@ from railx.planning.rivals.dynamic_cp import DynamicCPSettings, plan_dynamic_cp_
 from railx.planning.rivals.wlb import plan_wlb_batch
 from railx.planning.sequence.static import plan_static_batch
 from railx.settings import SettingsError
-from railx.workload.cost import CostModel
 from tests.planning.optima import costs, optimum_ms
 from tests.planning.rules import check_batch, planned_of
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.rivals.any_degree import (
     ANY_DEGREE,
@@ -18,7 +19,6 @@ from railx.planning.rivals.any_degree import (
     with_every_degree,
 )
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.planning.format.occupancy import fits, peak_bytes, weight_ms
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
@@ -20,7 +21,6 @@ from railx.planning.pipeline.best_schedule import (
     best_schedule,
     with_schedule,
 )
-from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 
 COST = PipelineCost(
     shape=PipelineShape(2, 1),

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.batches import DEVICES, Case, cases, cost_of
+from railx.performance.sequence_cost import CostModel
 from railx.planning.sequence.bound import _charges, batch_lower_bound_ms
-from railx.workload.cost import CostModel
 from tests.planning.optima import costs, optimum_ms
 
 #: What a search of a few seconds found (ms), and the largest share that the bound may

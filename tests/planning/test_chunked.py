@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.schedule import longest_split, pipeline_ms
 from railx.planning.pipeline.chunk_rules import (
@@ -32,7 +33,6 @@ from railx.planning.rivals.dapple import packs
 from railx.planning.rivals.seq1f1b import equal_work_cuts, fixed_slices, n_way
 from railx.planning.rivals.slim_pipe import balanced, uniform_slices
 from railx.settings import SettingsError
-from railx.workload.pipeline_cost import PipelineCost
 from tests.builders import checked
 from tests.planning.pipeline_rules import check_pipelines, cost_of, replayed_peak_bytes, task_of
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
@@ -19,7 +20,6 @@ from railx.planning.pipeline.chunks import (
     mesh,
 )
 from railx.planning.pipeline.kernels import pack
-from railx.workload.pipeline_cost import PipelineCost
 from tests.planning.pipelines import cost_of
 
 COST = cost_of(2, quadratic_ms=1e-3)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.rivals.dynamic_cp import (
     DynamicCPSettings,
@@ -19,7 +20,6 @@ from railx.planning.rivals.dynamic_cp import (
 )
 from railx.settings import SettingsError
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of
 

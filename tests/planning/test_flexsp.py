@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, micro_batch_ms
@@ -24,7 +25,6 @@ from railx.planning.sequence.flexsp import (
 from railx.planning.sequence.search import Problem, first_limits, search
 from railx.planning.sequence.static import best_static, plan_static_batch, total_ms
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.optima import equals_ms
 from tests.planning.rules import check_batch

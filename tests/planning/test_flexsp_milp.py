@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.files import read_plan, write_plan
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
@@ -20,7 +21,6 @@ from railx.planning.sequence.flexsp_milp import bucketed, plan_milp_batch
 from railx.planning.sequence.programme import build_programme
 from railx.planning.sequence.solver import SolverLimits, SolverPool, solve
 from railx.workload.batches import BatchSettings, SampledBatch
-from railx.workload.cost import CostModel
 from tests.builders import checked, drawn_batch
 
 VARIANTS = ("", "_unsorted", "_equal_width", "_unbucketed", "_code")

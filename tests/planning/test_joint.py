@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.pipeline_cost import PipelineShape, build_pipeline_cost
 from railx.planning.format.files import read_plan, write_plan
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
@@ -21,7 +22,6 @@ from railx.planning.pipeline.infinipipe import PIPELINE
 from railx.planning.planner import PlanningTask
 from railx.planning.sequence.flexsp import FLEXSP
 from railx.workload.batches import BatchSettings
-from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import ROOT, checked
 from tests.planning.pipeline_rules import batch_of, cost_of, task_of
 

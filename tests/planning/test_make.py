@@ -11,6 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from railx.io import read_rows
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModelSettings
 from railx.planning.format.files import read_plan, write_plan
 from railx.planning.format.plan import Plan
 from railx.planning.format.predictions import named_cost_model
@@ -19,10 +22,7 @@ from railx.planning.make import make_plan
 from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
-from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings, build_corpus
-from railx.workload.cost import CostModelSettings
-from railx.workload.model import ModelSettings
 from tests.builders import CONF, checked, write_stage_table
 from tests.loops import for_every
 from workflow.choices import about

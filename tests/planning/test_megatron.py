@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel, build_cost_model
 from railx.planning.format.parts import PlanError
 from railx.planning.planner import PlanningTask
 from railx.planning.rivals.megatron import (
@@ -19,7 +20,6 @@ from railx.planning.rivals.megatron import (
     shapes,
 )
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel, build_cost_model
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.performance.decoder import stage_parameters
+from railx.performance.pipeline_cost import PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import build_cost_model
 from railx.planning.format.parts import PlanError
 from railx.planning.format.predictions import tensor_ranks
 from railx.planning.planner import PlanningTask
 from railx.planning.rivals.megatron import MEGATRON, MegatronSettings, every_shape
 from railx.planning.rivals.megatron_pipeline import MEGATRON_PIPELINE, stage_cost
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import build_cost_model
-from railx.workload.model import stage_parameters
-from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import checked
 from tests.planning.pipeline_rules import check_pipelines
 

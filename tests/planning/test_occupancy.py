@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.planning.format.occupancy import (
     batch_starts,
     chunk_bytes,
@@ -29,7 +30,6 @@ from railx.planning.format.schedule import (
 )
 from railx.planning.format.simulation import SCHEDULES, ScheduleName
 from railx.planning.format.tables import memory_rows
-from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from tests.planning.pipelines import pipeline_of
 from tests.plans import pipeline_plan
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.planning.format.files import validate_plan
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
@@ -31,7 +32,6 @@ from railx.planning.pipeline.infinipipe import (
 from railx.settings import SettingsError
 from railx.workload.batches import BatchSettings, FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.corpus import build_corpus
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from tests.builders import checked, drawn_batch
 from tests.planning.pipelines import cost_of, held_bytes
 from tests.plans import made_for_itself

@@ -364,7 +364,7 @@ def test_a_broken_plan_is_not_written(tmp_path: Path) -> None:
         "railx.planning.format.schedule",
         "railx.planning.format.occupancy",
         "railx.planning",
-        "railx.workload.model",
+        "railx.performance.decoder",
         "railx.workload",
     ],
 )

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import build_cost_model
 from railx.planning.format.files import _digest, plan_file, read_plan, validate_plan, write_plan
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.groups import Assignment, micro_batch
 from railx.planning.make import make_plan
 from railx.workload.batches import BatchSettings
-from railx.workload.cost import build_cost_model
 from tests.builders import checked
 
 PLANNED = {"static": "cpu_4", "flexsp": "cpu_4", "pipeline_2x2": "cpu_4_pipeline"}

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.performance.pipeline_cost import PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import ShardingTraffic
 from railx.planning.format import predictions
 from railx.planning.format.files import read_plan, validate_plan, write_plan
 from railx.planning.format.parts import Chunk, PlanError
 from railx.planning.format.plan import Plan
 from railx.planning.make import make_plan
 from railx.settings import SettingsError
-from railx.workload.cost import ShardingTraffic
-from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import checked
 
 LENGTHS = np.array([40_000, 30_000, 9_000, 5_000, *[1_500] * 28])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.groups import micro_batch_ms
 from railx.planning.sequence.blaster import bucket_lengths
 from railx.planning.sequence.programme import (
@@ -19,7 +20,6 @@ from railx.planning.sequence.programme import (
     micro_batch_bound_ms,
 )
 from railx.planning.sequence.solver import SolverLimits, solve
-from railx.workload.cost import CostModel
 
 EXACT = SolverLimits(work=None, time_s=None)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.sequence.blaster import cut_batch, rounding_rows
-from railx.workload.cost import CostModel
 from tests.builders import drawn_batch
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.groups import best_fit_decreasing
 from railx.planning.sequence.static import (
@@ -20,7 +21,6 @@ from railx.planning.sequence.static import (
 )
 from railx.settings import SettingsError
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 from tests.builders import checked
 
 

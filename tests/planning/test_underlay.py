@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.performance.sequence_cost import build_cost_model
 from railx.planning.format.plan import Plan
 from railx.planning.make import make_plan
 from railx.planning.underlay import mix_rows, on_network, remade, repriced
 from railx.settings import SettingsError
-from railx.workload.cost import build_cost_model
 from tests.builders import checked
 
 LENGTHS = np.random.default_rng(3).integers(500, 60_000, 40)

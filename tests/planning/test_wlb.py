@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.rivals.wlb import (
     WLB,
@@ -15,7 +16,6 @@ from railx.planning.rivals.wlb import (
     shard_imbalance,
 )
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 from tests.builders import checked
 from tests.planning.rules import check_batch, planned_of, task_of
 

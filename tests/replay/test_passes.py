@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Layout
+from railx.performance.layer_profile import ProfileFit
 from railx.planning.format.parts import Pipeline
 from railx.replay.cluster_time import RECORDED, cluster_time
 from railx.replay.engine import replay
@@ -17,7 +18,6 @@ from railx.replay.passes import profiled_passes
 from railx.replay.recording import cluster_programs
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, to_dict
-from railx.workload.profile import ProfileFit
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from workflow.config import compose_experiment
 from workflow.stages import STAGES, inputs_of

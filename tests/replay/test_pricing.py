@@ -7,12 +7,12 @@ from typing import Any, Literal
 import pytest
 
 from railx.fabric.circuits import Layout
+from railx.performance.cluster import ClusterSettings, all_to_all_gb_s, with_topology
+from railx.performance.sequence_cost import bandwidth_unit
 from railx.replay.cluster_time import RECORDED, cluster_time, summarised
 from railx.replay.pricing import price_of
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError
-from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, with_topology
-from railx.workload.cost import bandwidth_unit
 from tests.builders import checked
 
 

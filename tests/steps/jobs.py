@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from railx.performance.devices import DeviceSettings
+from railx.performance.weights import WeightedModel
 from railx.settings import load
 from railx.steps.settings import (
     DegreeSettings,
-    DeviceSettings,
     StepJob,
-    StepModel,
     StepSettings,
 )
 from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Operations are 1 ns each, sends a byte a ns, memory no limit.
-DEVICE = DeviceSettings("plain", 1e-3, 1.0, 1e9, 1.0, 1.0)
-MODEL = StepModel("small", 4, 2, 10, 0, 0, 1.0, 4, 20, 0, 0, 0, 0, 0, 0, 0, ())
+DEVICE = DeviceSettings(1e-3, 1.0, "plain", 1e9, 1.0, 1.0)
+MODEL = WeightedModel("small", 4, 2, 10, 0, 0, 1.0, 4, 20, 0, 0, 0, 0, 0, 0, 0)
 EXPERTS = replace(
     MODEL, dense_layers=1, experts=8, experts_per_token=2, expert_weights=5, shared_weights=3
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from railx.performance.decoder import ModelSettings, parameter_count
 from railx.settings import SettingsError
 from railx.steps.settings import StepJob
-from railx.workload.model import ModelSettings, parameter_count
 from tests.steps.jobs import EXPERTS, MODEL, chosen, degrees, small
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from railx.fabric.circuits import Configuration
-from railx.steps.stage_bits import Bit, StageBits
+from railx.steps.stage_bits import StageBits, bit
 
 #: Two servers of two for each of three stages: ranks 0 to 3 are stage 0.
 BITS = StageBits(gpus_per_server=2, ranks_per_stage=4)
@@ -20,12 +20,12 @@ def ring(*ranks: int) -> Configuration:
 
 
 def test_a_message_sets_the_bits_of_both_stages() -> None:
-    assert BITS.circuits(pair(0, 4)) == (Bit(0, 0, 1), Bit(0, 1, 1))
-    assert BITS.circuits(pair(7, 11)) == (Bit(1, 1, 1), Bit(1, 2, 1))
+    assert BITS.circuits(pair(0, 4)) == (bit(0, 0, 1), bit(0, 1, 1))
+    assert BITS.circuits(pair(7, 11)) == (bit(1, 1, 1), bit(1, 2, 1))
 
 
 def test_a_ring_clears_the_bit_of_its_stage() -> None:
-    assert BITS.circuits(ring(4, 6)) == (Bit(0, 1, 0),)
+    assert BITS.circuits(ring(4, 6)) == (bit(0, 1, 0),)
     assert BITS.circuits(ring(4, 5)) == ()
     assert BITS.is_scale_up((4, 5))
 
@@ -39,11 +39,10 @@ def test_replicas_share_a_stages_bits_and_rails_do_not() -> None:
     assert not BITS.conflict(ring(1, 3), pair(0, 4))
 
 
-def test_a_rail_has_two_states_a_stage() -> None:
-    assert BITS.cleared(12) == tuple(Bit(rail, stage, 0) for rail in (0, 1) for stage in (0, 1, 2))
+def test_the_bits_of_a_rail_are_switched_together() -> None:
     found = BITS.rails([*BITS.circuits(pair(1, 5)), *BITS.circuits(ring(0, 2))])
-    assert found == {0: (Bit(0, 0, 0),), 1: (Bit(1, 0, 1), Bit(1, 1, 1))}
-    assert BITS.rail(Bit(1, 2, 0).right) == 1
+    assert found == {0: (bit(0, 0, 0),), 1: (bit(1, 0, 1), bit(1, 1, 1))}
+    assert BITS.rail(bit(1, 2, 0).right) == 1
 
 
 def test_servers_do_not_cross_stages() -> None:

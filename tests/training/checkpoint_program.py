@@ -26,9 +26,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.multiprocessing as mp
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.workload.model import ModelSettings
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.training import sharding_program
 from tests.training.parallel_program import join

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import Op, operations
-from railx.workload.model import ModelSettings
 from tests.builders import choice
 from tests.training.parallel_program import join, whole_sequences
 from training.attention import Packing, variable_length_attention

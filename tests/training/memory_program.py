@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from railx.performance.decoder import ModelSettings
+from railx.performance.trainer_memory import ModelShard, Pass, rank_memory
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
 from railx.planning.format.simulation import ScheduleName
-from railx.workload.memory import ModelShard, Pass, rank_memory
-from railx.workload.model import ModelSettings
 from tests.builders import choice
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.allocations import allocations

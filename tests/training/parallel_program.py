@@ -22,11 +22,11 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.files import validate_plan
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.format.schedule import peak_live_chunks
-from railx.workload.model import ModelSettings
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.attention import Packing, variable_length_attention
 from training.data import pack, plan_lengths, uncut_slices, valid_tokens

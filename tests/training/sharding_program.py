@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.workload.model import ModelSettings
 from tests.builders import choice
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.training.parallel_program import MODEL, join, whole_sequences

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from railx.workload.model import ModelSettings
-from railx.workload.profile import ProfileSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.layer_profile import ProfileSettings
 from training import backend
 from training.allocations import allocations
 from training.attention import Packing, choose_kernel, variable_length_attention

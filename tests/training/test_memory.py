@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from railx.workload.memory import Kernels, Memory, ModelShard, Pass, rank_memory
-from railx.workload.model import ModelSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.trainer_memory import Kernels, Memory, ModelShard, Pass, rank_memory
 from tests.commands import python
 from tests.training import memory_program
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
-from railx.workload.model import ModelSettings, activation_bytes_per_token, parameter_count
+from railx.performance.decoder import ModelSettings, activation_bytes_per_token, parameter_count
 from training.attention import Packing, variable_length_attention
 from training.model import Decoder, _gated, _rms_norm, draw_parameter, stage_layers, token_loss_sum
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import operations_1f1b, stage_layers
-from railx.workload.model import ModelSettings
 from tests.plans import chunk, pipeline_plan
 from training import pipeline as runtime
 from training.loop import _peaks

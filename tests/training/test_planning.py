@@ -18,6 +18,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from railx.io import read_json, read_rows, read_table, write_json
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModelSettings
 from railx.planning.format.files import plan_file, read_plan, write_plan
 from railx.planning.format.plan import Plan
 from railx.planning.make import make_plan
@@ -25,9 +28,6 @@ from railx.planning.planners import PlannerSettings
 from railx.planning.replan import replanner
 from railx.settings import SettingsError, load
 from railx.workload.batches import BatchSettings
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModelSettings
-from railx.workload.model import ModelSettings
 from tests.builders import choice, stage_columns
 from tests.commands import environment, python
 from tests.training.test_run import (

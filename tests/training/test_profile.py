@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from railx.io import read_rows, write_json
+from railx.performance.layer_profile import Point, ProfileSettings
+from railx.performance.pipeline_cost import PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import with_profile
+from railx.performance.trainer_memory import ModelShard, Pass, rank_memory
 from railx.planning.format.files import read_plan
 from railx.settings import SettingsError, load, to_dict
-from railx.workload.cost import with_profile
-from railx.workload.memory import ModelShard, Pass, rank_memory
-from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
-from railx.workload.profile import Point, ProfileSettings
 from tests.builders import checked, choice, write_corpus
 from training import profile
 from training.attention import Packing, variable_length_attention

@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from railx.io import read_json, read_rows, read_table, write_json
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.files import write_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.workload.model import ModelSettings
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan

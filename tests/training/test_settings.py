@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.parts import Pipeline, PlanError
 from railx.planning.format.plan import Plan
 from railx.settings import SettingsError
-from railx.workload.model import ModelSettings
 from tests.builders import checked, choice
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.settings import (

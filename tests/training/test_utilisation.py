@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from railx.performance.decoder import ModelSettings
 from railx.planning.format.parts import Pipeline
-from railx.workload.model import ModelSettings
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training import utilisation
 

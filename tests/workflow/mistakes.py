@@ -148,7 +148,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "RingAllReduceSettings": ("only",),
         "SequenceParallelPlanSettings": ("only",),
         "StageMemorySettings": ("only",),
-        "StepModel": ("stage_layers",),
+        "WeightedModel": ("stage_layers",),
         "StepSweepsSettings": (
             "bandwidth",
             "experts",
@@ -277,7 +277,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "micro_batch_sequences",
             "sequence_tokens",
         ),
-        "StepModel": (
+        "WeightedModel": (
             "attention_weights",
             "dense_weights",
             "expert_weights",
@@ -340,7 +340,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "RailSettings": ("host",),
         "StdlibCorpusSettings": ("name",),
-        "StepModel": ("name",),
+        "WeightedModel": ("name",),
         "StepSweepsSettings": (
             "bandwidth",
             "experts",

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from railx.performance.decoder import parameter_count
 from railx.settings import SettingsError, load, to_dict
-from railx.workload.model import parameter_count
 from tests.builders import choice
 from tests.commands import loaded, python
 from tests.loops import for_every

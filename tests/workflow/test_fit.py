@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from railx.performance.decoder import parameter_count
 from railx.settings import SettingsError, to_dict
-from railx.workload.model import parameter_count
 from tests.builders import ROOT, checked
 from tests.commands import python
 from workflow.config import compose_experiment, compose_stage

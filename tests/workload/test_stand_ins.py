@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from railx.workload.cost import build_cost_model
-from railx.workload.model import parameter_count
+from railx.performance.decoder import parameter_count
+from railx.performance.sequence_cost import build_cost_model
 from tests.builders import checked, published_rows
 
 _CONSTANTS = {

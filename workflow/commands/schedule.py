@@ -14,8 +14,8 @@ from railx.errors import UserError
 from workflow.commands.shared import command, plan_of, print_table
 
 if TYPE_CHECKING:
+    from railx.performance.pipeline_cost import PipelineCost
     from railx.planning.format.plan import PipelineBatch, Plan
-    from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = ["add"]
 

@@ -22,13 +22,13 @@ _PARTS = ("seed", "batch", "cluster", "model", "cost_model")
 
 def run(job: Job) -> Summary:
     """Round the plan's batches up; return the worst errors of a batch."""
+    from railx.performance.cluster import ClusterSettings
+    from railx.performance.decoder import ModelSettings
+    from railx.performance.sequence_cost import CostModelSettings, build_cost_model
     from railx.planning.sequence.blaster import rounding_rows
     from railx.settings import load
     from railx.workload.batches import BatchSettings, sample_batches
-    from railx.workload.cluster import ClusterSettings
     from railx.workload.corpus import read_corpus_lengths
-    from railx.workload.cost import CostModelSettings, build_cost_model
-    from railx.workload.model import ModelSettings
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))

@@ -149,12 +149,11 @@ def check(experiment: Experiment) -> None:
 
 
 def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
-    from railx.families import build_topology
-    from railx.mapping.layout import assign_ranks
+    from railx.families import build_topology, rank_placement
     from railx.settings import SettingsError
 
     try:
-        assign_ranks(build_topology(settings), sizes)
+        rank_placement(build_topology(settings), sizes)
     except SettingsError as error:
         if error.key != "layout":
             raise

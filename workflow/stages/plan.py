@@ -27,10 +27,10 @@ from workflow.stage import (
 )
 
 if TYPE_CHECKING:
+    from railx.performance.cluster import ClusterSettings
+    from railx.performance.decoder import ModelSettings
+    from railx.performance.sequence_cost import CostModelSettings
     from railx.planning.planner import PlannerBase
-    from railx.workload.cluster import ClusterSettings
-    from railx.workload.cost import CostModelSettings
-    from railx.workload.model import ModelSettings
     from workflow.config import Experiment
 
 
@@ -45,6 +45,14 @@ def run(job: Job) -> Summary:
     Schedule and memory of a sequence-parallel plan have no rows.
     """
     from railx.io import read_json, read_rows
+    from railx.performance.cluster import ClusterSettings, all_to_all_gb_s, with_topology
+    from railx.performance.decoder import ModelSettings
+    from railx.performance.sequence_cost import (
+        CostModelSettings,
+        ProfiledCostSettings,
+        bandwidth_unit,
+        with_profile,
+    )
     from railx.planning.format.files import write_plan
     from railx.planning.format.predictions import cost_of
     from railx.planning.format.tables import memory_rows, plan_rows, plan_summary, schedule_rows
@@ -52,15 +60,7 @@ def run(job: Job) -> Summary:
     from railx.planning.planners import PlannerSettings
     from railx.settings import SettingsError, load
     from railx.workload.batches import BatchSettings
-    from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, with_topology
     from railx.workload.corpus import read_corpus_lengths
-    from railx.workload.cost import (
-        CostModelSettings,
-        ProfiledCostSettings,
-        bandwidth_unit,
-        with_profile,
-    )
-    from railx.workload.model import ModelSettings
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))

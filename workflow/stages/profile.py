@@ -38,8 +38,8 @@ def run(job: Job) -> Summary:
     when nothing could be measured; what was said is above.
     """
     from railx.io import read_json, write_json
+    from railx.performance.layer_profile import ProfileSettings, compared, fit_profile
     from railx.settings import load, to_dict
-    from railx.workload.profile import ProfileSettings, compared, fit_profile
 
     settings: ProfileSettings = load(ProfileSettings, job.settings, "profile")
     name = job.item or settings.model.name

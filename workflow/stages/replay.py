@@ -74,10 +74,10 @@ def run(job: Job) -> Summary:
 def _passes(job: Job, trace: list[dict[str, Any]]) -> Passes:
     """What the ranks of the run compute, by its plan and a profile of its model."""
     from railx.io import read_json
+    from railx.performance.layer_profile import ProfileFit
     from railx.planning.format.files import read_plan
     from railx.replay.passes import profiled_passes
     from railx.settings import SettingsError, load
-    from railx.workload.profile import ProfileFit
 
     fit: ProfileFit = load(ProfileFit, read_json(job.file("profile")), "profile")
     plan = read_plan(job.file("plan"))

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from railx.performance.pipeline_cost import PassTime, PipelineCost
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import ScheduledOp, pipeline_ms, simulate_pipeline, stage_layers
-from railx.workload.pipeline_cost import PassTime, PipelineCost
 
 __all__ = [
     "StageMemory",

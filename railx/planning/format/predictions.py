@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
 from railx.planning.format.occupancy import peak_bytes, virtual_cost, weight_ms
 from railx.planning.format.parts import Chunk, Group, PlanError, agree
 from railx.planning.format.plan import PipelineBatch, Plan
 from railx.settings import SettingsError, load
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
-from railx.workload.model import ModelSettings
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
 __all__ = [
     "NAMED",

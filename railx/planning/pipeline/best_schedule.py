@@ -25,12 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.occupancy import chunk_bytes, fits, virtual_cost, weight_ms
 from railx.planning.format.parts import Chunk, Pipeline
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import coded, durations_ms, pipeline_ms, shape_of
 from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
-from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = [
     "CANDIDATE_SCHEDULES",

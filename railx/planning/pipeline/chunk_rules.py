@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import backward_order, longest_split
@@ -38,7 +39,6 @@ from railx.planning.planner import PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
 __all__ = [
     "ChunkRule",

@@ -31,9 +31,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Slice
 from railx.planning.groups import Lengths
-from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = [
     "Chunked",

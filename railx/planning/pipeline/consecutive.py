@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import pipeline_ms
@@ -24,7 +25,6 @@ from railx.planning.pipeline.chunk_rules import (
     uncut,
 )
 from railx.workload.batches import SampledBatch
-from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = ["consecutive_cuts", "plan_dyna_pipe_batch"]
 

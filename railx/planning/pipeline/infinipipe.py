@@ -38,6 +38,8 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.effort import Cost, Costs
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import ChunkTime
 from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
@@ -72,8 +74,6 @@ from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, PowerOfTwo
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import ChunkTime
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
 __all__ = [
     "PIPELINE",

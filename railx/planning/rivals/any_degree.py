@@ -26,6 +26,7 @@ from math import ceil, inf, sqrt
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
@@ -34,7 +35,6 @@ from railx.planning.sequence.static import total_ms
 from railx.progress import counted
 from railx.settings import AtLeast
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 __all__ = ["ANY_DEGREE", "AnyDegreeSettings", "plan_any_degree_batch", "with_every_degree"]
 

@@ -34,6 +34,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.effort import Cost, Costs
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import (
     Assignment,
@@ -46,7 +47,6 @@ from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 __all__ = ["BYTE_SCALE", "ByteScaleSettings", "Unit", "plan_byte_scale_batch", "rounds", "units"]
 

@@ -37,13 +37,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Literal
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 __all__ = [
     "DYNAMIC_CP",

@@ -46,6 +46,13 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.performance.decoder import all_to_all_bytes_per_token, key_value_width
+from railx.performance.sequence_cost import (
+    CostModel,
+    ProfiledCostSettings,
+    build_cost_model,
+    model_state_mib,
+)
 from railx.planning.format.parts import Group, MicroBatch, PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Lengths, micro_batch
@@ -54,8 +61,6 @@ from railx.planning.sequence.static import Levelling, static_assignments
 from railx.progress import counted
 from railx.settings import AtLeast, Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, model_state_mib
-from railx.workload.model import all_to_all_bytes_per_token, key_value_width
 
 __all__ = ["MEGATRON", "MegatronSettings", "Shape", "ShapeTime", "every_shape", "shapes"]
 

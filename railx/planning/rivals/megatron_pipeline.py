@@ -28,6 +28,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.performance.decoder import stage_parameters
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import build_cost_model, state_share
 from railx.planning.format.parts import Chunk, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline.chunk_rules import (
@@ -40,9 +43,6 @@ from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.rivals.dapple import packs
 from railx.planning.rivals.megatron import Exchange, MegatronSettings, Shape, every_shape
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
-from railx.workload.cost import build_cost_model, state_share
-from railx.workload.model import stage_parameters
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
 __all__ = ["MEGATRON_PIPELINE", "MegatronPipelineSettings", "stage_cost"]
 

@@ -28,6 +28,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.groups import Lengths
@@ -46,7 +47,6 @@ from railx.planning.pipeline.chunk_rules import (
 )
 from railx.planning.planner import Planner, PlanningTask
 from railx.settings import AtLeast
-from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = ["SEQ1F1B", "Seq1F1BSettings", "equal_work_cuts", "fixed_slices", "n_way"]
 

@@ -31,6 +31,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
@@ -38,7 +39,6 @@ from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import PowerOfTwo
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 __all__ = ["WLB", "WLBSettings", "delayed", "packed_by_work", "plan_wlb_batch", "shard_imbalance"]
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.groups import Lengths
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 __all__ = [
     "PUBLISHED_BUCKETS",

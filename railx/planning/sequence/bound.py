@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.sequence.prices import class_prices
-from railx.workload.cost import CostModel
 
 __all__ = ["batch_lower_bound_ms"]
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from railx.effort import Cost, Costs
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
@@ -34,7 +35,6 @@ from railx.planning.sequence.static import best_static, total_ms
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 if TYPE_CHECKING:
     from railx.planning.sequence.search import Problem, SearchResult

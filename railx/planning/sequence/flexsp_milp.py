@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.effort import Cost, Costs
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import (
@@ -49,7 +50,6 @@ from railx.planning.sequence.solver import Solved, SolverLimits, SolverPool
 from railx.progress import counted
 from railx.settings import AtLeast, Positive
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 __all__ = ["FLEXSP_MILP", "FlexSPMilpSettings", "bucketed", "plan_milp_batch"]
 

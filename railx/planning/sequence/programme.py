@@ -28,8 +28,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.groups import Assignment, Lengths
-from railx.workload.cost import CostModel
 
 __all__ = [
     "Devices",

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from railx.workload.cost import CostModel
+from railx.performance.sequence_cost import CostModel
 
 __all__ = ["Problem", "SearchResult", "first_limits", "search"]
 

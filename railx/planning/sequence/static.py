@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import (
@@ -35,7 +36,6 @@ from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
 
 __all__ = [
     "STATIC",

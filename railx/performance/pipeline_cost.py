@@ -40,9 +40,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from railx.settings import SettingsError
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import (
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import (
+    ModelSettings,
+    activation_bytes_per_token,
+    key_value_width,
+    stage_parameters,
+)
+from railx.performance.sequence_cost import (
     ChunkTime,
     CostModel,
     CostModelSettings,
@@ -52,12 +57,7 @@ from railx.workload.cost import (
     layer_latencies_ms,
     state_share,
 )
-from railx.workload.model import (
-    ModelSettings,
-    activation_bytes_per_token,
-    key_value_width,
-    stage_parameters,
-)
+from railx.settings import SettingsError
 
 __all__ = ["PassTime", "PipelineCost", "PipelineShape", "build_pipeline_cost"]
 

@@ -15,7 +15,7 @@ Notable:
 * the peak is at one of three moments: during the loss, when its gradients are summed,
   or while a layer runs backward. All are counted, and the largest is the peak.
 
-Needs the standard library only, as ``railx.workload.model`` does.
+Needs the standard library only, as ``railx.performance.decoder`` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from math import gcd
 from typing import Literal
 
-from railx.workload.model import ModelSettings, key_value_width
+from railx.performance.decoder import ModelSettings, key_value_width
 
 __all__ = ["Kernels", "Memory", "ModelShard", "Pass", "pass_bytes", "rank_memory", "unit_sizes"]
 

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.settings import SettingsError, load, to_dict
-from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, with_profile
-from railx.workload.profile import (
+from railx.performance.layer_profile import (
     ProfileFit,
     ProfileSettings,
     compared,
@@ -22,6 +20,13 @@ from railx.workload.profile import (
     predicted_ms,
     validation_points,
 )
+from railx.performance.sequence_cost import (
+    CostModel,
+    ProfiledCostSettings,
+    build_cost_model,
+    with_profile,
+)
+from railx.settings import SettingsError, load, to_dict
 from tests.builders import checked, choice, profile_row, profile_rows, published_rows
 
 SETTINGS: ProfileSettings = checked("profile", "tiny")
@@ -34,7 +39,7 @@ def rows(time: tuple[float, float, float] = COEFFICIENTS, **changes: float) -> l
 
 
 @given(
-    coefficient, coefficient, coefficient, st.floats(0.1, 0.9), st.floats(0, 2), st.floats(0, 900)
+    coefficient, coefficient, coefficient, st.floats(0.1, 0.9), st.floats(0, 2), st.integers(0, 900)
 )
 def test_the_passes_recomputation_and_exchanges_are_apart(
     a1: float, a2: float, b1: float, part: float, again: float, exchanges: float

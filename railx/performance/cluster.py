@@ -109,8 +109,7 @@ def with_topology(
 
     ``rows`` are those of its table (stage bandwidth): the exact rates of groups of
     consecutive ranks, in 10^9 byte/s; ``unit`` is that of the cost model
-    (:func:`railx.workload.cost.bandwidth_unit`). SettingsError for a table without such
-    groups.
+    (``bandwidth_unit``). SettingsError for a table without such groups.
     """
     table = {
         str(row["group_size"]): row["gb_s"] / unit

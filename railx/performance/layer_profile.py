@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.effort import Cost, Costs
+from railx.performance.decoder import ModelSettings
 from railx.settings import (
     AtLeast,
     Between,
@@ -39,7 +40,6 @@ from railx.settings import (
     PowerOfTwo,
     SettingsError,
 )
-from railx.workload.model import ModelSettings
 
 __all__ = [
     "MIN_POINTS",

@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.performance.decoder import parameter_count, stage_parameters
+from railx.performance.layer_profile import fit_profile
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from railx.performance.sequence_cost import (
+    CostModel,
+    ShardingTraffic,
+    build_cost_model,
+    with_profile,
+)
+from railx.performance.trainer_memory import ModelShard, Pass, rank_memory
 from railx.settings import SettingsError, to_dict
-from railx.workload.cost import CostModel, ShardingTraffic, build_cost_model, with_profile
-from railx.workload.memory import ModelShard, Pass, rank_memory
-from railx.workload.model import parameter_count, stage_parameters
-from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
-from railx.workload.profile import fit_profile
 from tests.builders import checked, profile_rows
 
 _SLICES = st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 50_000)), max_size=6)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
+from railx.performance.models import Model
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
@@ -90,6 +91,22 @@ class ModelSettings:
         """Width of one attention head."""
         return self.hidden // self.heads
 
+    def shape(self, max_length_tokens: int = 0) -> Model:
+        """The model as lists of operators; positions for the longest sequence."""
+        return Model(
+            self.name,
+            self.layers,
+            self.hidden,
+            self.heads,
+            self.kv_heads,
+            self.feed_forward,
+            self.vocabulary,
+            activation=self.feed_forward_kind,
+            biases=self.biases,
+            tied_embeddings=self.tied_embeddings,
+            learned_positions=max_length_tokens if self.positions == "learned" else 0,
+        )
+
     def costs(self) -> Costs:
         """Estimated work by field."""
         widths = ("hidden", "feed_forward", "heads", "kv_heads")
@@ -114,11 +131,7 @@ def parameter_count(model: ModelSettings, max_length_tokens: int) -> int:
     (V + ½ L) + 2 h, which gives FlexSP's published sizes at 192 000 and 384 000
     positions (public code, cost constants).
     """
-    hidden, norm = model.hidden, model.hidden * (2 if model.biases else 1)
-    layer = _linear_weights(model) + (_linear_biases(model) if model.biases else 0) + 2 * norm
-    embeddings = model.vocabulary * hidden * (1 if model.tied_embeddings else 2)
-    table = max_length_tokens * hidden if model.positions == "learned" else 0
-    return model.layers * layer + embeddings + table + norm
+    return model.shape(max_length_tokens).parameters
 
 
 def stage_parameters(model: ModelSettings, max_length_tokens: int, stage: int, stages: int) -> int:
@@ -129,16 +142,14 @@ def stage_parameters(model: ModelSettings, max_length_tokens: int, stage: int, s
     table that both share is on both.
     """
     layers = model.layers // stages + (stage < model.layers % stages)
-    norm = model.hidden * (2 if model.biases else 1)
-    biases = _linear_biases(model) if model.biases else 0
-    parameters = layers * (_linear_weights(model) + biases + 2 * norm)
-    table = model.vocabulary * model.hidden
+    shape = model.shape(max_length_tokens)
+    (kind,) = shape.kinds
+    parameters = layers * sum(shape.layer_weights(kind))
     if stage == 0:
-        parameters += table + (
-            max_length_tokens * model.hidden if model.positions == "learned" else 0
-        )
+        parameters += shape.table_weights + shape.learned_positions * shape.hidden
     if stage == stages - 1:
-        parameters += norm + (0 if model.tied_embeddings and stages == 1 else table)
+        shared = model.tied_embeddings and stages == 1
+        parameters += shape.norm_weights + (0 if shared else shape.table_weights)
     return parameters
 
 
@@ -148,7 +159,7 @@ def linear_flops_per_token(model: ModelSettings) -> int:
 
     The output projection is included.
     """
-    return 2 * (model.layers * _linear_weights(model) + model.vocabulary * model.hidden)
+    return 2 * model.shape().active_parameters
 
 
 def attention_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
@@ -193,17 +204,3 @@ def activation_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2)
     narrow = 4 + 2  # norm inputs and outputs (two norms), queries and attention output
     per_layer = narrow * model.hidden + 2 * key_value_width(model) + wide * model.feed_forward
     return bytes_per_element * model.layers * per_layer
-
-
-def _linear_weights(model: ModelSettings) -> int:
-    """Weights of one layer's matrices: q, o, k, v, and 2 (GELU) or 3 (SwiGLU) wide
-    ones.
-    """
-    attention = 2 * model.hidden**2 + 2 * model.hidden * key_value_width(model)
-    matrices = 3 if model.feed_forward_kind == "swiglu" else 2
-    return attention + matrices * model.hidden * model.feed_forward
-
-
-def _linear_biases(model: ModelSettings) -> int:
-    wide = 2 if model.feed_forward_kind == "swiglu" else 1
-    return 2 * model.hidden + 2 * key_value_width(model) + wide * model.feed_forward + model.hidden

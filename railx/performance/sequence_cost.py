@@ -29,6 +29,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from railx.performance.cluster import ClusterSettings, all_to_all_gb_s, bandwidth_gb_s
+from railx.performance.decoder import (
+    ModelSettings,
+    activation_bytes_per_token,
+    all_to_all_bytes_per_token,
+    attention_flops,
+    key_value_width,
+    linear_flops_per_token,
+    parameter_count,
+)
+from railx.performance.layer_profile import ProfileFit
 from railx.settings import (
     AtLeast,
     Between,
@@ -40,17 +51,6 @@ from railx.settings import (
     SettingsError,
     load,
 )
-from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, bandwidth_gb_s
-from railx.workload.model import (
-    ModelSettings,
-    activation_bytes_per_token,
-    all_to_all_bytes_per_token,
-    attention_flops,
-    key_value_width,
-    linear_flops_per_token,
-    parameter_count,
-)
-from railx.workload.profile import ProfileFit
 
 __all__ = [
     "AnalyticCostSettings",
@@ -95,8 +95,41 @@ class ShardingTraffic:
     chunk."""
 
 
-@dataclass(frozen=True)
-class FittedCostSettings:
+@dataclass(frozen=True, kw_only=True)
+class _Costs:
+    """What every kind of cost model sets."""
+
+    kind: str
+    """Where the coefficients come from."""
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
+    """Parameter, gradient and optimizer state together, before they are divided."""
+    zero_stage: Literal[1, 2, 3] = 3
+    """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
+    3 also the parameters."""
+    sharding: ShardingTraffic | None = None
+    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
+    does."""
+    checkpoint_layers: Annotated[int, AtLeast(0)] = 0
+    """Layers that sequence-parallel groups recompute in every backward pass, each
+    whole; pipelines plan their own."""
+    group_latency: bool = False
+    """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
+    pipelines do for each chunk. Off where nothing was published or measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnmeasuredCosts(_Costs):
+    """What a kind without a measured layer sets."""
+
+    backward_over_forward: Annotated[float, Positive()] = 2.0
+    """Time of a backward pass over that of its forward pass."""
+    logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
+    """What the last stage of a pipeline keeps of a token beyond its layers, its
+    scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedCostSettings(_UnmeasuredCosts):
     """Coefficients fitted to measurements of one model.
 
     FlexSP's public constants are of this kind. Times are those of one device for
@@ -116,31 +149,12 @@ class FittedCostSettings:
     """b1: overhead, once per micro-batch."""
     activation_mib_per_token: Annotated[float, Positive()]
     """Activations of the whole model; the ranks of a group share them."""
-    backward_over_forward: Annotated[float, Positive()] = 2.0
-    """Time of a backward pass over that of its forward pass."""
     bytes_per_element: Literal[2, 4, 8] = 2
     """Bytes of one activation, in memory and in an all-to-all."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
-    """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3] = 3
-    """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters."""
-    sharding: ShardingTraffic | None = None
-    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does."""
-    checkpoint_layers: Annotated[int, AtLeast(0)] = 0
-    """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own."""
-    group_latency: bool = False
-    """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured."""
-    logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its
-    scores."""
 
 
-@dataclass(frozen=True)
-class AnalyticCostSettings:
+@dataclass(frozen=True, kw_only=True)
+class AnalyticCostSettings(_UnmeasuredCosts):
     """Operations over the device's throughput and bytes over its bandwidth.
 
     For machines without a profile.
@@ -152,31 +166,12 @@ class AnalyticCostSettings:
     """Share of the device's peak that is reached."""
     constant_ms: Annotated[float, NonNegative()] = 5.0
     """Overhead, once per micro-batch."""
-    backward_over_forward: Annotated[float, Positive()] = 2.0
-    """Time of a backward pass over that of its forward pass."""
     bytes_per_element: Literal[2, 4, 8] = 4
     """Bytes of one activation, in memory and in an all-to-all."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
-    """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3] = 3
-    """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters."""
-    sharding: ShardingTraffic | None = None
-    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does."""
-    checkpoint_layers: Annotated[int, AtLeast(0)] = 0
-    """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own."""
-    group_latency: bool = False
-    """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured."""
-    logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
-    """What the last stage of a pipeline keeps of a token beyond its layers, its
-    scores."""
 
 
-@dataclass(frozen=True)
-class ProfiledCostSettings:
+@dataclass(frozen=True, kw_only=True)
+class ProfiledCostSettings(_Costs):
     """Coefficients from a profile of the experiment: a layer, measured and fitted.
 
     The model has a layer's coefficients once per layer, and those of embedding, head
@@ -187,22 +182,8 @@ class ProfiledCostSettings:
     """Where the coefficients come from: a measured layer."""
     profile: Annotated[str, NotEmpty()]
     """Name of a profile of the experiment, of the model of this plan."""
-    state_bytes_per_parameter: Annotated[int, AtLeast(1)] = 16
-    """Parameter, gradient and optimizer state together, before they are divided."""
-    zero_stage: Literal[1, 2, 3] = 3
-    """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
-    3 also the parameters."""
     fit: ProfileFit | None = None
     """What was fitted; null takes it from the profile that is named."""
-    sharding: ShardingTraffic | None = None
-    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
-    does."""
-    checkpoint_layers: Annotated[int, AtLeast(0)] = 0
-    """Layers that sequence-parallel groups recompute in every backward pass, each
-    whole; pipelines plan their own."""
-    group_latency: bool = False
-    """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
-    pipelines do for each chunk. Off where nothing was published or measured."""
 
 
 CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings

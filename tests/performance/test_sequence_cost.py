@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.settings import SettingsError
-from railx.workload.cluster import all_to_all_gb_s, bandwidth_gb_s
-from railx.workload.cost import (
+from railx.performance.cluster import all_to_all_gb_s, bandwidth_gb_s
+from railx.performance.decoder import forward_flops, parameter_count
+from railx.performance.sequence_cost import (
     CostModel,
     ShardingTraffic,
     build_cost_model,
     model_state_mib,
 )
-from railx.workload.model import forward_flops, parameter_count
+from railx.settings import SettingsError
 from tests.builders import checked, published_rows
 
 

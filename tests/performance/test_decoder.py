@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.settings import SettingsError, load
-from railx.workload.model import (
+from railx.performance.decoder import (
     ModelSettings,
     activation_bytes_per_token,
     all_to_all_bytes_per_token,
@@ -16,6 +15,7 @@ from railx.workload.model import (
     linear_flops_per_token,
     parameter_count,
 )
+from railx.settings import SettingsError, load
 from tests.builders import checked, choice, published_rows
 
 

@@ -1,0 +1,97 @@
+"""Networks behind one interface: textbook rings, two-level trees by exact loads, tables
+of the bandwidth stage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from railx.network.group_bandwidth import group_bandwidth, group_shapes
+from railx.network.settings import BandwidthSettings
+from railx.performance.networks import DegreeTable, Kind, Network, TwoLevelRing, ring_bytes
+from railx.performance.topologies import ExactLoads
+from tests.builders import build
+
+KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+
+
+def seconds(network: Network, kind: Kind, size: float, members: int, inside: int) -> float:
+    arguments = (np.array([number]) for number in (size, members, inside))
+    return float(network.time_s(kind, *arguments)[0])
+
+
+def slope_s(network: Network, kind: Kind, members: int, inside: int) -> float:
+    """Seconds of a large transfer without its latency, for a gigabyte."""
+    long, longer = (seconds(network, kind, size, members, inside) for size in (1e12, 2e12))
+    return (longer - long) / 1e3
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_a_ring_of_a_torus_is_the_textbooks(n: int) -> None:
+    """A row of a torus is a ring in both directions: (n - 1) / n of the bytes at twice
+    the rate of a side (Patarasuk and Yuan 2009), and n - 1 hops of latency.
+    """
+    torus = build("torus_2d", x_scale=n, y_scale=n)
+    network = ExactLoads(torus, ["min"])
+    side_gb_s = torus.settings.n * torus.settings.port_gbps / 8
+    for kind, passes in (("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)):
+        expected = passes * (n - 1) / n / (2 * side_gb_s)
+        assert slope_s(network, kind, n, 1) == pytest.approx(expected)
+    direct, ring = network.ways(np.arange(n)[None], "all_gather")
+    assert (direct.algorithm, ring.algorithm) == ("direct", "ring")
+    assert ring.latency_ns == pytest.approx((n - 1) * torus.links.latency_ns[0])
+
+
+def two_levels(**changes: Any) -> tuple[ExactLoads, TwoLevelRing]:
+    rails = build("rail_optimised", **changes)
+    links, chip = rails.links, rails.links.src == 0
+    inside = links.kind == links.kind[chip][np.argmax(links.capacity_gbps[chip])]
+    fast, slow = (float(links.capacity_gbps[chip & mask].sum()) / 8 for mask in (inside, ~inside))
+    server = rails.chips // rails.nodes
+    return ExactLoads(rails, ["min"]), TwoLevelRing(server, fast, slow, 0.0, 0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("members", "inside"), [(8, 8), (16, 8), (64, 8), (8, 1), (16, 2)])
+def test_two_level_rings_are_the_exact_loads_of_a_two_level_tree(members: int, inside: int) -> None:
+    exact, ring = two_levels()
+    assert exact.node_devices == ring.node_devices
+    assert slope_s(exact, "all_to_all", members, inside) == pytest.approx(
+        slope_s(ring, "all_to_all", members, inside)
+    )
+    if inside == 1 or inside == members:
+        for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+            assert slope_s(exact, kind, members, inside) == pytest.approx(
+                slope_s(ring, kind, members, inside)
+            )
+
+
+def test_a_rank_alone_sends_nothing() -> None:
+    exact, ring = two_levels()
+    for network in (exact, ring):
+        for kind in KINDS[:-1]:
+            assert seconds(network, kind, 1e9, 1, 1) == 0
+    assert ring_bytes("all_reduce", 8.0, 4.0) == 12
+
+
+@pytest.mark.parametrize("name", ["rail_optimised", "torus_2d", "railx_hyperx"])
+def test_a_table_by_degree_is_the_exact_loads_that_it_was_made_of(name: str) -> None:
+    topology = build(name, **({"x_scale": 8, "y_scale": 8} if name == "torus_2d" else {}))
+    ranks = 64
+    rows = group_bandwidth(
+        topology, BandwidthSettings({"it": "min"}, ranks, ("analytic",)), "min", "it"
+    )
+    exact = ExactLoads(topology, ["min"], ranks)
+    table = DegreeTable.of_rows(rows, exact.node_devices)
+    sizes = np.array([1e3, 1e6, 1e9])
+    for kind in KINDS[:-1]:
+        for members in sorted({size for size, _ in group_shapes(ranks)}):
+            inside = np.full(3, min(members, exact.node_devices))
+            given = (sizes, np.full(3, members), inside)
+            assert table.time_s(kind, *given) == pytest.approx(exact.time_s(kind, *given))
+    between = (np.array([1e9]), np.array([5]), np.array([1]))
+    assert table.time_s("all_gather", *between) == table.time_s(
+        "all_gather", between[0], np.array([8]), between[2]
+    )
