@@ -217,7 +217,7 @@ def test_a_fit_finds_the_constants_that_made_the_times() -> None:
 def test_the_first_choice_of_a_model_and_devices_is_nearly_the_fastest(
     file: str, within: int, pairs: int
 ) -> None:
-    """By tokens per second, among the measured plans of each model and number of GPUs."""
+    """Among the measured plans of each model and number of GPUs, by tokens a second."""
     kind, cases = read_set(MEASURED / file)
     tokens = np.array([case.plan.tokens for case in cases])
     ours = tokens / predict(cases, constants_of(cases, kind.program))[0]
