@@ -87,6 +87,7 @@ def _is_ours(module: str) -> bool:
     return module.split(".")[0] in _PACKAGES
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)

@@ -214,7 +214,7 @@ def _choice(mounts: _Mounts, key: str, group: str, name: Any) -> str:
     """``name`` where the group has such a choice."""
     plans = mounts.plans if group == "plan" else None
     if isinstance(name, str) and (
-        is_choice(CONF, group, name) or (plans is not None and plans.parts(name) is not None)
+        (plans is not None and plans.parts(name) is not None) or is_choice(CONF, group, name)
     ):
         return name
     allowed = choices(group)

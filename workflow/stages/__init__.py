@@ -59,6 +59,7 @@ __all__ = [
     "results_folder",
     "shipped",
     "stage_of",
+    "tracked_files",
     "tracked_results",
     "wildcards",
 ]
@@ -124,7 +125,8 @@ def files_of(experiment: Settings, output: str, only: Sequence[str] = ()) -> dic
     """
     stage, key = stage_of(output), output.partition(".")[2]
     names = tuple(only) or stage.items(experiment)
-    return {name: results_folder(experiment) / stage.path(key, name) for name in names}
+    folder = results_folder(experiment)
+    return {name: folder / stage.path(key, name) for name in names}
 
 
 def inputs_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, Path | list[Path]]:
@@ -196,18 +198,12 @@ def tracked_results(experiment: Settings) -> list[dict[str, Any]]:
 def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
     tracked, folder = stage.tracked, results_folder(experiment)
     assert tracked is not None
-    read = [
-        path
-        for files in inputs_of(stage, experiment, item).values()
-        for path in ([files] if isinstance(files, Path) else files)
-    ]
     return {
         "stage": stage.name,
         "name": item or tracked.name,
         "settings": stage.settings(experiment, item),
         "code": code_of(stage, experiment, item),
-        # A folder has no contents of its own to digest: the corpus made of it has.
-        "inputs": [str(path) for path in read if not path.is_dir()],
+        "inputs": [str(path) for path in _digested_inputs(stage, experiment, item)],
         "outputs": [str(folder / stage.path(key, item)) for key in stage.outputs],
         "numbers": str(folder / stage.path(tracked.numbers, item)) if tracked.numbers else "",
         "artifacts": [str(folder / stage.path(key, item)) for key in tracked.artifacts],
@@ -223,6 +219,32 @@ def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
         if item
         else str(folder / "benchmarks" / f"{stage.name}.tsv"),
     }
+
+
+def tracked_files(experiment: Settings) -> list[Path]:
+    """The numbers, inputs and artifacts of all tracked runs, each once, sorted."""
+    folder = results_folder(experiment)
+    files: set[Path] = set()
+    for stage in STAGES.values():
+        if tracked := stage.tracked:
+            logged = [key for key in (tracked.numbers, *tracked.artifacts) if key]
+            for item in stage.items(experiment):
+                files.update(folder / stage.path(key, item) for key in logged)
+                files.update(_digested_inputs(stage, experiment, item))
+    return sorted(files, key=str)
+
+
+def _digested_inputs(stage: Stage, experiment: Settings, item: str) -> list[Path]:
+    """The files that a stage reads for an item.
+
+    A folder has no contents of its own to digest: the corpus made of it has.
+    """
+    return [
+        path
+        for files in inputs_of(stage, experiment, item).values()
+        for path in ([files] if isinstance(files, Path) else files)
+        if not path.is_dir()
+    ]
 
 
 def code_of(stage: Stage, experiment: Settings, item: str = "") -> str:

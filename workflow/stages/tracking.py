@@ -186,15 +186,9 @@ def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
 
 
 def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import tracked_results
+    from workflow.stages import tracked_files
 
-    files = {
-        path
-        for result in tracked_results(experiment)
-        for path in (result["numbers"], *result["inputs"], *result["artifacts"])
-        if path
-    }
-    return {"files": [Path(path) for path in sorted(files)]}
+    return {"files": tracked_files(experiment)}
 
 
 STAGE = Stage(
