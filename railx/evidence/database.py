@@ -53,8 +53,12 @@ _LOCKS = (
 )
 #: DuckDB's types of the columns that stages declare.
 _SQL_TYPES = {
-    **{"binary": "blob", "bool": "bool", "double": "double"},
-    **{"int32": "int4", "int64": "int8", "string": "text"},
+    "binary": "blob",
+    "bool": "bool",
+    "double": "double",
+    "int32": "int4",
+    "int64": "int8",
+    "string": "text",
 }
 _UNKNOWN_COLUMN = re.compile(
     r'Referenced column "(?P<bare>[^"]*)" not found'

@@ -29,12 +29,12 @@ from railx.settings import (
 )
 from tests.loops import for_every
 from workflow import schemas
-from workflow.config import CHOSEN, CONF, Experiment, StageSettings
+from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups
-from workflow.mounts import LISTED
 from workflow.reference import keys_of, reference, unit_of
 from workflow.schemas import SCHEMAS, generated_files, marked, schema, schema_name, schema_of
+from workflow.settings import CHOSEN, LISTED, Experiment, StageSettings
 
 FILES = sorted(CONF.rglob("*.yaml"))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import FromStage, Job, Json, Stage, Summary, Table, Tracked, integer, real, text
+from workflow.columns import integer, real, text
+from workflow.stage import FromStage, Job, Json, Stage, Summary, Table, Tracked
 
 if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

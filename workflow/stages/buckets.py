@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from workflow.stage import (
-    FromStage,
-    Inputs,
-    Item,
-    Job,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    integer,
-    text,
-)
+from workflow.columns import integer, text
+from workflow.stage import FromStage, Inputs, Item, Job, Settings, Stage, Summary, Table
 
 __all__ = ["STAGE", "run"]
 

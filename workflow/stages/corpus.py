@@ -6,24 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import (
-    ByHand,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    typed,
-)
+from workflow.columns import integer, typed
+from workflow.stage import ByHand, Inputs, Item, Job, Json, Settings, Stage, Summary, Table, Tracked
 
 if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

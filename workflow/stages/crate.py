@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from workflow.registry import STAGES, provenance_files, results_folder
 from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary
 
 __all__ = ["STAGE", "run"]
@@ -37,8 +38,6 @@ def run(job: Job) -> Summary:
 
 
 def _stage_settings(experiment: Settings, _: str) -> Settings:
-    from workflow.stages import STAGES, results_folder
-
     return {
         "experiment": experiment["name"],
         "results": str(results_folder(experiment)),
@@ -47,8 +46,6 @@ def _stage_settings(experiment: Settings, _: str) -> Settings:
 
 
 def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import provenance_files
-
     return {
         "records": provenance_files(experiment, before="crate"),
         "workflow": _WORKFLOW,

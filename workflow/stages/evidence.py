@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.stage import Columns, Inputs, Job, Json, Settings, Stage, Summary, Table, Tracked
+from workflow.columns import Columns
+from workflow.registry import claim_files, results_folder
+from workflow.stage import Inputs, Job, Json, Settings, Stage, Summary, Table, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -42,14 +44,10 @@ def _columns() -> Columns:
 
 
 def _stage_settings(experiment: Settings, _: str) -> Settings:
-    from workflow.stages import results_folder
-
     return {"results": str(results_folder(experiment))}
 
 
 def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import claim_files
-
     return {
         "results": claim_files(experiment, before="evidence"),
         "claims": sorted(_CLAIMS.glob("*.yaml")),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from railx.places import in_repository
+from workflow.registry import inputs_of, stage_of
 from workflow.stage import (
     File,
     FromStage,
@@ -23,8 +24,7 @@ from workflow.stage import (
 )
 
 if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "check_columns", "run"]
 
@@ -48,7 +48,6 @@ def check_columns(experiment: Settings) -> None:
     asked.
     """
     from railx.settings import SettingsError
-    from workflow.stages import stage_of
 
     for figure in experiment["figures"]:
         for source in _declared(experiment, figure).inputs:
@@ -89,8 +88,6 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
     Those of the names under ``only``, or of all items that fit; published ones as they
     are. What a figure does without is not what ``only`` names: all of it.
     """
-    from workflow.stages import stage_of
-
     only = tuple(experiment["figures"][figure].get("only", ()))
     files: dict[str, FromStage | Path] = {}
     for source in _declared(experiment, figure).inputs:
@@ -126,7 +123,6 @@ def check(experiment: Experiment) -> None:
     """Refuse figures that would show nothing of the experiment."""
     from railx.figures import figure_of
     from railx.settings import SettingsError, to_dict
-    from workflow.stages import inputs_of, stage_of
 
     plain = to_dict(experiment)
     networks = tuple(plain["economics"]["networks"])

@@ -16,21 +16,8 @@ from statistics import median
 from typing import Any
 
 from railx.errors import UserError
-from workflow.stage import (
-    ByHand,
-    Item,
-    Job,
-    Json,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    flag,
-    integer,
-    real,
-    text,
-    typed,
-)
+from workflow.columns import flag, integer, real, text, typed
+from workflow.stage import ByHand, Item, Job, Json, Stage, Summary, Table, Tracked
 
 __all__ = ["STAGE", "run"]
 

@@ -9,27 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import (
-    ByHand,
-    FromStage,
-    Item,
-    Job,
-    Json,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    real,
-    text,
-)
+from workflow.columns import integer, real, text
+from workflow.stage import ByHand, FromStage, Item, Job, Json, Stage, Summary, Table, Tracked
 
 if TYPE_CHECKING:
     from railx.mapping import Basis, MappingSettings
     from railx.vocabulary.placement import Sizes
     from railx.vocabulary.topology import FamilySettings, Topology
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run", "run_any_topology"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from workflow.columns import arrow_schema, category, integer, real, text, typed
 from workflow.stage import (
     ByHand,
     FromStage,
@@ -16,19 +17,12 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
-    arrow_schema,
-    category,
-    integer,
-    real,
-    text,
-    typed,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workflow.columns import flag, integer, real, text
 from workflow.stage import (
     ByHand,
     FromStage,
@@ -24,10 +25,6 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
-    flag,
-    integer,
-    real,
-    text,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +32,7 @@ if TYPE_CHECKING:
     from railx.network.settings import SweepSettings, TrafficSettings
     from railx.vocabulary.routing.table import RoutingTable
     from railx.vocabulary.topology import Topology
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "WINDOW", "run", "run_single_load", "sweep_seeds"]
 

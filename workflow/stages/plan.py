@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from workflow.columns import integer, real, text
 from workflow.stage import (
     ByHand,
     File,
@@ -21,9 +22,6 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
-    integer,
-    real,
-    text,
 )
 
 if TYPE_CHECKING:
@@ -31,8 +29,7 @@ if TYPE_CHECKING:
     from railx.workload.cluster import ClusterSettings
     from railx.workload.cost import CostModelSettings
     from railx.workload.model import ModelSettings
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

@@ -12,21 +12,8 @@ import tempfile
 from pathlib import Path
 
 from railx.errors import UserError
-from workflow.stage import (
-    ByHand,
-    Item,
-    Job,
-    Json,
-    Needs,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    flag,
-    integer,
-    real,
-    text,
-)
+from workflow.columns import flag, integer, real, text
+from workflow.stage import ByHand, Item, Job, Json, Needs, Stage, Summary, Table, Tracked
 
 __all__ = ["STAGE", "run"]
 

@@ -9,19 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.errors import UserError
-from workflow.stage import (
-    Inputs,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    flag,
-    integer,
-    real,
-    text,
-)
+from workflow.columns import flag, integer, real, text
+from workflow.stage import Inputs, Job, Json, Settings, Stage, Summary, Table
 
 __all__ = ["RECORDINGS", "STAGE", "run"]
 

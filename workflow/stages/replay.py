@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workflow.columns import integer, real, text
 from workflow.stage import (
     FromStage,
     Inputs,
@@ -19,9 +20,6 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
-    integer,
-    real,
-    text,
 )
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
+from workflow.registry import printed_tables, provenance_files, results_folder
 from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
@@ -72,8 +73,6 @@ def _other(claims: Path, results: Path) -> Any:
 
 
 def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
-    from workflow.stages import printed_tables, results_folder
-
     return {
         "experiment": experiment,
         "results": str(results_folder(experiment)),
@@ -86,8 +85,6 @@ def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
 
 
 def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import printed_tables, provenance_files, results_folder
-
     folder = results_folder(experiment)
     others = _others(folder)
     return {

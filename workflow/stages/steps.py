@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from workflow.stage import (
-    ByHand,
-    File,
-    Item,
-    Job,
-    Json,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    flag,
-    integer,
-    real,
-    text,
-)
+from workflow.columns import flag, integer, real, text
+from workflow.stage import ByHand, File, Item, Job, Json, Stage, Summary, Table, Tracked
 
 __all__ = ["STAGE", "run"]
 

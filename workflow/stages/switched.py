@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, integer, real, text
+from workflow.columns import integer, real, text
+from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked
 
 if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

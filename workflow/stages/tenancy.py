@@ -5,7 +5,8 @@ Largest job against failures, use by a stream of jobs, bandwidth of degraded lin
 
 from __future__ import annotations
 
-from workflow.stage import ByHand, Job, Json, Stage, Summary, Table, Tracked, integer, real, text
+from workflow.columns import integer, real, text
+from workflow.stage import ByHand, Job, Json, Stage, Summary, Table, Tracked
 
 __all__ = ["STAGE", "run"]
 

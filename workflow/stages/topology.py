@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import (
-    ByHand,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    category,
-    real,
-    typed,
-)
+from workflow.columns import category, real, typed
+from workflow.stage import ByHand, Inputs, Item, Job, Json, Settings, Stage, Summary, Table, Tracked
 
 if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workflow.registry import results_folder, tracked_files, tracked_results
 from workflow.stage import Inputs, Job, Json, Settings, Stage, Summary
 
 if TYPE_CHECKING:
@@ -174,8 +175,6 @@ def _benchmark(path: Path) -> dict[str, float]:
 
 
 def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
-    from workflow.stages import results_folder, tracked_results
-
     return {
         "tracking": experiment["tracking"],
         "experiment": experiment["name"],
@@ -186,8 +185,6 @@ def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
 
 
 def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import tracked_files
-
     return {"files": tracked_files(experiment)}
 
 

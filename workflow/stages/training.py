@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from workflow.cluster import nodes_here, ranks_command, reachable
+from workflow.columns import flag, integer, real, text, typed
 from workflow.stage import (
     ByHand,
     File,
@@ -26,17 +27,11 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
-    flag,
-    integer,
-    real,
-    text,
-    typed,
 )
 from workflow.watch import run_program
 
 if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from railx.errors import UserError
-from workflow.stage import File, FromStage, Item, Job, Stage, Summary, Table, integer, real, text
+from workflow.columns import integer, real, text
+from workflow.stage import File, FromStage, Item, Job, Stage, Summary, Table
 
 if TYPE_CHECKING:
     from railx.vocabulary.reconfiguration import ReconfigurationPlan
     from railx.vocabulary.topology import FamilySettings, Topology
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

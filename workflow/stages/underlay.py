@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workflow.columns import integer, real, text
 from workflow.stage import (
     FromStage,
     Inputs,
@@ -19,14 +20,10 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
-    integer,
-    real,
-    text,
 )
 
 if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 

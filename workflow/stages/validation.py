@@ -5,18 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.stage import (
-    Inputs,
-    Job,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    real,
-    text,
-)
+from workflow.columns import integer, real, text
+from workflow.stage import Inputs, Job, Settings, Stage, Summary, Table, Tracked
 
 __all__ = ["STAGE", "run"]
 
