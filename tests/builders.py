@@ -19,10 +19,9 @@ from railx.settings import load
 from railx.vocabulary.topology import Topology
 from railx.workload.batches import SampledBatch
 from railx.workload.profile import Point, ProfileSettings, layer_points
-from workflow.columns import arrow_schema, typed_array
 from workflow.config import read_choice
 from workflow.groups import groups
-from workflow.stage import Table
+from workflow.outputs import Table, arrow_schema, typed_array
 from workflow.stages import stage_of
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from workflow.composer import compose
 from workflow.groups import groups, with_defaults
 from workflow.mounts import CONF, choices, primary_config
 from workflow.overrides import check_single
-from workflow.settings import CHOSEN, SEEDED, Experiment, StageSettings
+from workflow.settings import CHOSEN, LISTED, SEEDED, Experiment, StageSettings
 from workflow.stages import STAGES
 
 __all__ = [
@@ -66,7 +66,20 @@ def check_experiment(experiment: Experiment) -> None:
     """
     check_costs(experiment, experiment.limits)
     for stage in STAGES.values():
+        for group, check in stage.check_settings.items():
+            for key, settings in _settings_of(experiment, group):
+                check(settings, key, experiment.limits)
         stage.check(experiment)
+
+
+def _settings_of(experiment: Experiment, group: str) -> Iterator[tuple[str, Any]]:
+    """The settings of a group that an experiment has, with their keys."""
+    for key, listed in LISTED.items():
+        if listed == group:
+            entries = getattr(experiment, key).items()
+            yield from ((f"{key}.{name}", settings) for name, settings in entries)
+    if group in CHOSEN:
+        yield group, getattr(experiment, group)
 
 
 def compose_stage(
@@ -89,6 +102,8 @@ def compose_stage(
     limits = loaded.get("limits") or load(LimitSettings, composed.get("limits", {}), "limits")
     check_costs(loaded, limits)
     for stage in STAGES.values():
+        for group in stage.check_settings.keys() & loaded.keys():
+            stage.check_settings[group](loaded[group], group, limits)
         stage.check_choices({**loaded, "limits": limits})
     return loaded
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
-from workflow.stage import FromStage, Settings, Stage, Table
+from workflow.outputs import Table
+from workflow.stage import FromStage, Settings, Stage
 
 __all__ = [
     "STAGES",

@@ -63,8 +63,7 @@ def declared_tables() -> dict[str, pa.Schema | None]:
     In a name a star stands for the name of an item (``network.*.bounds``). A JSON
     object whose keys the stage does not declare has a schema of None.
     """
-    from workflow.columns import arrow_schema
-    from workflow.stage import Json, Table
+    from workflow.outputs import Json, Table, arrow_schema
     from workflow.stages import STAGES
 
     schemas: dict[str, pa.Schema | None] = {}

@@ -13,26 +13,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.errors import UserError
-from workflow.columns import Columns, arrow_schema, typed_array
+from railx.effort import LimitSettings
+from workflow.outputs import Json, Output, Table, arrow_schema, typed_array
 
 if TYPE_CHECKING:
     from workflow.settings import Experiment
+else:
+    # Its classes import half of the project, which a dry run does not need.
+    Experiment = Any
 
 __all__ = [
     "ByHand",
-    "File",
+    "Experiment",
     "FromStage",
     "History",
     "Item",
     "Job",
-    "Json",
     "Needs",
-    "Output",
     "Settings",
     "Stage",
     "Summary",
-    "Table",
     "Tracked",
 ]
 
@@ -40,79 +40,6 @@ __all__ = [
 Settings = Mapping[str, Any]
 #: Names (with their unit) and what they are; what ``railx STAGE`` prints.
 Summary = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Output:
-    """A file that a stage writes.
-
-    Its path is below the stage's folder, with the item in braces. ``claims``: whether
-    verdicts and ``railx sql`` may read it.
-    """
-
-    path: str
-    claims: bool = field(default=False, kw_only=True)
-
-
-@dataclass(frozen=True)
-class Json(Output):
-    """A JSON object.
-
-    ``keys`` are those that claims may name, as columns with their types: nested keys
-    joined by underscores. They are checked before any job; what is not declared is not.
-    """
-
-    keys: Columns = field(default_factory=dict, kw_only=True)
-
-    def check(self, path: Path) -> None:
-        """ValueError where the object in ``path`` lacks a declared key."""
-        if not self.keys:
-            return
-        from railx.io import leaves, read_json
-
-        present = {key for key, _ in leaves(read_json(path))}
-        missing = [key for key in self.keys if key not in present]
-        if missing:
-            raise ValueError(f"{path}: lacks the declared keys {', '.join(missing)}")
-
-
-@dataclass(frozen=True)
-class File(Output):
-    """A file that only its own readers understand."""
-
-
-@dataclass(frozen=True)
-class Table(Output):
-    """A Parquet table and its columns, a function where only a library knows them.
-
-    ``optional`` columns follow the others in the tables that have them, all or none.
-    ``printed`` is the title under which the report prints the table, with the item in
-    braces; empty: it does not.
-    """
-
-    columns: Columns | Callable[[], Columns]
-    optional: Columns = field(default_factory=dict, kw_only=True)
-    printed: str = field(default="", kw_only=True)
-
-    def declared(self) -> Columns:
-        """The columns that the table always has."""
-        return self.columns() if callable(self.columns) else self.columns
-
-    def check(self, path: Path) -> None:
-        """ValueError where the table in ``path`` has other columns than declared."""
-        import pyarrow.parquet as pq
-
-        stored = pq.read_schema(path).remove_metadata()
-        declared = self.declared()
-        schemas = [arrow_schema(declared), arrow_schema({**declared, **self.optional})]
-        if not any(stored.equals(schema) for schema in schemas):
-            expected = {(column.name, str(column.type)) for column in schemas[0]}
-            got = {(column.name, str(column.type)) for column in stored}
-            differing = sorted({name for name, _ in expected ^ got}) or ["their order"]
-            raise UserError(
-                f"{path}: columns differ from the declared ones: {', '.join(differing)}; allowed:"
-                f" {', '.join(f'{column.name} ({column.type})' for column in schemas[1])}"
-            )
 
 
 @dataclass(frozen=True)
@@ -239,6 +166,10 @@ def _no_check(settings: Any) -> None:
     return None
 
 
+#: Refuses settings of a group under a key beyond limits: settings, key, limits.
+SettingsCheck = Callable[[Any, str, LimitSettings], None]
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage: the word for its rule, its module, its results and its command.
@@ -247,9 +178,11 @@ class Stage:
     item in braces. ``settings`` picks its plain part of an experiment for an item (a
     change in it, and only in it, reruns the job), ``inputs`` the files that the job
     reads, ``modules`` further modules that its code digest covers, ``needs`` the
-    processes that it runs. ``check`` refuses a checked experiment whose settings do not
-    fit together for this stage, ``check_choices`` the same of the checked groups of a
-    stage run by hand, of those that are there: SettingsError, before any job.
+    processes that it runs. Checks raise SettingsError before any job:
+    ``check_settings`` of the settings of a group, in an experiment or chosen by hand,
+    ``check`` of an experiment whose settings do not fit together for this stage,
+    ``check_choices`` the same of the groups of a stage run by hand, of those that are
+    there.
     ``in_folder`` is false for a stage whose files lie at the top of the results.
     """
 
@@ -263,6 +196,7 @@ class Stage:
     inputs: Callable[[Settings, str], Inputs] = _no_files
     modules: Callable[[Settings, str], tuple[str, ...]] = _no_modules
     needs: Callable[[Settings, str], Needs] = _single_process
+    check_settings: Mapping[str, SettingsCheck] = field(default_factory=dict)
     check: Callable[[Experiment], None] = _no_check
     check_choices: Callable[[Mapping[str, Any]], None] = _no_check
     by_hand: ByHand | None = None
@@ -308,7 +242,8 @@ class Stage:
     ) -> Summary:
         """Run the stage on files; the summary is returned.
 
-        Those of ``outputs`` are written and checked against the declared columns.
+        Those of ``outputs`` are written and checked against the declared columns. The
+        summary itself is written where the stage declares it as a JSON object.
         """
         read = {
             name: (Path(files),)
@@ -319,7 +254,10 @@ class Stage:
         written = {name: Path(path) for name, path in (outputs or {}).items()}
         for name in written:
             self.pattern(name)
-        summary = self.run(Job(self, item, settings, read, written))
+        job = Job(self, item, settings, read, written)
+        summary = self.run(job)
+        if isinstance(self.outputs.get("summary"), Json):
+            job.write_json("summary", summary)
         for name, path in written.items():
             output = self.outputs[name]
             if isinstance(output, (Json, Table)):
@@ -381,7 +319,11 @@ class Job:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON value where the file is wanted."""
-        if name in self.outputs:
-            from railx.io import write_json
+        from railx.io import write_json
 
-            write_json(self.outputs[name], value)
+        self.write(name, write_json, value)
+
+    def write(self, name: str, write: Callable[..., None], *values: Any, **more: Any) -> None:
+        """Write a file by ``write(path, *values, **more)`` where it is wanted."""
+        if name in self.outputs:
+            write(self.outputs[name], *values, **more)

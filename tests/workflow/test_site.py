@@ -15,6 +15,7 @@ import yaml
 
 from tests.commands import ROOT, environment
 from workflow.cli import BY_HAND
+from workflow.outputs import Table
 from workflow.site import (
     commands_page,
     notebook_page,
@@ -22,7 +23,6 @@ from workflow.site import (
     on_page_markdown,
     tables_page,
 )
-from workflow.stage import Table
 from workflow.stages import STAGES
 
 pytestmark = pytest.mark.system

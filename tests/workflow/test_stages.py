@@ -19,9 +19,9 @@ from railx.io import read_rows, write_table
 from railx.settings import to_dict
 from tests.builders import ROOT
 from tests.commands import loaded
-from workflow.columns import integer, real, text, typed_array
 from workflow.config import compose_experiment
-from workflow.stage import File, FromStage, Item, Job, Json, Stage, Table
+from workflow.outputs import File, Json, Table, integer, real, text, typed_array
+from workflow.stage import FromStage, Item, Job, Stage
 from workflow.stages import (
     STAGES,
     claim_files,

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from workflow.columns import integer, real, text
-from workflow.stage import ByHand, FromStage, Item, Job, Json, Stage, Summary, Table, Tracked
-
-if TYPE_CHECKING:
-    from workflow.settings import Experiment
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -36,7 +31,6 @@ def run(job: Job) -> Summary:
             key = f"{row['operation']}_{row['group_size']}_{row['algorithm']}"
             summary[f"{key}_gb_s"] = row["gb_s"]
     summary["fidelity"] = settings.fidelities[0]
-    job.write_json("summary", summary)
     return summary
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workflow.columns import integer, text
-from workflow.stage import FromStage, Inputs, Item, Job, Settings, Stage, Summary, Table
+from workflow.outputs import Table, integer, text
+from workflow.stage import FromStage, Inputs, Item, Job, Settings, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 

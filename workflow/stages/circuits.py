@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from railx.errors import UserError
-from workflow.stage import ByHand, File, FromStage, Item, Job, Settings, Stage, Summary
+from workflow.outputs import File
+from workflow.stage import ByHand, FromStage, Item, Job, Settings, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -22,10 +23,8 @@ def run(job: Job) -> Summary:
         raise UserError(
             f"topology: {graph.family} has no optical switches, so nothing to cross-connect"
         )
-    if "circuits" in job.outputs:
-        write_circuits(job.outputs["circuits"], graph)
-    if "csv" in job.outputs:
-        write_circuits_csv(job.outputs["csv"], graph)
+    job.write("circuits", write_circuits, graph)
+    job.write("csv", write_circuits_csv, graph)
     return {
         "family": graph.family,
         "optical_switches": int(circuits.ocs.max()) + 1,

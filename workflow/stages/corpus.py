@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflow.columns import integer, typed
-from workflow.stage import ByHand, Inputs, Item, Job, Json, Settings, Stage, Summary, Table, Tracked
-
-if TYPE_CHECKING:
-    from workflow.settings import Experiment
+from workflow.outputs import Json, Table, integer, typed
+from workflow.stage import ByHand, Experiment, Inputs, Item, Job, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -30,9 +27,7 @@ def run(job: Job) -> Summary:
         "description": corpus.description,
         **length_statistics(corpus.lengths),
     }
-    if "sequences" in job.outputs:
-        write_corpus(job.outputs["sequences"], corpus)
-    job.write_json("summary", summary)
+    job.write("sequences", write_corpus, corpus)
     return summary
 
 

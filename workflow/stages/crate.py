@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from workflow.outputs import File, Json
 from workflow.registry import STAGES, provenance_files, results_folder
-from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary
+from workflow.stage import FromStage, Inputs, Job, Settings, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 

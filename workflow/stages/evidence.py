@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.columns import Columns
+from workflow.outputs import Columns, Json, Table
 from workflow.registry import claim_files, results_folder
-from workflow.stage import Inputs, Job, Json, Settings, Stage, Summary, Table, Tracked
+from workflow.stage import Inputs, Job, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -30,8 +30,7 @@ def run(job: Job) -> Summary:
         job.inputs["claims"][0].parent, job.inputs["published"][0].parent, job.file("papers")
     )
     rows = judge(claims, results, files)
-    if "claims" in job.outputs:
-        write_table(job.outputs["claims"], claims_table(rows))
+    job.write("claims", write_table, claims_table(rows))
     counts: Summary = dict(count_verdicts(rows))
     job.write_json("counts", counts)
     return counts

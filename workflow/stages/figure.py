@@ -5,26 +5,22 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from railx.places import in_repository
+from workflow.outputs import File, Json, Table
 from workflow.registry import inputs_of, stage_of
 from workflow.stage import (
-    File,
+    Experiment,
     FromStage,
     Inputs,
     Item,
     Job,
-    Json,
     Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
 )
-
-if TYPE_CHECKING:
-    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "check_columns", "run"]
 

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from railx.errors import UserError
-from workflow.columns import flag, integer, real, text, typed
-from workflow.stage import ByHand, Item, Job, Json, Stage, Summary, Table, Tracked
+from workflow.outputs import Json, Table, flag, integer, real, text, typed
+from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -72,13 +72,11 @@ def run(job: Job) -> Summary:
     rows = _settings(name, settings.ranks, iterations, changes)
     job.write_table("settings", _in_order(rows, _SETTINGS))
     losses = [row["last_loss"] for row in rows]
-    summary = {
+    return {
         "program": name,
         "ranks": settings.ranks,
         "loss_difference": (max(losses) - min(losses)) / max(map(abs, losses)),
     }
-    job.write_json("summary", summary)
-    return summary
 
 
 _Row = dict[str, Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workflow.columns import flag, integer, real, text
-from workflow.stage import FromStage, Job, Stage, Summary, Table
+from workflow.outputs import Table, flag, integer, real, text
+from workflow.stage import FromStage, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workflow.columns import arrow_schema, category, integer, real, text, typed
+from workflow.outputs import Json, Table, arrow_schema, category, integer, real, text, typed
 from workflow.stage import (
     ByHand,
+    Experiment,
     FromStage,
     Item,
     Job,
-    Json,
     Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 
@@ -72,12 +70,9 @@ def run(job: Job) -> Summary:
         graph, load(CollectiveSettings, job.settings["collective"], "collective"), name
     )
     job.write_table("bounds", rows.values())
-    if "channels" in job.outputs:
-        write_table(job.outputs["channels"], pa.concat_tables(channels).unify_dictionaries())
+    job.write("channels", write_table, pa.concat_tables(channels).unify_dictionaries())
     job.write_table("collectives", collectives)
-    summary = _summary(networks, rows, collectives)
-    job.write_json("summary", summary)
-    return summary
+    return _summary(networks, rows, collectives)
 
 
 def _repeated(word: str, count: int) -> pa.DictionaryArray:

@@ -11,19 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflow.columns import flag, integer, real, text
+from workflow.outputs import Json, Table, flag, integer, real, text
 from workflow.stage import (
     ByHand,
+    Experiment,
     FromStage,
     History,
     Inputs,
     Item,
     Job,
-    Json,
     Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
 )
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from railx.network.settings import SweepSettings, TrafficSettings
     from railx.vocabulary.routing.table import RoutingTable
     from railx.vocabulary.topology import Topology
-    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "WINDOW", "run", "run_single_load", "sweep_seeds"]
 
@@ -61,7 +59,6 @@ def run(job: Job) -> Summary:
     swept = merged(sweeps)
     job.write_table("points", ({"sweep": job.item, **row} for row in swept.rows))
     summary = {"sweep": job.item, **swept.summary}
-    job.write_json("summary", summary)
     job.write_json("speed", {"fidelity": "measured_cpu", "threads": 1, "runs": swept.speed})
     return summary
 

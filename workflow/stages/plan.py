@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workflow.columns import integer, real, text
+from workflow.outputs import File, Json, Table, integer, real, text
 from workflow.stage import (
     ByHand,
-    File,
+    Experiment,
     FromStage,
     Inputs,
     Item,
     Job,
-    Json,
     Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
 )
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from railx.workload.cluster import ClusterSettings
     from railx.workload.cost import CostModelSettings
     from railx.workload.model import ModelSettings
-    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 
@@ -92,13 +89,11 @@ def run(job: Job) -> Summary:
         "degrees_that_do_not_divide_the_heads": ", ".join(map(str, unused)) or None,
         "fidelity": "analytic",
     }
-    if "plan" in job.outputs:
-        write_plan(job.outputs["plan"], plan)
+    job.write("plan", write_plan, plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
     pipelines = plan.kind == "pipeline"
     job.write_table("schedule", schedule_rows(plan, job.item) if pipelines else [])
     job.write_table("memory", memory_rows(plan, job.item, cost_of(plan)) if pipelines else [])
-    job.write_json("summary", summary)
     return summary
 
 

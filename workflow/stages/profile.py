@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from railx.errors import UserError
-from workflow.columns import flag, integer, real, text
-from workflow.stage import ByHand, Item, Job, Json, Needs, Stage, Summary, Table, Tracked
+from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.stage import ByHand, Item, Job, Needs, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -49,9 +49,7 @@ def run(job: Job) -> Summary:
     fit = to_dict(fitted)
     job.write_table("points", compared(rows, fitted, settings.held_out_seed))
     job.write_json("fit", fit)
-    summary = {"profile": name, **fit}
-    job.write_json("summary", summary)
-    return summary
+    return {"profile": name, **fit}
 
 
 _POINTS = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.errors import UserError
-from workflow.columns import flag, integer, real, text
-from workflow.stage import Inputs, Job, Json, Settings, Stage, Summary, Table
+from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.stage import Inputs, Job, Settings, Stage, Summary
 
 __all__ = ["RECORDINGS", "STAGE", "run"]
 
@@ -47,13 +47,11 @@ def run(job: Job) -> Summary:
     job.write_table("checks", checks)
     job.write_table("measurements", measurements)
     recordings = len({row["recording"] for row in steps})
-    summary = {
+    return {
         "recordings": recordings,
         "records": len(steps),
         "note": "" if recordings else "nothing was measured on a GPU",
     }
-    job.write_json("summary", summary)
-    return summary
 
 
 _NAME = text("recording", "step")

@@ -8,19 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workflow.columns import integer, real, text
-from workflow.stage import (
-    FromStage,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-)
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import FromStage, Inputs, Item, Job, Settings, Stage, Summary, Tracked
 
 if TYPE_CHECKING:
     from railx.replay.passes import Passes
@@ -65,7 +54,6 @@ def run(job: Job) -> Summary:
             if row[name] is not None:
                 summary[f"{key}.{name}"] = row[name]
     summary["fidelity"] = "replay"
-    job.write_json("summary", summary)
     return summary
 
 

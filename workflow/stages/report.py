@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
+from workflow.outputs import File, Json
 from workflow.registry import printed_tables, provenance_files, results_folder
-from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary, Tracked
+from workflow.stage import FromStage, Inputs, Job, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 

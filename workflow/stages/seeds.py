@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow.columns import flag
-from workflow.stage import FromStage, Item, Job, Json, Settings, Stage, Summary, Table
+from workflow.outputs import Json, Table, flag
+from workflow.stage import FromStage, Item, Job, Settings, Stage, Summary
 from workflow.stages.packets import WINDOW, sweep_seeds
 
 __all__ = ["STAGE", "run"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflow.columns import category, real, typed
-from workflow.stage import ByHand, Inputs, Item, Job, Json, Settings, Stage, Summary, Table, Tracked
-
-if TYPE_CHECKING:
-    from workflow.settings import Experiment
+from railx.effort import LimitSettings
+from workflow.outputs import Json, Table, category, real, typed
+from workflow.stage import ByHand, Inputs, Item, Job, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -24,8 +21,7 @@ def run(job: Job) -> Summary:
     if topology.circuits is not None:
         check_optical_circuits(topology)
     metrics = topology_metrics(topology)
-    if "graph" in job.outputs:
-        write_topology(job.outputs["graph"], topology, job.item or None)
+    job.write("graph", write_topology, topology, job.item or None)
     job.write_json("metrics", metrics)
     return metrics
 
@@ -55,20 +51,11 @@ _CIRCUITS = (
 )
 
 
-def check(experiment: Experiment) -> None:
+def check_topology(settings: Any, key: str, limits: LimitSettings) -> None:
     """Refuse topologies that no memory holds."""
     from railx.families.sizes import check_size
 
-    for name, settings in experiment.topologies.items():
-        check_size(settings, experiment.limits, f"topologies.{name}")
-
-
-def check_choices(chosen: Mapping[str, Any]) -> None:
-    """The same of the chosen topology."""
-    from railx.families.sizes import check_size
-
-    if "topology" in chosen:
-        check_size(chosen["topology"], chosen["limits"], "topology")
+    check_size(settings, limits, key)
 
 
 STAGE = Stage(
@@ -91,6 +78,5 @@ STAGE = Stage(
         settings=lambda chosen: chosen["topology"],
     ),
     tracked=Tracked("metrics", ("metrics",), fidelity="analytic"),
-    check=check,
-    check_choices=check_choices,
+    check_settings={"topology": check_topology},
 )

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workflow.outputs import Json
 from workflow.registry import results_folder, tracked_files, tracked_results
-from workflow.stage import Inputs, Job, Json, Settings, Stage, Summary
+from workflow.stage import Inputs, Job, Settings, Stage, Summary
 
 if TYPE_CHECKING:
     from railx.tracking import StageResult

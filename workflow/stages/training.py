@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from railx.errors import UserError
 from workflow.cluster import nodes_here, ranks_command, reachable
-from workflow.columns import flag, integer, real, text, typed
+from workflow.outputs import File, Json, Table, flag, integer, real, text, typed
 from workflow.stage import (
     ByHand,
-    File,
+    Experiment,
     FromStage,
     History,
     Inputs,
     Item,
     Job,
-    Json,
     Needs,
     Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
 )
 from workflow.watch import run_program
-
-if TYPE_CHECKING:
-    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 
@@ -66,7 +61,6 @@ def run(job: Job) -> Summary:
     listed = ("schema", "settings", "blocks")
     summary = {key: value for key, value in result.items() if key not in listed}
     summary |= {f"{row['mode']}_{row['reconfiguration_latency_ms']:g}ms": row for row in rows}
-    job.write_json("summary", summary)
     return summary
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from railx.errors import UserError
-from workflow.columns import integer, real, text
-from workflow.stage import File, FromStage, Item, Job, Stage, Summary, Table
+from workflow.outputs import File, Table, integer, real, text
+from workflow.stage import Experiment, FromStage, Item, Job, Stage, Summary
 
 if TYPE_CHECKING:
     from railx.vocabulary.reconfiguration import ReconfigurationPlan
     from railx.vocabulary.topology import FamilySettings, Topology
-    from workflow.settings import Experiment
 
 __all__ = ["STAGE", "run"]
 
@@ -52,10 +51,8 @@ def run(job: Job) -> Summary:
         "most_steps_of_a_switch": plan.most_steps_of_a_switch,
         "fidelity": "analytic",
     }
-    if "plan" in job.outputs:
-        write_reconfiguration(job.outputs["plan"], plan)
-    if "csv" in job.outputs:
-        write_reconfiguration_csv(job.outputs["csv"], plan)
+    job.write("plan", write_reconfiguration, plan)
+    job.write("csv", write_reconfiguration_csv, plan)
     job.write_table("summary", [row])
     return row
 

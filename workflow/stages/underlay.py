@@ -6,24 +6,21 @@ No paper has this comparison: it is ours.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflow.columns import integer, real, text
+from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import (
+    Experiment,
     FromStage,
     Inputs,
     Item,
     Job,
-    Json,
     Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
 )
-
-if TYPE_CHECKING:
-    from workflow.settings import Experiment
+from workflow.stages.economics import check_price_set
 
 __all__ = ["STAGE", "run"]
 
@@ -94,9 +91,7 @@ def run(job: Job) -> Summary:
         for size, gb_s in under.all_to_all_gb_s.items()
     ]
     job.write_table("bandwidths", rates)
-    summary = {**named, **_means(mix), **fidelity}
-    job.write_json("summary", summary)
-    return summary
+    return {**named, **_means(mix), **fidelity}
 
 
 def _means(mix: list[dict[str, Any]]) -> Summary:
@@ -153,8 +148,7 @@ _BANDWIDTHS = (
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse other ranks than the plans have devices, and prices that are not there."""
-    from railx.economics.price_sets import check_price_set
+    """Refuse other ranks than the plans have devices."""
     from railx.settings import SettingsError
 
     for name in experiment.underlay.plans:
@@ -164,7 +158,6 @@ def check(experiment: Experiment) -> None:
                 "underlay.ranks",
                 f"got {experiment.underlay.ranks}; allowed: {devices}, the devices of plans.{name}",
             )
-    check_price_set(experiment.underlay, "underlay")
 
 
 STAGE = Stage(
@@ -182,5 +175,6 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("summary", ("mix", "bandwidths")),
+    check_settings={"underlay": check_price_set},
     check=check,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.columns import integer, real, text
-from workflow.stage import Inputs, Job, Settings, Stage, Summary, Table, Tracked
+from workflow.outputs import Table, integer, real, text
+from workflow.stage import Inputs, Job, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
