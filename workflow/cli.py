@@ -41,7 +41,14 @@ from workflow.commands import (
     validate,
     verdicts,
 )
-from workflow.commands.shared import RESULTS, add_debug, command, words
+from workflow.commands.shared import (
+    RESULTS,
+    add_debug,
+    add_flag,
+    add_overrides,
+    command,
+    print_facts,
+)
 from workflow.stage import ByHand, Settings, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
@@ -204,16 +211,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_stage(commands: Any, stage: Stage, by_hand: ByHand) -> None:
     parser = command(commands, stage.name, stage.help, stage.help, "")
     vars(parser)["make_epilog"] = partial(_epilog, by_hand)
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="OVERRIDE",
-        help="Hydra override, e.g. group=choice or group.key=value",
-    )
+    add_overrides(parser, "Hydra override, e.g. group=choice or group.key=value")
     parser.add_argument("--out", type=Path, help=by_hand.out)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object, units in the key names"
-    )
+    add_flag(parser, "--json", "print one JSON object, units in the key names")
     parser.set_defaults(action=_run_stage, stage=stage, by_hand=by_hand)
 
 
@@ -244,9 +244,7 @@ def _run_stage(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary, indent=2, allow_nan=False))
         return 0
-    width = max(len(key) for key in summary)
-    for key, value in summary.items():
-        print(f"{key:<{width}}  {words(value)}")
+    print_facts(summary)
     if options.out is not None:
         print(f"\nwritten: {options.out}")
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import command
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["add"]
 
@@ -33,16 +33,10 @@ def add(commands: Any) -> None:
     parser = command(commands, "advise", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("settings", nargs="+", metavar="KEY=VALUE", help="what is asked")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="print one JSON object")
-    shown.add_argument(
-        "--explain", action="store_true", help="compare the best plan with the one that is given"
-    )
-    shown.add_argument(
-        "--megatron", action="store_true", help="print the best plan as options of Megatron-LM"
-    )
-    shown.add_argument(
-        "--torchtitan", action="store_true", help="print the best plan as TOML for torchtitan"
-    )
+    add_flag(shown, "--json", "print one JSON object")
+    add_flag(shown, "--explain", "compare the best plan with the one that is given")
+    add_flag(shown, "--megatron", "print the best plan as options of Megatron-LM")
+    add_flag(shown, "--torchtitan", "print the best plan as TOML for torchtitan")
     parser.set_defaults(action=_advise)
 
 

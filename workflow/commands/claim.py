@@ -11,8 +11,8 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import WORK
+from workflow.commands import shared
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.commands.shared import add_running, command, running, snakemake
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
 
@@ -21,7 +21,7 @@ __all__ = ["add", "query_files"]
 
 def add(commands: Any) -> None:
     """Add ``railx claim`` to the commands."""
-    parser = command(
+    parser = shared.command(
         commands,
         "claim",
         "make what one claim needs and judge it",
@@ -30,14 +30,12 @@ def add(commands: Any) -> None:
         "example:\n  railx claim railx_absolute_cost --experiment quick",
     )
     parser.add_argument("id", metavar="ID", help="a claim of resources/claims")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override of the experiment"
-    )
+    shared.add_overrides(parser, "Hydra override of the experiment")
     parser.add_argument(
         "--experiment", default="paper", help="the experiment that makes the tables"
     )
-    add_running(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    shared.add_running(parser)
+    shared.add_flag(parser, "--json", "print one JSON object")
     parser.set_defaults(action=_claim)
 
 
@@ -105,7 +103,7 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
     if options.overrides:
         entries.append(f"hydra={shlex.join(options.overrides)}")
     # What Snakemake says is no part of the answer.
-    code = snakemake([*arguments, *running(options)], entries, stdout=sys.stderr)
+    code = shared.snakemake([*arguments, *shared.running(options)], entries, stdout=sys.stderr)
     if code:
         raise UserError(
             f"claim {options.id}: its tables could not be made (exit code {code});"

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from workflow.commands.shared import command
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["add"]
 
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
         "status $RAILX_CONTROLLER",
         _status,
     )
-    status.add_argument("--json", action="store_true", help="print all of it as JSON")
+    add_flag(status, "--json", "print all of it as JSON")
     metrics = _add_asking(
         actions,
         "metrics",
@@ -95,7 +95,7 @@ def add(commands: Any) -> None:
         "example:\n  railx fabric replay-log events.jsonl",
     )
     replay.add_argument("path", type=Path, metavar="PATH", help="journal of a controller")
-    replay.add_argument("--json", action="store_true", help="print the counts as JSON")
+    add_flag(replay, "--json", "print the counts as JSON")
     replay.set_defaults(action=_replay_log)
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from workflow.commands.shared import aligned
+
 __all__ = ["serve_metrics", "status_text"]
 
 #: Rows of one table; --json has all of them.
@@ -111,11 +113,7 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> l
     if not cells:
         return ["", f"{title}: none"]
     shown = cells[:_ROWS]
-    widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (heads, *shown)
-    ]
+    lines = aligned([heads, *shown])
     if len(cells) > _ROWS:
         lines.append(f"... and {len(cells) - _ROWS} more (--json has them)")
     return ["", title, *(f"  {line}" for line in lines)]

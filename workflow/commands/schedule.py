@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
-from workflow.commands.shared import command, plan_of, print_table
+from workflow.commands.shared import add_flag, command, plan_of, print_table
 
 if TYPE_CHECKING:
     from railx.planning.format.plan import PipelineBatch, Plan
@@ -56,12 +56,8 @@ def add(commands: Any) -> None:
         help=f"parts of the model on each stage, interleaved only (default: {_VIRTUAL_STAGES})",
     )
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--compare", action="store_true", help="a line for every schedule of the same chunks"
-    )
-    shown.add_argument(
-        "--orders", action="store_true", help="the order of each stage: F0, B0, W0, F0.1 ..."
-    )
+    add_flag(shown, "--compare", "a line for every schedule of the same chunks")
+    add_flag(shown, "--orders", "the order of each stage: F0, B0, W0, F0.1 ...")
     parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw it (.svg, .png, .pdf)")
     parser.add_argument(
         "--memory", type=Path, metavar="FILE", help="draw what stages hold (.svg, .png, .pdf)"
@@ -72,11 +68,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the plan with this schedule (.json)"
     )
-    parser.add_argument(
-        "--explicit", action="store_true", help="write the orders outright, to edit them by hand"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, units in the key names")
-    parser.add_argument("--csv", action="store_true", help="print CSV")
+    add_flag(parser, "--explicit", "write the orders outright, to edit them by hand")
+    add_flag(parser, "--json", "print JSON, units in the key names")
+    add_flag(parser, "--csv", "print CSV")
     parser.set_defaults(action=_schedule)
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 __all__ = [
     "RESULTS",
     "add_debug",
+    "add_flag",
+    "add_overrides",
     "add_results",
     "add_running",
+    "aligned",
     "check_experiment",
     "command",
     "experiment_of",
     "how_to_make",
     "plan_of",
+    "print_facts",
     "print_table",
     "running",
     "snakemake",
@@ -61,6 +65,16 @@ def add_debug(parser: argparse.ArgumentParser, default: Any = False) -> None:
         default=default,
         help="show the traceback of an error, too",
     )
+
+
+def add_flag(parser: Any, name: str, help: str) -> None:
+    """An option that is given or not; ``parser`` may be a group of options."""
+    parser.add_argument(name, action="store_true", help=help)
+
+
+def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
+    """Any number of Hydra's overrides."""
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=help)
 
 
 def plan_of(path: Path) -> Plan:
@@ -217,14 +231,23 @@ def print_table(table: Any, options: argparse.Namespace) -> None:
         print(json.dumps(rows, indent=2, default=_plain))
         return
     cells = [[words(value) for value in row.values()] for row in rows]
-    widths = [
-        max(map(len, [name, *(row[index] for row in cells)]))
-        for index, name in enumerate(table.column_names)
+    print("\n".join(aligned([table.column_names, *cells])))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
-    for row in [table.column_names, *cells]:
-        print(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+
+
+def print_facts(facts: Mapping[str, Any], width: int = 0) -> None:
+    """Names and values in two columns, the first as wide as its widest or ``width``."""
+    width = max(width, *map(len, facts))
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {words(value)}")
 
 
 def _plain(value: Any) -> Any:

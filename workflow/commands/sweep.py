@@ -24,7 +24,7 @@ from railx.errors import UserError
 from railx.places import WORK
 from workflow.commands.claim import query_files
 from workflow.commands.judged import claim_by_id, judged
-from workflow.commands.shared import add_running, command, print_table, running, snakemake
+from workflow.commands.shared import add_flag, add_running, command, print_table, running, snakemake
 from workflow.overrides import parse_overrides, parted
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
@@ -79,8 +79,8 @@ def add(commands: Any) -> None:
     asked.add_argument("--claim", metavar="ID", help="a claim, judged at every point")
     add_running(parser)
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
-    shape.add_argument("--csv", action="store_true", help="print CSV")
+    add_flag(shape, "--json", "print a JSON list of rows")
+    add_flag(shape, "--csv", "print CSV")
     parser.set_defaults(action=_sweep)
 
 
