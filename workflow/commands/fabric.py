@@ -265,7 +265,7 @@ def _observer(options: argparse.Namespace) -> Any:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from workflow.commands.fabric_status import status_text
+    from railx.fabric.status_text import status_text
 
     with _observer(options) as observer:
         status = observer.status()
@@ -274,7 +274,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _metrics(options: argparse.Namespace) -> int:
-    from workflow.commands.fabric_status import serve_metrics
+    from railx.fabric.metrics_server import serve_metrics
 
     if options.serve is None:
         with _observer(options) as observer:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
+from workflow.commands.shared import print_facts
 from workflow.resources import all_claims
 from workflow.stage import Settings
 from workflow.stages import claim_files, results_folder
@@ -63,14 +63,7 @@ def print_judged(row: dict[str, Any], options: argparse.Namespace) -> None:
         ("needs", row["needs"]),
         ("notes", row["notes"]),
     ]
-    print_lines([(key, words) for key, words in lines if words])
-
-
-def print_lines(lines: Sequence[tuple[str, str]]) -> None:
-    """Keys and words in two columns."""
-    width = max(len(key) for key, _ in lines)
-    for key, words in lines:
-        print(f"{key:<{width}}  {words}")
+    print_facts({key: words for key, words in lines if words})
 
 
 def _ours(row: dict[str, Any]) -> str:

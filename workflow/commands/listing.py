@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from workflow.commands.shared import add_flag, aligned, command
+from railx.text import aligned
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["KINDS", "add"]
 

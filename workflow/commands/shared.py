@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from railx.places import SHIPPED, WORK, is_checkout, is_work
+from railx.text import aligned, in_digits
 from workflow.stage import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ __all__ = [
     "add_overrides",
     "add_results",
     "add_running",
-    "aligned",
     "check_experiment",
     "command",
     "experiment_of",
@@ -35,7 +35,6 @@ __all__ = [
     "print_table",
     "running",
     "snakemake",
-    "words",
 ]
 
 #: The usual results folder.
@@ -209,13 +208,6 @@ def snakemake(
     return subprocess.run(command, check=False, cwd=WORK, stdout=stdout).returncode
 
 
-def words(value: Any) -> str:
-    """A value of a table for the terminal: six digits, nested ones as JSON."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
-
-
 def print_table(table: Any, options: argparse.Namespace) -> None:
     """An Arrow table in columns, or as the options ``json`` and ``csv`` say."""
     if options.csv:
@@ -230,24 +222,15 @@ def print_table(table: Any, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(rows, indent=2, default=_plain))
         return
-    cells = [[words(value) for value in row.values()] for row in rows]
+    cells = [[in_digits(value) for value in row.values()] for row in rows]
     print("\n".join(aligned([table.column_names, *cells])))
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def print_facts(facts: Mapping[str, Any], width: int = 0) -> None:
     """Names and values in two columns, the first as wide as its widest or ``width``."""
     width = max(width, *map(len, facts))
     for name, value in facts.items():
-        print(f"{name:<{width}}  {words(value)}")
+        print(f"{name:<{width}}  {in_digits(value)}")
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import in_repository
+from railx.text import aligned
 from workflow.commands import shared
 
 __all__ = ["add"]
@@ -54,7 +55,7 @@ def _verdicts(options: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
         return 0
     cells = [[str(row[key] or "") for key in _SHOWN] for row in rows]
-    print("\n".join(shared.aligned([_SHOWN, *cells])))
+    print("\n".join(aligned([_SHOWN, *cells])))
     return 0
 
 
