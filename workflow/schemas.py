@@ -17,10 +17,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
+from railx.field_docs import class_doc, field_doc
 from railx.io import write_text
 from railx.settings import field_hints, to_dict
 from workflow.choices import BASE
-from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
 from workflow.mounts import CONF, EVERY, choices
 from workflow.plan_names import PlanNames

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from railx.planning.checks import check_plan
 from railx.settings import SettingsError, to_dict
 from railx.workload.model import parameter_count
 from tests.builders import ROOT, checked
 from tests.commands import python
 from workflow.config import compose_experiment, compose_stage
 from workflow.resources import all_claims
-from workflow.stages.plan import check_plan
 
 MISFITS = {
     "topologies.railx_hyperx.m=4": (

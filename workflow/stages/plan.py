@@ -6,7 +6,7 @@ Only pipelines have a schedule, and memory of stages over time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workflow.outputs import File, Json, Table, integer, real, text
 from workflow.stage import (
@@ -21,12 +21,6 @@ from workflow.stage import (
     Summary,
     Tracked,
 )
-
-if TYPE_CHECKING:
-    from railx.planning.planner import PlannerBase
-    from railx.workload.cluster import ClusterSettings
-    from railx.workload.cost import CostModelSettings
-    from railx.workload.model import ModelSettings
 
 __all__ = ["STAGE", "run"]
 
@@ -145,87 +139,24 @@ _MEMORY = (
 def check(experiment: Experiment) -> None:
     """Refuse plans whose planner, cluster, model, costs and batches do not fit."""
     from railx.places import WORK
+    from railx.planning.checks import check_cost_model, check_plan
     from railx.workload.corpus_check import check_drawn_batch
 
     for name, plan in experiment.plans.items():
         check_plan(plan.planner, plan.cluster, plan.model, f"plans.{name}")
-        _check_cost_model(plan.cost_model, plan.model, f"plans.{name}.")
+        check_cost_model(plan.cost_model, plan.model, f"plans.{name}.")
         corpus = experiment.corpora[plan.corpus]
         check_drawn_batch(corpus, plan.batch, experiment.seed, f"plans.{name}", WORK)
 
 
 def check_choices(chosen: Mapping[str, Any]) -> None:
     """The same of the chosen groups."""
+    from railx.planning.checks import check_cost_model, check_plan
+
     if {"planner", "cluster", "model"} <= chosen.keys():
         check_plan(chosen["planner"], chosen["cluster"], chosen["model"])
         if "cost_model" in chosen:
-            _check_cost_model(chosen["cost_model"], chosen["model"])
-
-
-def check_plan(
-    planner: PlannerBase, cluster: ClusterSettings, model: ModelSettings, key: str = ""
-) -> None:
-    """Refuse a planner that leaves devices idle, and bandwidths that end too early.
-
-    SettingsError names the key below ``key``.
-    """
-    from railx.planning.planners import planner_of
-    from railx.settings import SettingsError
-
-    prefix = f"{key}." if key else ""
-    ranks = planner_of(planner).ranks_of(planner, cluster.devices)
-    if ranks != cluster.devices:
-        shape = [
-            f"{name} {getattr(planner, name)}"
-            for name in ("stages", "replicas", "sequence_parallel_degree")
-            if hasattr(planner, name)
-        ]
-        raise SettingsError(
-            f"{prefix}planner",
-            f"got {', '.join(shape) or planner.planner}, {ranks} ranks, for {cluster.devices}"
-            f" devices; allowed: as many ranks as cluster.devices",
-        )
-    stages = getattr(planner, "stages", None)
-    if isinstance(stages, int) and stages > model.layers:
-        raise SettingsError(
-            f"{prefix}planner.stages",
-            f"got {stages}; allowed: at most {model.layers}, the layers of {model.name}",
-        )
-    for name in ("tensor", "context", "stages"):
-        degree = getattr(planner, name, None)
-        if isinstance(degree, int) and degree and cluster.devices % degree:
-            raise SettingsError(
-                f"{prefix}planner.{name}",
-                f"got {degree}; allowed: a divisor of the {cluster.devices} devices",
-            )
-    if cluster.topology is not None or cluster.devices == 1:
-        return
-    listed = [int(degree) for degree in cluster.all_to_all_gb_s]
-    widest = 1 << (cluster.devices.bit_length() - 1)
-    if planner_of(planner).whole_heads:
-        # No larger power of two divides the heads, so none is used.
-        widest = min(widest, model.heads & -model.heads)
-    if max(listed, default=1) < widest:
-        got = f"bandwidths of degrees up to {max(listed)}" if listed else "an empty table"
-        raise SettingsError(
-            f"{prefix}cluster.all_to_all_gb_s",
-            f"got {got} for {cluster.devices} devices; allowed: one for degree {widest} too, or for"
-            " a larger one",
-        )
-
-
-def _check_cost_model(
-    cost_model: CostModelSettings, model: ModelSettings, prefix: str = ""
-) -> None:
-    """Refuse constants that were fitted for another model."""
-    from railx.settings import SettingsError
-
-    fitted = getattr(cost_model, "model", model.name)
-    if fitted != model.name:
-        raise SettingsError(
-            f"{prefix}cost_model.model",
-            f"fitted for {fitted}; allowed: {model.name}, the model of the plan",
-        )
+            check_cost_model(chosen["cost_model"], chosen["model"])
 
 
 STAGE = Stage(

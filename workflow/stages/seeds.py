@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from workflow.outputs import Json, Table, flag
 from workflow.stage import FromStage, Item, Job, Settings, Stage, Summary
-from workflow.stages.packets import WINDOW, sweep_seeds
+from workflow.stages.packets import WINDOW
 
 __all__ = ["STAGE", "run"]
 
@@ -18,6 +18,7 @@ __all__ = ["STAGE", "run"]
 def run(job: Job) -> Summary:
     """Sweep the loads under the seeds of the shard; return how many runs that were."""
     from railx.network.packets import shard_of
+    from railx.network.packets.seed_sweeps import sweep_seeds
     from railx.network.seeds import repeat_seeds
     from railx.network.settings import SweepSettings
     from railx.settings import load

@@ -6,7 +6,6 @@ No paper has this comparison: it is ours.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import (
@@ -31,77 +30,23 @@ def run(job: Job) -> Summary:
     SettingsError where the plans are for another number of devices than the network is
     made for.
     """
-    from railx.mapping.underlay import UnderlaySettings, underlays
-    from railx.planning.format.files import read_plan
-    from railx.planning.underlay import mix_rows, remade
-    from railx.progress import counted
-    from railx.settings import SettingsError, load
-    from railx.workload.corpus import read_corpus_lengths
+    from railx.mapping.underlay import UnderlaySettings
+    from railx.mapping.underlay_tables import bandwidth_table, mean_times, mix_table
+    from railx.settings import load
 
     settings: UnderlaySettings = load(UnderlaySettings, job.settings["underlay"], "underlay")
-    network = settings.networks[job.item]
-    variants = underlays(settings, job.item)
     drawn_from: dict[str, str] = job.settings["corpora"]
-    names = dict.fromkeys(drawn_from.values())
-    corpora = {
-        name: read_corpus_lengths(path)[1]
-        for name, path in zip(names, job.inputs["corpora"], strict=True)
-    }
-    named: dict[str, Any] = {"network": job.item, "label": network.label}
-    mix: list[dict[str, Any]] = []
-    for name, path in counted(zip(settings.plans, job.inputs["plans"], strict=True), "plans"):
-        plan = read_plan(path)
-        if plan.devices != settings.ranks:
-            raise SettingsError(
-                "underlay.ranks", f"got {settings.ranks}; allowed: {plan.devices}, as of {name}"
-            )
-        head = named | {"plan": name, "planner": plan.planner}
-        if not variants:
-            base = {"basis": "own", "outside_gb_s": None, "made_for": "cluster"}
-            batches = plan.sequence_parallel_batches()
-            mix += [head | base | row for row in mix_rows(batches, plan.devices)]
-        priced: dict[tuple[float, ...], Any] = {}
-        for under in variants:
-            # Links inside may bind at several rates: same bandwidths, same plan.
-            table = tuple(under.all_to_all_gb_s.values())
-            both = priced[table] = priced.get(table) or remade(
-                plan, corpora[drawn_from[name]], under.all_to_all_gb_s, network.switch_ms
-            )
-            for planned_for, batches in zip(("cluster", "network"), both, strict=True):
-                at = {
-                    "basis": under.basis,
-                    "outside_gb_s": under.outside_gb_s,
-                    "made_for": planned_for,
-                }
-                mix += [head | at | row for row in mix_rows(batches, plan.devices)]
-    fidelity = {"fidelity": "analytic"}
-    job.write_table("mix", [row | fidelity for row in mix])
-    rates = [
-        named
-        | {
-            "basis": under.basis,
-            "outside_gb_s": under.outside_gb_s,
-            "inside_gb_s": under.inside_gb_s,
-            "usd_per_device": under.usd_per_device,
-            "group_size": size,
-            "gb_s": gb_s,
-        }
-        | fidelity
-        for under in variants
-        for size, gb_s in under.all_to_all_gb_s.items()
-    ]
-    job.write_table("bandwidths", rates)
-    return {**named, **_means(mix), **fidelity}
-
-
-def _means(mix: list[dict[str, Any]]) -> Summary:
-    """The mean iteration of each plan at each rate."""
-    times: dict[str, dict[int, float]] = {}
-    for row in mix:
-        rate = "" if row["outside_gb_s"] is None else f".{row['outside_gb_s']:.4g}_gb_s"
-        key = f"{row['basis']}{rate}.{row['plan']}.made_for_{row['made_for']}.iteration_ms"
-        times.setdefault(key, {})[row["iteration"]] = row["iteration_ms"]
-    return {key: sum(iterations.values()) / len(iterations) for key, iterations in times.items()}
+    corpora = dict(zip(dict.fromkeys(drawn_from.values()), job.inputs["corpora"], strict=True))
+    mix = mix_table(
+        settings,
+        job.item,
+        dict(zip(settings.plans, job.inputs["plans"], strict=True)),
+        {plan: corpora[corpus] for plan, corpus in drawn_from.items()},
+    )
+    job.write_table("mix", mix)
+    job.write_table("bandwidths", bandwidth_table(settings, job.item))
+    label = settings.networks[job.item].label
+    return {"network": job.item, "label": label, **mean_times(mix), "fidelity": "analytic"}
 
 
 def _settings(experiment: Settings, network: str) -> Settings:
