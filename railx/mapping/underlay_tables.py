@@ -1,4 +1,4 @@
-"""Plans of sequence parallelism on a network as tables: as made, and made anew for it."""
+"""Tables of sequence-parallel plans on a network: as made, and made anew for it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def mix_table(
 ) -> list[dict[str, Any]]:
     """The iterations of plans at every rate of a network, with the degrees they use.
 
-    ``plans`` and ``corpora``: by plan, its file and that of the corpus it was drawn from.
-    Raises SettingsError where a plan is for another number of devices than ``ranks``.
+    ``plans`` and ``corpora``: by plan, its file and that of its corpus. Raises
+    SettingsError where a plan is for another number of devices than ``ranks``.
     """
     variants, lengths_of = underlays(settings, network), cache(read_corpus_lengths)
     named = {"network": network, "label": settings.networks[network].label}

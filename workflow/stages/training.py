@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from railx.errors import UserError
-from workflow.cluster import nodes_here, ranks_command, reachable
+from training.nodes import nodes_here, ranks_command, reachable
 from workflow.outputs import File, Json, Table, flag, integer, real, text, typed
 from workflow.stage import (
     ByHand,
