@@ -16,31 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from railx import __version__
 from railx.errors import UserError, is_explained
-from workflow.commands import (
-    advise,
-    claim,
-    compare,
-    completion,
-    export,
-    fabric,
-    import_,
-    init,
-    listing,
-    reproduce,
-    schedule,
-    sql,
-    summary,
-    sweep,
-    sync,
-    train,
-    validate,
-    verdicts,
-)
+from workflow.commands import completion
 from workflow.commands.shared import (
     RESULTS,
     add_debug,
@@ -63,11 +45,11 @@ BY_HAND: dict[str, ByHand] = {
 }
 
 
-#: The other commands, in the order of the list.
-_COMMANDS: tuple[Any, ...] = (
-    *(init, reproduce, sweep, listing, completion, advise, validate),
-    *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
-    *(export, import_),
+#: The modules of the other commands, in the order of the list.
+_COMMANDS = (
+    *("init", "reproduce", "sweep", "listing", "completion", "advise", "validate"),
+    *("schedule", "train", "sql", "claim", "verdicts", "compare", "sync", "summary", "fabric"),
+    *("export", "import_"),
 )
 
 
@@ -204,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
     for module in _COMMANDS:
-        module.add(commands)
+        import_module(f"workflow.commands.{module}").add(commands)
     return parser
 
 

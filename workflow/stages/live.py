@@ -7,16 +7,14 @@ It runs in ``python -m training.live``.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.errors import UserError
 from workflow.outputs import Json, Table, flag, integer, real, text, typed
 from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
+from workflow.watch import run_module
 
 __all__ = ["STAGE", "run"]
 
@@ -29,26 +27,17 @@ def run(job: Job) -> Summary:
     import pyarrow.parquet as pq
 
     from railx.fabric.circuits import Layout
-    from railx.io import read_json, write_json
+    from railx.io import read_json
     from railx.replay.changes import switchings
     from railx.replay.live_tables import change_rows, setting_rows
-    from railx.settings import load, to_dict
+    from railx.settings import load
     from training.live_settings import LiveSettings, journal_path, live_blocks
 
     settings: LiveSettings = load(LiveSettings, job.settings, "live")
     name, layout = job.item or "program", Layout(settings.tensor_parallel)
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
-        config, out = Path(scratch) / "config.json", Path(scratch) / "out"
-        write_json(config, to_dict(settings))
-        command = [sys.executable, "-m", "training.live"]
-        command += ["--config", str(config), "--out", str(out)]
-        # Progress goes where messages go: standard output belongs to the summary.
-        finished = subprocess.run(command, check=False, stdout=sys.stderr)
-        if finished.returncode:
-            raise UserError(
-                f"program {name} ended with exit code {finished.returncode}; its own message is"
-                " above"
-            )
+        out = Path(scratch) / "out"
+        run_module("training.live", f"program {name}", settings, out)
         measured = read_json(out / "rows.json")
         trace = pq.read_table(out / "trace.parquet").to_pylist()
         journals = {}
