@@ -31,7 +31,7 @@ from workflow.commands.shared import (
     command,
     print_facts,
 )
-from workflow.stage import ByHand, Settings, Stage, Summary
+from workflow.stage import ByHand, Config, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
 __all__ = ["BY_HAND", "INTERRUPTED", "main"]
@@ -232,7 +232,7 @@ def _run_stage(options: argparse.Namespace) -> int:
     return 0
 
 
-def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) -> Summary:
+def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) -> Summary:
     """Make what the stage reads from the same choices, then run the stage.
 
     In a folder that is thrown away, or in ``out`` where that is a folder.
@@ -255,7 +255,7 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) 
 def _make(
     stage: Stage,
     by_hand: ByHand,
-    chosen: Settings,
+    chosen: Config,
     written: Mapping[str, Path],
     folder: Path,
     made: dict[str, Path],
@@ -265,7 +265,7 @@ def _make(
     ``made`` holds what is there already.
     """
     # What the stage itself refuses ends the command before anything is made.
-    settings = by_hand.settings(chosen)
+    settings = by_hand.settings(chosen) if by_hand.settings else chosen[stage.name]
     for output in by_hand.before.values():
         if output not in made:
             before, key = stage_of(output), output.partition(".")[2]

@@ -15,7 +15,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import SHIPPED
-from workflow.stage import Needs, Settings, Stage
+from workflow.stage import Config, Needs, Stage
 
 __all__ = [
     "PER_NODE",
@@ -90,7 +90,7 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
     }
 
 
-def check_nodes(settings: Any, stages: Mapping[str, Stage], experiment: Settings) -> None:
+def check_nodes(settings: Any, stages: Mapping[str, Stage], experiment: Config) -> None:
     """Refuse ranks of an experiment that do not spread over the nodes of the profile.
 
     Snakemake asks for what a job wants only when the job is about to start.

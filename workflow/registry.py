@@ -12,7 +12,7 @@ from typing import Any
 
 from railx.places import in_repository
 from workflow.outputs import Table
-from workflow.stage import FromStage, Settings, Stage
+from workflow.stage import Config, FromStage, Stage
 
 __all__ = [
     "STAGES",
@@ -36,7 +36,7 @@ __all__ = [
 STAGES: dict[str, Stage] = {}
 
 
-def results_folder(experiment: Settings) -> Path:
+def results_folder(experiment: Config) -> Path:
     """Where the results of an experiment stand."""
     return Path("results") / str(experiment["name"])
 
@@ -53,7 +53,7 @@ def stage_of(output: str) -> Stage:
     return STAGES[name]
 
 
-def files_of(experiment: Settings, output: str, only: Sequence[str] = ()) -> dict[str, Path]:
+def files_of(experiment: Config, output: str, only: Sequence[str] = ()) -> dict[str, Path]:
     """The files of an output such as ``network.bounds`` by item.
 
     Those of ``only``, or all; one empty name for a stage without items.
@@ -64,14 +64,14 @@ def files_of(experiment: Settings, output: str, only: Sequence[str] = ()) -> dic
     return {name: folder / stage.path(key, name) for name in names}
 
 
-def inputs_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, Path | list[Path]]:
+def inputs_of(stage: Stage, experiment: Config, item: str = "") -> dict[str, Path | list[Path]]:
     """The files that a stage reads for an item, by name."""
     return {
         name: _paths(experiment, source) for name, source in stage.inputs(experiment, item).items()
     }
 
 
-def _paths(experiment: Settings, source: FromStage | Path | Sequence[Path]) -> Path | list[Path]:
+def _paths(experiment: Config, source: FromStage | Path | Sequence[Path]) -> Path | list[Path]:
     if isinstance(source, Path):
         return shipped(source)
     if not isinstance(source, FromStage):
@@ -86,7 +86,7 @@ def shipped(path: Path) -> Path:
     return in_repository(path) if path.parts[:1] == ("resources",) else path
 
 
-def claim_files(experiment: Settings, before: str = "") -> list[Path]:
+def claim_files(experiment: Config, before: str = "") -> list[Path]:
     """The files that verdicts and SQL may read.
 
     Of every stage, or of those before one.
@@ -102,7 +102,7 @@ def claim_files(experiment: Settings, before: str = "") -> list[Path]:
     ]
 
 
-def printed_tables(experiment: Settings) -> list[tuple[str, str, str]]:
+def printed_tables(experiment: Config) -> list[tuple[str, str, str]]:
     """The tables that the report prints: title, path below the results, and kind.
 
     The kind is the title without the item, the same for all items of a stage.
@@ -120,7 +120,7 @@ def printed_tables(experiment: Settings) -> list[tuple[str, str, str]]:
     ]
 
 
-def tracked_results(experiment: Settings) -> list[dict[str, Any]]:
+def tracked_results(experiment: Config) -> list[dict[str, Any]]:
     """Every result of an experiment that becomes a tracked run, as plain data."""
     return [
         _tracked(stage, experiment, item)
@@ -130,7 +130,7 @@ def tracked_results(experiment: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
+def _tracked(stage: Stage, experiment: Config, item: str) -> dict[str, Any]:
     tracked, folder = stage.tracked, results_folder(experiment)
     assert tracked is not None
     return {
@@ -156,7 +156,7 @@ def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
     }
 
 
-def tracked_files(experiment: Settings) -> list[Path]:
+def tracked_files(experiment: Config) -> list[Path]:
     """The numbers, inputs and artifacts of all tracked runs, each once, sorted."""
     folder = results_folder(experiment)
     files: set[Path] = set()
@@ -169,7 +169,7 @@ def tracked_files(experiment: Settings) -> list[Path]:
     return sorted(files, key=str)
 
 
-def _digested_inputs(stage: Stage, experiment: Settings, item: str) -> list[Path]:
+def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[Path]:
     """The files that a stage reads for an item.
 
     A folder has no contents of its own to digest: the corpus made of it has.
@@ -182,7 +182,7 @@ def _digested_inputs(stage: Stage, experiment: Settings, item: str) -> list[Path
     ]
 
 
-def code_of(stage: Stage, experiment: Settings, item: str = "") -> str:
+def code_of(stage: Stage, experiment: Config, item: str = "") -> str:
     """The digest of everything that a stage imports, and of its packages' versions.
 
     A changed module or version reruns the stages that use it.
@@ -192,7 +192,7 @@ def code_of(stage: Stage, experiment: Settings, item: str = "") -> str:
     return code_digest(f"workflow.stages.{stage.name}", *stage.modules(experiment, item))
 
 
-def packages_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, str]:
+def packages_of(stage: Stage, experiment: Config, item: str = "") -> dict[str, str]:
     """The versions of the third-party packages that a stage imports."""
     from workflow.digest import package_versions
 
@@ -205,7 +205,7 @@ def provenance_path(stage: Stage, item: str = "") -> str:
     return f"provenance/{stage.name}/{item}.json" if item else f"provenance/{stage.name}.json"
 
 
-def provenance_files(experiment: Settings, before: str = "") -> list[Path]:
+def provenance_files(experiment: Config, before: str = "") -> list[Path]:
     """The records of all jobs of an experiment, or of those before a stage."""
     names = list(STAGES)
     stages = names[: names.index(before)] if before else names
@@ -216,7 +216,7 @@ def provenance_files(experiment: Settings, before: str = "") -> list[Path]:
     ]
 
 
-def wildcards(experiment: Settings) -> dict[str, list[str]]:
+def wildcards(experiment: Config) -> dict[str, list[str]]:
     """The values of every wildcard: the items of the stages that use it."""
     values: dict[str, list[str]] = {}
     for stage in STAGES.values():

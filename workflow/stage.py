@@ -24,20 +24,20 @@ else:
 
 __all__ = [
     "ByHand",
+    "Config",
     "Experiment",
     "FromStage",
     "History",
     "Item",
     "Job",
     "Needs",
-    "Settings",
     "Stage",
     "Summary",
     "Tracked",
 ]
 
 #: The composed experiment as plain data, or the part of it that is a stage's own.
-Settings = Mapping[str, Any]
+Config = Mapping[str, Any]
 #: Names (with their unit) and what they are; what ``railx STAGE`` prints.
 Summary = dict[str, Any]
 
@@ -78,7 +78,7 @@ class Item:
     """
 
     wildcard: str
-    names: Callable[[Settings], Iterable[str]]
+    names: Callable[[Config], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,10 @@ class ByHand:
     """How ``railx STAGE`` runs a stage.
 
     The config groups that it reads, an example, and what ``--out`` takes. ``settings``
-    turns the choices into the settings of the stage and ``item`` into the name of what
-    it works on. ``before`` says which outputs of other stages are made first from the
-    same choices, by the name of the input. ``out`` describes what ``--out`` takes.
+    turns the choices into the settings of the stage (None: the group of its name) and
+    ``item`` into the name of what it works on. ``before`` says which outputs of other
+    stages are made first from the same choices, by the name of the input. ``out``
+    describes what ``--out`` takes.
     ``writes`` is the output behind it by the ending of its name, or None for a folder
     that takes every output. ``primary`` is the config that holds the choices nobody
     made. ``run`` and ``outputs`` stand for the stage's own where one run by hand is
@@ -138,27 +139,27 @@ class ByHand:
     example: str
     out: str
     writes: Mapping[str, str] | None
-    settings: Callable[[Settings], Any]
-    item: Callable[[Settings], str] = lambda chosen: ""
+    settings: Callable[[Config], Any] | None = None
+    item: Callable[[Config], str] = lambda chosen: ""
     before: Mapping[str, str] = field(default_factory=dict)
     primary: str = "stage"
     run: Callable[[Job], Summary] | None = None
     outputs: Mapping[str, Output] | None = None
 
 
-def _nothing(settings: Settings, item: str) -> Any:
+def _nothing(settings: Config, item: str) -> Any:
     return None
 
 
-def _no_files(settings: Settings, item: str) -> Inputs:
+def _no_files(settings: Config, item: str) -> Inputs:
     return {}
 
 
-def _no_modules(settings: Settings, item: str) -> tuple[str, ...]:
+def _no_modules(settings: Config, item: str) -> tuple[str, ...]:
     return ()
 
 
-def _single_process(settings: Settings, item: str) -> Needs:
+def _single_process(settings: Config, item: str) -> Needs:
     return Needs()
 
 
@@ -192,10 +193,10 @@ class Stage:
     outputs: Mapping[str, Output]
     run: Callable[[Job], Summary]
     item: Item | None = None
-    settings: Callable[[Settings, str], Any] = _nothing
-    inputs: Callable[[Settings, str], Inputs] = _no_files
-    modules: Callable[[Settings, str], tuple[str, ...]] = _no_modules
-    needs: Callable[[Settings, str], Needs] = _single_process
+    settings: Callable[[Config, str], Any] = _nothing
+    inputs: Callable[[Config, str], Inputs] = _no_files
+    modules: Callable[[Config, str], tuple[str, ...]] = _no_modules
+    needs: Callable[[Config, str], Needs] = _single_process
     check_settings: Mapping[str, SettingsCheck] = field(default_factory=dict)
     check: Callable[[Experiment], None] = _no_check
     check_choices: Callable[[Mapping[str, Any]], None] = _no_check
@@ -211,7 +212,7 @@ class Stage:
         """
         return f"{{{self.item.wildcard}}}" if self.item else ""
 
-    def items(self, settings: Settings) -> tuple[str, ...]:
+    def items(self, settings: Config) -> tuple[str, ...]:
         """The items of an experiment; one empty name for a stage without items."""
         return tuple(self.item.names(settings)) if self.item else ("",)
 

@@ -13,7 +13,7 @@ from railx.errors import UserError
 from railx.places import WORK
 from workflow.commands import shared
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.stage import Settings
+from workflow.stage import Config
 from workflow.stages import claim_files, results_folder
 
 __all__ = ["add", "query_files"]
@@ -52,7 +52,7 @@ def _claim(options: argparse.Namespace) -> int:
     return 0
 
 
-def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
+def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
     """The files of the tables that a query names; ``asked`` says whose query it is.
 
     Raises ValueError where the experiment makes one of them not, naming those that do.
@@ -73,7 +73,7 @@ def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
     return [tables[name] for name in named]
 
 
-def _tables(experiment: Settings) -> dict[str, Path]:
+def _tables(experiment: Config) -> dict[str, Path]:
     """The files that claims may rest on, by the name of their table."""
     from railx.evidence import table_name
 

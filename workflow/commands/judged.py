@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from railx.errors import UserError
 from workflow.commands.shared import print_facts
 from workflow.resources import all_claims
-from workflow.stage import Settings
+from workflow.stage import Config
 from workflow.stages import claim_files, results_folder
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def claim_by_id(name: str, option: str) -> Claim:
     return claims[name]
 
 
-def judged(claim: Claim, experiment: Settings, folder: Path) -> dict[str, Any]:
+def judged(claim: Claim, experiment: Config, folder: Path) -> dict[str, Any]:
     """The row of a claim in evidence/claims.parquet, from the tables in ``folder``."""
     from railx.evidence import judge
 

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from railx.errors import UserError
 from railx.places import SHIPPED, WORK, is_checkout, is_work
 from railx.text import aligned, in_digits
-from workflow.stage import Settings
+from workflow.stage import Config
 
 if TYPE_CHECKING:
     from railx.planning.format.plan import Plan
@@ -178,7 +178,7 @@ def how_to_make(name: str) -> str:
     return f"railx reproduce EXPERIMENT name={name}"
 
 
-def experiment_of(results: Path, name: str) -> Settings:
+def experiment_of(results: Path, name: str) -> Config:
     """The experiment as it was run, or as conf/ has it before its report is there."""
     from railx.io import read_json
     from workflow.experiment import checked_experiment
@@ -186,7 +186,7 @@ def experiment_of(results: Path, name: str) -> Settings:
     config = results / name / "config.json"
     if not config.is_file():
         return checked_experiment([f"experiment={name}"])
-    settings: Settings = read_json(config)
+    settings: Config = read_json(config)
     return settings
 
 

@@ -75,7 +75,6 @@ STAGE = Stage(
         example="railx bandwidth topology=torus_2d bandwidth.ranks=16 --json",
         out="the table of bandwidths to write (.parquet)",
         writes={".parquet": "groups"},
-        settings=lambda chosen: chosen["bandwidth"],
         before={"topology": "topology.graph"},
     ),
     tracked=Tracked("summary", ("groups",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from railx.errors import UserError
 from workflow.outputs import File
-from workflow.stage import ByHand, FromStage, Item, Job, Settings, Stage, Summary
+from workflow.stage import ByHand, Config, FromStage, Item, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -32,7 +32,7 @@ def run(job: Job) -> Summary:
     }
 
 
-def _switched(experiment: Settings) -> list[str]:
+def _switched(experiment: Config) -> list[str]:
     """The topologies whose links run through optical circuit switches."""
     from railx.families import family_named
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from workflow.outputs import Json, Table, integer, typed
-from workflow.stage import ByHand, Experiment, Inputs, Item, Job, Settings, Stage, Summary, Tracked
+from workflow.stage import ByHand, Config, Experiment, Inputs, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -31,7 +31,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _user_files(experiment: Settings, corpus: str) -> Inputs:
+def _user_files(experiment: Config, corpus: str) -> Inputs:
     """The user's own file or folder, where the corpus is one.
 
     A change in it reruns what depends on it.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workflow.outputs import File, Json
 from workflow.registry import STAGES, provenance_files, results_folder
-from workflow.stage import FromStage, Inputs, Job, Settings, Stage, Summary
+from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -38,7 +38,7 @@ def run(job: Job) -> Summary:
     return {"jobs": len(records)}
 
 
-def _stage_settings(experiment: Settings, _: str) -> Settings:
+def _stage_settings(experiment: Config, _: str) -> Config:
     return {
         "experiment": experiment["name"],
         "results": str(results_folder(experiment)),
@@ -46,7 +46,7 @@ def _stage_settings(experiment: Settings, _: str) -> Settings:
     }
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
+def _inputs(experiment: Config, _: str) -> Inputs:
     return {
         "records": provenance_files(experiment, before="crate"),
         "workflow": _WORKFLOW,

@@ -169,7 +169,6 @@ STAGE = Stage(
         example="railx economics economics=full_scale --json",
         out="the bill of materials to write (.parquet)",
         writes={".parquet": "bill"},
-        settings=lambda chosen: chosen["economics"],
     ),
     tracked=Tracked("summary", ("summary", "bill"), name="costs", fidelity="analytic"),
     check_settings={"economics": check_economics},

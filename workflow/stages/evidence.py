@@ -7,7 +7,7 @@ from pathlib import Path
 from railx.places import in_repository
 from workflow.outputs import Columns, Json, Table
 from workflow.registry import claim_files, results_folder
-from workflow.stage import Inputs, Job, Settings, Stage, Summary, Tracked
+from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -42,11 +42,11 @@ def _columns() -> Columns:
     return {name: str(kind) for name, kind in CLAIM_COLUMNS.items()}
 
 
-def _stage_settings(experiment: Settings, _: str) -> Settings:
+def _stage_settings(experiment: Config, _: str) -> Config:
     return {"results": str(results_folder(experiment))}
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
+def _inputs(experiment: Config, _: str) -> Inputs:
     return {
         "results": claim_files(experiment, before="evidence"),
         "claims": sorted(_CLAIMS.glob("*.yaml")),

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow.outputs import Json, Table, flag, integer, real, text, typed
+from workflow.outputs import Json, Table, flag, integer, real, text
 from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
+from workflow.stages.training import EVENT
 from workflow.watch import run_module
 
 __all__ = ["STAGE", "run"]
@@ -83,16 +84,7 @@ _ITERATIONS = (
     | real("loss", "load_share")
     | text("fidelity")
 )
-_TRACE = (
-    _SETTING
-    | typed("int32", "iteration", "rank")
-    | text("kind", "group")
-    | integer("bytes", "start_ns", "end_ns", "busy_ns")
-    | text("phase", "channel")
-    | integer("sequence", "issued_ns", "waited_ns", "resumed_ns")
-    | integer("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
-    | text("fidelity")
-)
+_TRACE = _SETTING | EVENT | text("fidelity")
 _CHANGES = (
     _SETTING
     | integer("iteration")
@@ -133,7 +125,6 @@ STAGE = Stage(
         example="railx live live=dp2_pp2_tp2 'live.latencies_ms=[0,100]' --out run",
         out="the folder to write: iterations, changes, trace, settings, summary",
         writes=None,
-        settings=lambda chosen: chosen["live"],
         item=lambda _: "program",
     ),
     tracked=Tracked("summary", ("summary", "settings")),

@@ -166,7 +166,6 @@ STAGE = Stage(
         example="railx mapping topology=railx_hyperx_m4n2 --json",
         out="the table of step times to write (.parquet)",
         writes={".parquet": "steps"},
-        settings=lambda chosen: chosen["mapping"],
         before={"topology": "topology.graph"},
         run=run_any_topology,
     ),

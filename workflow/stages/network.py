@@ -6,17 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from workflow.outputs import Json, Table, arrow_schema, category, integer, real, text, typed
-from workflow.stage import (
-    ByHand,
-    Experiment,
-    FromStage,
-    Item,
-    Job,
-    Settings,
-    Stage,
-    Summary,
-    Tracked,
-)
+from workflow.stage import ByHand, Config, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,11 +93,11 @@ def _summary(
     return summary
 
 
-def _stage_settings(experiment: Settings, _: str) -> Settings:
+def _stage_settings(experiment: Config, _: str) -> Config:
     return {key: experiment[key] for key in ("traffic", "networks", "collective", "seed")}
 
 
-def _by_hand(chosen: Settings) -> Settings:
+def _by_hand(chosen: Config) -> Config:
     from railx.settings import SettingsError
 
     if chosen["network"]["model"] != "static":

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from workflow.outputs import Json, Table, flag, integer, real, text
 from workflow.stage import (
     ByHand,
+    Config,
     Experiment,
     FromStage,
     History,
     Inputs,
     Item,
     Job,
-    Settings,
     Stage,
     Summary,
     Tracked,
@@ -80,7 +80,7 @@ def run_single_load(job: Job) -> Summary:
     return {**row, **speed_of(window)}
 
 
-def _inputs(experiment: Settings, sweep: str) -> Inputs:
+def _inputs(experiment: Config, sweep: str) -> Inputs:
     """The topology; the shards of the seeds where there are several."""
     settings = experiment["sweeps"][sweep]
     inputs: dict[str, FromStage] = {"topology": FromStage("topology.graph", settings["topology"])}
@@ -90,7 +90,7 @@ def _inputs(experiment: Settings, sweep: str) -> Inputs:
     return inputs
 
 
-def _by_hand(chosen: Settings) -> Settings:
+def _by_hand(chosen: Config) -> Config:
     from railx.settings import SettingsError
 
     if chosen["network"]["model"] != "packet":

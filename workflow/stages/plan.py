@@ -11,12 +11,12 @@ from typing import Any
 from workflow.outputs import File, Json, Table, integer, real, text
 from workflow.stage import (
     ByHand,
+    Config,
     Experiment,
     FromStage,
     Inputs,
     Item,
     Job,
-    Settings,
     Stage,
     Summary,
     Tracked,
@@ -91,7 +91,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _inputs(experiment: Settings, plan: str) -> Inputs:
+def _inputs(experiment: Config, plan: str) -> Inputs:
     """The corpus, the bandwidths of a topology and the fit of a profile if named."""
     settings = experiment["plans"][plan]
     topology = settings["cluster"].get("topology")
@@ -101,7 +101,7 @@ def _inputs(experiment: Settings, plan: str) -> Inputs:
     return {"corpus": FromStage("corpus.sequences", settings["corpus"]), **bandwidth, **fit}
 
 
-def _by_hand(chosen: Settings) -> dict[str, Any]:
+def _by_hand(chosen: Config) -> dict[str, Any]:
     return {key: chosen[key] for key in _PARTS}
 
 

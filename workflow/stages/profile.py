@@ -78,7 +78,6 @@ STAGE = Stage(
         " --out points.parquet",
         out="the table of points (.parquet) or the fit (.json) to write",
         writes={".parquet": "points", ".json": "fit"},
-        settings=lambda chosen: chosen["profile"],
     ),
     tracked=Tracked("summary", ("points", "fit")),
 )

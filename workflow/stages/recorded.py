@@ -10,7 +10,7 @@ from pathlib import Path
 
 from railx.errors import UserError
 from workflow.outputs import Json, Table, flag, integer, real, text
-from workflow.stage import Inputs, Job, Settings, Stage, Summary
+from workflow.stage import Config, Inputs, Job, Stage, Summary
 
 __all__ = ["RECORDINGS", "STAGE", "run"]
 
@@ -82,7 +82,7 @@ _MEASUREMENTS = (
 )
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
+def _inputs(experiment: Config, _: str) -> Inputs:
     return {"records": sorted(RECORDINGS.glob(_RECORDS))}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workflow.outputs import Json, Table, flag
-from workflow.stage import FromStage, Item, Job, Settings, Stage, Summary
+from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
 from workflow.stages.packets import WINDOW
 
 __all__ = ["STAGE", "run"]
@@ -34,7 +34,7 @@ def run(job: Job) -> Summary:
     return {"shard": job.item, "seeds": len(seeds), "runs": len(runs)}
 
 
-def _shards(experiment: Settings) -> Iterator[str]:
+def _shards(experiment: Config) -> Iterator[str]:
     for name, sweep in experiment["sweeps"].items():
         if sweep["shards"] > 1:
             yield from (f"{name}-{shard + 1}" for shard in range(sweep["shards"]))

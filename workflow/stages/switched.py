@@ -71,7 +71,6 @@ STAGE = Stage(
         example="railx switched --json",
         out="the table of step times to write (.parquet)",
         writes={".parquet": "steps"},
-        settings=lambda chosen: chosen["switched"],
     ),
     tracked=Tracked("steps", ("steps", "generated"), name="circuits", fidelity="analytic"),
     check_settings={"switched": check_price_set},

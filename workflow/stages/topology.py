@@ -6,7 +6,7 @@ from typing import Any
 
 from railx.effort import LimitSettings
 from workflow.outputs import Json, Table, category, real, typed
-from workflow.stage import ByHand, Inputs, Item, Job, Settings, Stage, Summary, Tracked
+from workflow.stage import ByHand, Config, Inputs, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -26,7 +26,7 @@ def run(job: Job) -> Summary:
     return metrics
 
 
-def _user_file(experiment: Settings, topology: str) -> Inputs:
+def _user_file(experiment: Config, topology: str) -> Inputs:
     """The user's own file, where the network stands in one.
 
     A change in it reruns what depends on it.
@@ -75,7 +75,6 @@ STAGE = Stage(
         example="railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json",
         out="the topology file to write (.parquet)",
         writes={".parquet": "graph"},
-        settings=lambda chosen: chosen["topology"],
     ),
     tracked=Tracked("metrics", ("metrics",), fidelity="analytic"),
     check_settings={"topology": check_topology},

@@ -11,7 +11,7 @@ from typing import Any
 
 from workflow.outputs import Json
 from workflow.registry import results_folder, tracked_files, tracked_results
-from workflow.stage import Inputs, Job, Settings, Stage, Summary
+from workflow.stage import Config, Inputs, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -58,7 +58,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
+def _stage_settings(experiment: Config, _: str) -> dict[str, Any]:
     return {
         "tracking": experiment["tracking"],
         "experiment": experiment["name"],
@@ -68,7 +68,7 @@ def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
     }
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
+def _inputs(experiment: Config, _: str) -> Inputs:
     return {"files": tracked_files(experiment)}
 
 

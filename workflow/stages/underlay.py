@@ -8,17 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from workflow.outputs import Json, Table, integer, real, text
-from workflow.stage import (
-    Experiment,
-    FromStage,
-    Inputs,
-    Item,
-    Job,
-    Settings,
-    Stage,
-    Summary,
-    Tracked,
-)
+from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
 __all__ = ["STAGE", "run"]
@@ -49,7 +39,7 @@ def run(job: Job) -> Summary:
     return {"network": job.item, "label": label, **mean_times(mix), "fidelity": "analytic"}
 
 
-def _settings(experiment: Settings, network: str) -> Settings:
+def _settings(experiment: Config, network: str) -> Config:
     """What this network and the one that costs are compared with say, and the plans."""
     underlay = experiment["underlay"]
     selected = {network, underlay["reference"]}
@@ -60,7 +50,7 @@ def _settings(experiment: Settings, network: str) -> Settings:
     return {"underlay": {**underlay, "networks": networks}, "corpora": corpora}
 
 
-def _inputs(experiment: Settings, _network: str) -> Inputs:
+def _inputs(experiment: Config, _network: str) -> Inputs:
     """The plans, and the corpora that they were drawn from."""
     underlay = experiment["underlay"]
     plans = tuple(underlay["plans"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from railx.places import in_repository
 from workflow.outputs import Table, integer, real, text
-from workflow.stage import Inputs, Job, Settings, Stage, Summary, Tracked
+from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -37,7 +37,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
+def _inputs(experiment: Config, _: str) -> Inputs:
     del experiment
     return {
         Path(folder).name: sorted(
