@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
@@ -77,7 +77,7 @@ class StepModel:
     """Weights of the input table, on the first stage."""
     output_weights: Annotated[int, AtLeast(0)]
     """Weights of the output projection, on the last stage."""
-    stage_layers: tuple[Annotated[int, AtLeast(1)], ...]
+    stage_layers: tuple[Annotated[int, AtLeast(1)], ...] = field(default=(), kw_only=True)
     """Layers of each stage; empty: as even as can be."""
 
     def __post_init__(self) -> None:
@@ -188,9 +188,9 @@ class StepJob:
     """How many ranks each parallelism has."""
     device: DeviceSettings
     """The devices and their links."""
-    schedule: Literal["1f1b", "interleaved", "gpipe"]
+    schedule: Literal["1f1b", "interleaved", "gpipe"] = field(default="1f1b", kw_only=True)
     """Order of the pipeline's passes."""
-    parts: Annotated[int, AtLeast(1)]
+    parts: Annotated[int, AtLeast(1)] = field(default=1, kw_only=True)
     """Virtual stages of each stage; 1 but where interleaved."""
     micro_batches: Annotated[int, AtLeast(1)]
     """Micro-batches of a replica."""

@@ -19,7 +19,7 @@ from workflow.config import read_choice
 ROOT = Path(__file__).resolve().parents[2]
 #: Operations are 1 ns each, sends a byte a ns, memory no limit.
 DEVICE = DeviceSettings("plain", 1e-3, 1.0, 1e9, 1.0, 1.0)
-MODEL = StepModel("small", 4, 2, 10, 0, 0, 1.0, 4, 20, 0, 0, 0, 0, 0, 0, 0, ())
+MODEL = StepModel("small", 4, 2, 10, 0, 0, 1.0, 4, 20, 0, 0, 0, 0, 0, 0, 0)
 EXPERTS = replace(
     MODEL, dense_layers=1, experts=8, experts_per_token=2, expert_weights=5, shared_weights=3
 )
