@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from railx.errors import UserError
+from workflow.composed import remembered
 from workflow.outputs import File
 from workflow.stage import ByHand, Config, FromStage, Item, Job, Stage, Summary
 
@@ -34,13 +35,24 @@ def run(job: Job) -> Summary:
 
 def _switched(experiment: Config) -> list[str]:
     """The topologies whose links run through optical circuit switches."""
+    topologies = experiment["topologies"]
+    return [name for name in topologies if _is_switched(topologies[name]["family"])]
+
+
+def _is_switched(family: str) -> bool:
+    if family in _switched_families():
+        return bool(_switched_families()[family])
     from railx.families import family_named
 
-    return [
-        name
-        for name, settings in experiment["topologies"].items()
-        if family_named(settings["family"]).switched
-    ]
+    # One that is registered from outside the project.
+    return family_named(family).switched
+
+
+@remembered
+def _switched_families() -> dict[str, bool]:
+    from railx.families import FAMILIES
+
+    return {family.name: family.switched for family in FAMILIES}
 
 
 STAGE = Stage(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.outputs import Columns, Json, Table
+from workflow.composed import remembered
+from workflow.outputs import Json, Table
 from workflow.registry import claim_files, results_folder
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
@@ -36,7 +37,8 @@ def run(job: Job) -> Summary:
     return counts
 
 
-def _columns() -> Columns:
+@remembered
+def _columns() -> dict[str, str]:
     from railx.evidence import CLAIM_COLUMNS
 
     return {name: str(kind) for name, kind in CLAIM_COLUMNS.items()}

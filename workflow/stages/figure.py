@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
+from workflow.composed import remembered
 from workflow.outputs import File, Json, Table
 from workflow.registry import inputs_of, stage_of
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
@@ -93,10 +94,15 @@ def _inputs(experiment: Config, figure: str) -> Inputs:
 
 def _plan_kind(experiment: Config, plan: str) -> str | None:
     """None where the planner chooses the kind when it plans."""
+    kind: str | None = _plan_kinds()[experiment["plans"][plan]["planner"]["planner"]]
+    return kind
+
+
+@remembered
+def _plan_kinds() -> dict[str, str | None]:
     from railx.planning.planners import PLANNERS
 
-    kinds = {planner.name: planner.kind for planner in PLANNERS}
-    return kinds[experiment["plans"][plan]["planner"]["planner"]]
+    return {planner.name: planner.kind for planner in PLANNERS}
 
 
 def _modules(experiment: Config, figure: str) -> tuple[str, ...]:
