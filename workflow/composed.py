@@ -47,7 +47,7 @@ def code_digest() -> str:
     Lists such as that of the figures are imported by name: no walk along the imports
     finds what a check depends on.
     """
-    folders = ("railx", "training", "workflow")
+    folders = ("railx", "railx_torch", "training", "workflow")
     return key([], (path for folder in folders for path in (places.CODE / folder).rglob("*.py")))
 
 
