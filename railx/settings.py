@@ -24,7 +24,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
@@ -44,6 +44,7 @@ __all__ = [
     "PowerOfTwo",
     "Registered",
     "SettingsError",
+    "check_names",
     "field_hints",
     "load",
     "to_dict",
@@ -276,6 +277,14 @@ def to_dict(settings: Any) -> Any:
     if isinstance(settings, (tuple, list)):
         return [to_dict(item) for item in settings]
     return settings
+
+
+def check_names(key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuse names that are not among the allowed ones; SettingsError names ``key``."""
+    allowed = tuple(allowed)
+    for name in names:
+        if name not in allowed:
+            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(allowed)}")
 
 
 def _join(prefix: str, key: str) -> str:

@@ -195,7 +195,7 @@ ROOMS = {
         ("tests/exchange", "tests/workflow/test_exchange_commands.py"),
     ),
     "cluster": Room(
-        ("workflow/cluster.py", "workflow/kubernetes.py"),
+        ("workflow/cluster.py", "workflow/kubernetes.py", "training/nodes.py"),
         ("tests/cluster", "tests/workflow/test_common_rules.py"),
     ),
     "package": Room(

@@ -21,7 +21,7 @@ from railx.vocabulary.topology import Topology
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice
 from workflow.groups import groups
-from workflow.stage import Table, arrow_schema, typed_array
+from workflow.outputs import Table, arrow_schema, typed_array
 from workflow.stages import stage_of
 
 __all__ = [

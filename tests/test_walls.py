@@ -13,26 +13,12 @@ import pytest
 from railx.families import FAMILIES
 from tests.builders import ROOT
 from tests.commands import python
-from workflow.stages import STAGES
 
 
 def test_import_contracts() -> None:
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     result = python("-c", code, "--no-cache")
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-#: Circles that remain. A circle inside one of these passes: take out what is solved.
-OPEN_CIRCLES = (
-    # Stages name the experiment, whose composition checks it by the stages.
-    {
-        f"workflow.{name}"
-        for name in (
-            *("choices", "cluster", "composer", "config", "groups", "mounts", "plan_names"),
-            *("stage", "stages", *(f"stages.{stage}" for stage in STAGES)),
-        )
-    },
-)
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
@@ -61,12 +47,7 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
     """At any level: inside functions and for type checking alone too."""
     graph = grimp.build_graph("railx", "training", "workflow", cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    found = [
-        circle
-        for circle in circles(imports)
-        if not any(set(circle) <= open_ for open_ in OPEN_CIRCLES)
-    ]
-    assert found == []
+    assert circles(imports) == []
 
 
 def test_circles_are_noticed() -> None:

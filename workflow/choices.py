@@ -84,7 +84,7 @@ def about(conf: Path, group: str, name: str) -> str:
             words[:0] = lines[above].strip().lstrip("#").split()
         words = words or about(conf, group, variants[name][0].stem).split()
     else:
-        from workflow.field_docs import class_doc
+        from railx.field_docs import class_doc
 
         words = class_doc(_members(group)[name][1]).split()
     return " ".join(words).split(". ")[0].removesuffix(".")

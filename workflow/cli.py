@@ -16,33 +16,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from railx import __version__
 from railx.errors import UserError, is_explained
-from workflow.commands import (
-    advise,
-    claim,
-    compare,
-    completion,
-    export,
-    fabric,
-    import_,
-    init,
-    listing,
-    reproduce,
-    schedule,
-    sql,
-    summary,
-    sweep,
-    sync,
-    train,
-    validate,
-    verdicts,
+from workflow.commands import completion
+from workflow.commands.shared import (
+    RESULTS,
+    add_debug,
+    add_flag,
+    add_overrides,
+    command,
+    print_facts,
 )
-from workflow.commands.shared import RESULTS, add_debug, command, words
-from workflow.stage import ByHand, Settings, Stage, Summary
+from workflow.stage import ByHand, Config, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
 __all__ = ["BY_HAND", "INTERRUPTED", "main"]
@@ -56,11 +45,11 @@ BY_HAND: dict[str, ByHand] = {
 }
 
 
-#: The other commands, in the order of the list.
-_COMMANDS: tuple[Any, ...] = (
-    *(init, reproduce, sweep, listing, completion, advise, validate),
-    *(schedule, train, sql, claim, verdicts, compare, sync, summary, fabric),
-    *(export, import_),
+#: The modules of the other commands, in the order of the list.
+_COMMANDS = (
+    *("init", "reproduce", "sweep", "listing", "completion", "advise", "validate"),
+    *("schedule", "train", "sql", "claim", "verdicts", "compare", "sync", "summary", "fabric"),
+    *("export", "import_"),
 )
 
 
@@ -197,23 +186,16 @@ def _parser() -> argparse.ArgumentParser:
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
     for module in _COMMANDS:
-        module.add(commands)
+        import_module(f"workflow.commands.{module}").add(commands)
     return parser
 
 
 def _add_stage(commands: Any, stage: Stage, by_hand: ByHand) -> None:
     parser = command(commands, stage.name, stage.help, stage.help, "")
     vars(parser)["make_epilog"] = partial(_epilog, by_hand)
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="OVERRIDE",
-        help="Hydra override, e.g. group=choice or group.key=value",
-    )
+    add_overrides(parser, "Hydra override, e.g. group=choice or group.key=value")
     parser.add_argument("--out", type=Path, help=by_hand.out)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object, units in the key names"
-    )
+    add_flag(parser, "--json", "print one JSON object, units in the key names")
     parser.set_defaults(action=_run_stage, stage=stage, by_hand=by_hand)
 
 
@@ -244,15 +226,13 @@ def _run_stage(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary, indent=2, allow_nan=False))
         return 0
-    width = max(len(key) for key in summary)
-    for key, value in summary.items():
-        print(f"{key:<{width}}  {words(value)}")
+    print_facts(summary)
     if options.out is not None:
         print(f"\nwritten: {options.out}")
     return 0
 
 
-def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) -> Summary:
+def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) -> Summary:
     """Make what the stage reads from the same choices, then run the stage.
 
     In a folder that is thrown away, or in ``out`` where that is a folder.
@@ -275,7 +255,7 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) 
 def _make(
     stage: Stage,
     by_hand: ByHand,
-    chosen: Settings,
+    chosen: Config,
     written: Mapping[str, Path],
     folder: Path,
     made: dict[str, Path],
@@ -285,7 +265,7 @@ def _make(
     ``made`` holds what is there already.
     """
     # What the stage itself refuses ends the command before anything is made.
-    settings = by_hand.settings(chosen)
+    settings = by_hand.settings(chosen) if by_hand.settings else chosen[stage.name]
     for output in by_hand.before.values():
         if output not in made:
             before, key = stage_of(output), output.partition(".")[2]

@@ -1,23 +1,25 @@
-"""Configs composed once, kept in files, so that the next run composes nothing.
+"""What was composed or looked up once, kept in files for the next run.
 
-A file is named by the digest of everything that the config was composed from, so it
-never goes out of date. What is in it is checked against a digest of its own, so a
-damaged file counts as none.
+A file is named by the digest of everything that its content was made from, so it never
+goes out of date. What is in it is checked against a digest of its own, so a damaged
+file counts as none.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+from railx import places
 from railx.io import atomic_path
 
-__all__ = ["LIMIT", "keep", "key", "read"]
+__all__ = ["LIMIT", "code_digest", "keep", "key", "read", "remembered"]
 
 #: Configs kept; the oldest goes first.
 LIMIT = 64
@@ -36,6 +38,33 @@ def key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
         content = path.read_bytes()
         digest.update(f"\0{path}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """A digest over all sources of the project.
+
+    Lists such as that of the figures are imported by name: no walk along the imports
+    finds what a check depends on.
+    """
+    folders = ("railx", "railx_torch", "training", "workflow")
+    return key([], (path for folder in folders for path in (places.CODE / folder).rglob("*.py")))
+
+
+def remembered(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """A function without arguments whose value, of the code alone, is kept in a file.
+
+    For facts of modules that take long to import.
+    """
+
+    @cache
+    def value() -> dict[str, Any]:
+        folder = places.cache("remembered")
+        name = key([compute.__module__, compute.__qualname__, code_digest()], ())
+        kept = read(folder, name)
+        return keep(folder, name, compute()) if kept is None else kept
+
+    return value
 
 
 def read(folder: Path, key: str) -> dict[str, Any] | None:

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 
-import grimp
-
 from railx import places
+from workflow.composed import remembered
 
 __all__ = ["code_digest", "code_modules", "module_digest", "package_versions"]
 
@@ -70,16 +69,16 @@ def module_digest(module: str) -> str:
 
 def _reached(modules: tuple[str, ...]) -> list[str]:
     """What the modules import, ours and others', sorted."""
-    graph, reached, waiting = _graph(), set(_LISTS), list(modules)
+    imports, reached, waiting = _imports(), set(_LISTS), list(modules)
     for module in modules:
-        if module not in graph.modules or not _is_ours(module):
+        if module not in imports or not _is_ours(module):
             raise ValueError(f"{module}: no module of {', '.join(_PACKAGES)}")
     while waiting:
         module = waiting.pop()
         if module not in reached:
             reached.add(module)
             waiting += _packages_of(module) if _is_ours(module) else ()
-            waiting += graph.find_modules_directly_imported_by(module)
+            waiting += imports.get(module, ())
     return sorted(reached - _LISTS)
 
 
@@ -87,6 +86,7 @@ def _is_ours(module: str) -> bool:
     return module.split(".")[0] in _PACKAGES
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -94,16 +94,21 @@ def _version(package: str) -> str:
         return "absent"
 
 
-@cache
-def _graph() -> grimp.ImportGraph:
-    """Who imports whom; what has not changed since the last time is not read again."""
-    return grimp.build_graph(
+@remembered
+def _imports() -> dict[str, list[str]]:
+    """What each module imports itself; a source that is as it was is not read again."""
+    import grimp
+
+    graph = grimp.build_graph(
         *_PACKAGES,
         include_external_packages=True,
         # They never run.
         exclude_type_checking_imports=True,
         cache_dir=str(places.cache("imports")),
     )
+    return {
+        module: sorted(graph.find_modules_directly_imported_by(module)) for module in graph.modules
+    }
 
 
 @cache

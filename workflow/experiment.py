@@ -16,9 +16,6 @@ from workflow import composed
 
 __all__ = ["checked_experiment", "overrides_from"]
 
-#: What checks, and what it checks against.
-_SOURCES = ("railx", "training", "workflow")
-
 
 def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     """The experiment that conf/config.yaml and ``overrides`` describe, as plain data.
@@ -27,12 +24,10 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     :class:`railx.settings.SettingsError`: one line that names the key and what is
     allowed.
     """
-    request = ["checked", *overrides]
-    # Lists such as that of the figures are imported by name: no walk sees all schemas.
-    sources = [path for folder in _SOURCES for path in (places.CODE / folder).rglob("*.py")]
+    overrides = list(overrides)
     # Price sets are looked up in their catalogue.
     read = [*(places.WORK / "conf").rglob("*.yaml"), *(places.WORK / "resources").rglob("*.csv")]
-    key = composed.key(request, [*read, *sources])
+    key = composed.key(["checked", composed.code_digest(), *overrides], read)
     folder = places.cache("checked")
     kept = composed.read(folder, key)
     if kept is not None:
@@ -40,7 +35,7 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     from railx.settings import to_dict
     from workflow.config import compose_experiment
 
-    return composed.keep(folder, key, to_dict(compose_experiment(request[1:])))
+    return composed.keep(folder, key, to_dict(compose_experiment(overrides)))
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from railx.mapping.settings import JobSettings
 from railx.settings import Registered, field_hints, to_dict, told_apart
-from workflow.config import CHOSEN, Experiment, PlanSetting, StageSettings
-from workflow.mounts import LISTED
+from workflow.settings import CHOSEN, LISTED, Experiment, PlanSetting, StageSettings
 
 __all__ = ["groups", "members", "with_defaults"]
 

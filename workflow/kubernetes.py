@@ -27,7 +27,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.io import read_json, write_text
-from workflow.cluster import AGENTS, COMMAND, NODES
+from training.nodes import AGENTS, COMMAND, NODES
 
 __all__ = ["SERVICE", "job_name", "main", "manifests", "properties_of"]
 

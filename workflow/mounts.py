@@ -10,7 +10,6 @@ experiments, the experiment, the command line.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,28 +21,13 @@ from workflow.choices import choices as choices_below
 from workflow.choices import is_choice
 from workflow.plan_names import CROSS, PlanNames, crossed
 from workflow.renamed import new_name, refusal
+from workflow.settings import LISTED, NAME
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
+__all__ = ["CONF", "EVERY", "choices", "primary_config"]
 
 CONF = WORK / "conf"
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-
-#: Keys of an experiment that hold one entry per name, and the group of their files.
-LISTED = {
-    "topologies": "topology",
-    "networks": "network",
-    "sweeps": "sweep",
-    "transitions": "transition",
-    "corpora": "corpus",
-    "profiles": "profile",
-    "plans": "plan",
-    "runs": "run",
-    "live": "live",
-    "steps": "step",
-    "figures": "figure",
-}
 #: Groups that an experiment chooses for every entry of a list at once.
 EVERY = {"training": "runs"}
 
@@ -214,7 +198,7 @@ def _choice(mounts: _Mounts, key: str, group: str, name: Any) -> str:
     """``name`` where the group has such a choice."""
     plans = mounts.plans if group == "plan" else None
     if isinstance(name, str) and (
-        is_choice(CONF, group, name) or (plans is not None and plans.parts(name) is not None)
+        (plans is not None and plans.parts(name) is not None) or is_choice(CONF, group, name)
     ):
         return name
     allowed = choices(group)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from railx.settings import SettingsError
-from workflow.stage import FromStage, Settings
+from workflow.stage import Config, FromStage
 from workflow.stages import STAGES, files_of, results_folder, shipped
 
 __all__ = ["check_cores", "check_folder", "check_sources", "check_targets"]
@@ -43,7 +43,7 @@ def check_folder(folder: Path) -> None:
         raise SettingsError(str(folder), "cannot be written; allowed: a folder of your own")
 
 
-def check_sources(experiment: Settings) -> None:
+def check_sources(experiment: Config) -> None:
     """Refuse files of the user's own that are not there."""
     results = results_folder(experiment)
     for stage in STAGES.values():
@@ -59,7 +59,7 @@ def check_sources(experiment: Settings) -> None:
                         )
 
 
-def check_targets(experiment: Settings, targets: Iterable[str]) -> None:
+def check_targets(experiment: Config, targets: Iterable[str]) -> None:
     """Refuse a target below results/ that is not of this run, or that no stage writes.
 
     ``targets`` are all words of Snakemake's command line.

@@ -8,8 +8,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from railx.field_docs import class_doc, field_doc
 from railx.settings import OneOf, field_hints
-from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
 
 __all__ = ["Row", "keys_of", "reference", "unit_of"]

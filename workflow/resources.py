@@ -23,8 +23,6 @@ __all__ = ["all_claims", "all_papers", "check_resources", "declared_tables"]
 
 #: The folder of work where it has claims of its own, else what comes with the code.
 _ROOT = places.WORK if (places.WORK / "resources" / "claims").is_dir() else places.SHIPPED
-#: What checks, and where columns are declared.
-_SOURCES = ("railx", "workflow")
 _ENDINGS = (".yaml", ".csv")
 
 
@@ -34,8 +32,7 @@ def check_resources(root: Path = _ROOT) -> None:
     Raises ValueError: one line that names the file, and the row or claim.
     """
     read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
-    sources = [path for folder in _SOURCES for path in (places.CODE / folder).rglob("*.py")]
-    key = composed.key(["resources", version("duckdb")], [*read, *sources])
+    key = composed.key(["resources", version("duckdb"), composed.code_digest()], read)
     folder = places.cache("resources") if root == _ROOT else root / ".cache" / "resources"
     if composed.read(folder, key) is None:
         _check(root, read)
@@ -63,7 +60,7 @@ def declared_tables() -> dict[str, pa.Schema | None]:
     In a name a star stands for the name of an item (``network.*.bounds``). A JSON
     object whose keys the stage does not declare has a schema of None.
     """
-    from workflow.stage import Json, Table, arrow_schema
+    from workflow.outputs import Json, Table, arrow_schema
     from workflow.stages import STAGES
 
     schemas: dict[str, pa.Schema | None] = {}

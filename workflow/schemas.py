@@ -17,15 +17,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
+from railx.field_docs import class_doc, field_doc
 from railx.io import write_text
 from railx.settings import field_hints, to_dict
 from workflow.choices import BASE
-from workflow.config import CHOSEN, SEEDED, Experiment
-from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
-from workflow.mounts import CONF, EVERY, LISTED, NAME, choices
+from workflow.mounts import CONF, EVERY, choices
 from workflow.plan_names import PlanNames
 from workflow.reference import reference
+from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment
 
 __all__ = [
     "SCHEMAS",

@@ -13,173 +13,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.errors import UserError
+from railx.effort import LimitSettings
+from workflow.outputs import Json, Output, Table, arrow_schema, typed_array
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from workflow.config import Experiment
+    from workflow.settings import Experiment
+else:
+    # Its classes import half of the project, which a dry run does not need.
+    Experiment = Any
 
 __all__ = [
     "ByHand",
-    "Columns",
-    "File",
+    "Config",
+    "Experiment",
     "FromStage",
     "History",
     "Item",
     "Job",
-    "Json",
     "Needs",
-    "Output",
-    "Settings",
     "Stage",
     "Summary",
-    "Table",
     "Tracked",
-    "arrow_schema",
-    "category",
-    "flag",
-    "integer",
-    "real",
-    "text",
-    "typed",
-    "typed_array",
 ]
 
 #: The composed experiment as plain data, or the part of it that is a stage's own.
-Settings = Mapping[str, Any]
+Config = Mapping[str, Any]
 #: Names (with their unit) and what they are; what ``railx STAGE`` prints.
 Summary = dict[str, Any]
-#: Columns in their order, each with the word for its Arrow type.
-Columns = Mapping[str, str]
-
-
-def typed(word: str, *names: str) -> dict[str, str]:
-    """Columns of one Arrow type, by pyarrow's word for it."""
-    return dict.fromkeys(names, word)
-
-
-def text(*names: str) -> dict[str, str]:
-    """Columns of words."""
-    return typed("string", *names)
-
-
-def integer(*names: str) -> dict[str, str]:
-    """Columns of whole numbers."""
-    return typed("int64", *names)
-
-
-def real(*names: str) -> dict[str, str]:
-    """Columns of real numbers."""
-    return typed("double", *names)
-
-
-def flag(*names: str) -> dict[str, str]:
-    """Columns of yes and no."""
-    return typed("bool", *names)
-
-
-def category(*names: str) -> dict[str, str]:
-    """Columns of few words that repeat, stored as a dictionary."""
-    return typed("category", *names)
-
-
-def arrow_schema(columns: Columns) -> pa.Schema:
-    """The Arrow schema of declared columns."""
-    import pyarrow as pa
-
-    kinds = {"category": pa.dictionary(pa.int8(), pa.string())}
-    return pa.schema(
-        [(name, kinds.get(word) or pa.type_for_alias(word)) for name, word in columns.items()]
-    )
-
-
-def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values as an Arrow array of a type; pyarrow's ArrowInvalid or ArrowTypeError
-    where one is of another type.
-    """
-    import pyarrow as pa
-
-    # Told the type at once, pyarrow cuts 1.5 to 1 without a word; cast to it, it reads
-    # words as numbers.
-    converted, inferred = pa.array(values, kind), pa.array(values)
-    # A cast loads pyarrow.compute, a tenth of a second: most values need none.
-    if inferred.type == kind:
-        return inferred
-    return converted if pa.types.is_null(inferred.type) else inferred.cast(kind)
-
-
-@dataclass(frozen=True)
-class Output:
-    """A file that a stage writes.
-
-    Its path is below the stage's folder, with the item in braces. ``claims``: whether
-    verdicts and ``railx sql`` may read it.
-    """
-
-    path: str
-    claims: bool = field(default=False, kw_only=True)
-
-
-@dataclass(frozen=True)
-class Json(Output):
-    """A JSON object.
-
-    ``keys`` are those that claims may name, as columns with their types: nested keys
-    joined by underscores. They are checked before any job; what is not declared is not.
-    """
-
-    keys: Columns = field(default_factory=dict, kw_only=True)
-
-    def check(self, path: Path) -> None:
-        """ValueError where the object in ``path`` lacks a declared key."""
-        if not self.keys:
-            return
-        from railx.io import leaves, read_json
-
-        present = {key for key, _ in leaves(read_json(path))}
-        missing = [key for key in self.keys if key not in present]
-        if missing:
-            raise ValueError(f"{path}: lacks the declared keys {', '.join(missing)}")
-
-
-@dataclass(frozen=True)
-class File(Output):
-    """A file that only its own readers understand."""
-
-
-@dataclass(frozen=True)
-class Table(Output):
-    """A Parquet table and its columns, a function where only a library knows them.
-
-    ``optional`` columns follow the others in the tables that have them, all or none.
-    ``printed`` is the title under which the report prints the table, with the item in
-    braces; empty: it does not.
-    """
-
-    columns: Columns | Callable[[], Columns]
-    optional: Columns = field(default_factory=dict, kw_only=True)
-    printed: str = field(default="", kw_only=True)
-
-    def declared(self) -> Columns:
-        """The columns that the table always has."""
-        return self.columns() if callable(self.columns) else self.columns
-
-    def check(self, path: Path) -> None:
-        """ValueError where the table in ``path`` has other columns than declared."""
-        import pyarrow.parquet as pq
-
-        stored = pq.read_schema(path).remove_metadata()
-        declared = self.declared()
-        schemas = [arrow_schema(declared), arrow_schema({**declared, **self.optional})]
-        if not any(stored.equals(schema) for schema in schemas):
-            expected = {(column.name, str(column.type)) for column in schemas[0]}
-            got = {(column.name, str(column.type)) for column in stored}
-            differing = sorted({name for name, _ in expected ^ got}) or ["their order"]
-            raise UserError(
-                f"{path}: columns differ from the declared ones: {', '.join(differing)}; allowed:"
-                f" {', '.join(f'{column.name} ({column.type})' for column in schemas[1])}"
-            )
 
 
 @dataclass(frozen=True)
@@ -218,7 +78,7 @@ class Item:
     """
 
     wildcard: str
-    names: Callable[[Settings], Iterable[str]]
+    names: Callable[[Config], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -265,9 +125,10 @@ class ByHand:
     """How ``railx STAGE`` runs a stage.
 
     The config groups that it reads, an example, and what ``--out`` takes. ``settings``
-    turns the choices into the settings of the stage and ``item`` into the name of what
-    it works on. ``before`` says which outputs of other stages are made first from the
-    same choices, by the name of the input. ``out`` describes what ``--out`` takes.
+    turns the choices into the settings of the stage (None: the group of its name) and
+    ``item`` into the name of what it works on. ``before`` says which outputs of other
+    stages are made first from the same choices, by the name of the input. ``out``
+    describes what ``--out`` takes.
     ``writes`` is the output behind it by the ending of its name, or None for a folder
     that takes every output. ``primary`` is the config that holds the choices nobody
     made. ``run`` and ``outputs`` stand for the stage's own where one run by hand is
@@ -278,32 +139,36 @@ class ByHand:
     example: str
     out: str
     writes: Mapping[str, str] | None
-    settings: Callable[[Settings], Any]
-    item: Callable[[Settings], str] = lambda chosen: ""
+    settings: Callable[[Config], Any] | None = None
+    item: Callable[[Config], str] = lambda chosen: ""
     before: Mapping[str, str] = field(default_factory=dict)
     primary: str = "stage"
     run: Callable[[Job], Summary] | None = None
     outputs: Mapping[str, Output] | None = None
 
 
-def _nothing(settings: Settings, item: str) -> Any:
+def _nothing(settings: Config, item: str) -> Any:
     return None
 
 
-def _no_files(settings: Settings, item: str) -> Inputs:
+def _no_files(settings: Config, item: str) -> Inputs:
     return {}
 
 
-def _no_modules(settings: Settings, item: str) -> tuple[str, ...]:
+def _no_modules(settings: Config, item: str) -> tuple[str, ...]:
     return ()
 
 
-def _single_process(settings: Settings, item: str) -> Needs:
+def _single_process(settings: Config, item: str) -> Needs:
     return Needs()
 
 
 def _no_check(settings: Any) -> None:
     return None
+
+
+#: Refuses settings of a group under a key beyond limits: settings, key, limits.
+SettingsCheck = Callable[[Any, str, LimitSettings], None]
 
 
 @dataclass(frozen=True)
@@ -314,9 +179,11 @@ class Stage:
     item in braces. ``settings`` picks its plain part of an experiment for an item (a
     change in it, and only in it, reruns the job), ``inputs`` the files that the job
     reads, ``modules`` further modules that its code digest covers, ``needs`` the
-    processes that it runs. ``check`` refuses a checked experiment whose settings do not
-    fit together for this stage, ``check_choices`` the same of the checked groups of a
-    stage run by hand, of those that are there: SettingsError, before any job.
+    processes that it runs. Checks raise SettingsError before any job:
+    ``check_settings`` of the settings of a group, in an experiment or chosen by hand,
+    ``check`` of an experiment whose settings do not fit together for this stage,
+    ``check_choices`` the same of the groups of a stage run by hand, of those that are
+    there.
     ``in_folder`` is false for a stage whose files lie at the top of the results.
     """
 
@@ -326,10 +193,11 @@ class Stage:
     outputs: Mapping[str, Output]
     run: Callable[[Job], Summary]
     item: Item | None = None
-    settings: Callable[[Settings, str], Any] = _nothing
-    inputs: Callable[[Settings, str], Inputs] = _no_files
-    modules: Callable[[Settings, str], tuple[str, ...]] = _no_modules
-    needs: Callable[[Settings, str], Needs] = _single_process
+    settings: Callable[[Config, str], Any] = _nothing
+    inputs: Callable[[Config, str], Inputs] = _no_files
+    modules: Callable[[Config, str], tuple[str, ...]] = _no_modules
+    needs: Callable[[Config, str], Needs] = _single_process
+    check_settings: Mapping[str, SettingsCheck] = field(default_factory=dict)
     check: Callable[[Experiment], None] = _no_check
     check_choices: Callable[[Mapping[str, Any]], None] = _no_check
     by_hand: ByHand | None = None
@@ -344,7 +212,7 @@ class Stage:
         """
         return f"{{{self.item.wildcard}}}" if self.item else ""
 
-    def items(self, settings: Settings) -> tuple[str, ...]:
+    def items(self, settings: Config) -> tuple[str, ...]:
         """The items of an experiment; one empty name for a stage without items."""
         return tuple(self.item.names(settings)) if self.item else ("",)
 
@@ -375,7 +243,8 @@ class Stage:
     ) -> Summary:
         """Run the stage on files; the summary is returned.
 
-        Those of ``outputs`` are written and checked against the declared columns.
+        Those of ``outputs`` are written and checked against the declared columns. The
+        summary itself is written where the stage declares it as a JSON object.
         """
         read = {
             name: (Path(files),)
@@ -386,7 +255,10 @@ class Stage:
         written = {name: Path(path) for name, path in (outputs or {}).items()}
         for name in written:
             self.pattern(name)
-        summary = self.run(Job(self, item, settings, read, written))
+        job = Job(self, item, settings, read, written)
+        summary = self.run(job)
+        if isinstance(self.outputs.get("summary"), Json):
+            job.write_json("summary", summary)
         for name, path in written.items():
             output = self.outputs[name]
             if isinstance(output, (Json, Table)):
@@ -448,7 +320,11 @@ class Job:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON value where the file is wanted."""
-        if name in self.outputs:
-            from railx.io import write_json
+        from railx.io import write_json
 
-            write_json(self.outputs[name], value)
+        self.write(name, write_json, value)
+
+    def write(self, name: str, write: Callable[..., None], *values: Any, **more: Any) -> None:
+        """Write a file by ``write(path, *values, **more)`` where it is wanted."""
+        if name in self.outputs:
+            write(self.outputs[name], *values, **more)

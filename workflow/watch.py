@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-__all__ = ["run_program", "watched"]
+__all__ = ["run_module", "run_program", "watched"]
 
 #: Seconds in which a program that was interrupted may end by itself.
 _ENDS_S = 3.0
@@ -66,6 +67,25 @@ def run_program(command: Sequence[str]) -> int:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def run_module(module: str, name: str, settings: Any, out: Path, **variables: str) -> None:
+    """Run ``python -m module`` on settings until it has written ``out``.
+
+    ``variables`` are set in its environment where nobody else sets them. Raises
+    UserError where it ends with an error; its own message stands above.
+    """
+    from railx.errors import UserError
+    from railx.io import write_json
+    from railx.settings import to_dict
+
+    config = out.with_name("config.json")
+    write_json(config, to_dict(settings))
+    command = [sys.executable, "-m", module, "--config", str(config), "--out", str(out)]
+    # Progress goes where messages go: standard output belongs to the summary.
+    ended = subprocess.run(command, check=False, stdout=sys.stderr, env=variables | os.environ)
+    if ended.returncode:
+        raise UserError(f"{name} ended with exit code {ended.returncode}; its own message is above")
 
 
 def _end_with(parent: int) -> None:

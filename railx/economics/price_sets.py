@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from railx.economics.bill import bill_of_materials
 from railx.economics.catalogue import Catalogue, read_catalogue
 from railx.economics.settings import EconomicsSettings
 from railx.errors import UserError
-from railx.settings import SettingsError, to_dict
+from railx.settings import SettingsError, check_names, to_dict
 
 __all__ = ["check_price_set", "check_prices"]
 
@@ -27,7 +26,7 @@ def check_price_set(settings: _Priced, key: str) -> None:
     ``key``.
     """
     catalogue = _catalogue(settings.catalogue, f"{key}.catalogue")
-    _check_names(f"{key}.price_set", (settings.price_set,), catalogue.price_sets)
+    check_names(f"{key}.price_set", (settings.price_set,), catalogue.price_sets)
 
 
 def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
@@ -51,7 +50,7 @@ def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
         },
     }
     for own, names in asked.items():
-        _check_names(f"{key}.{own}", names, catalogue.price_sets)
+        check_names(f"{key}.{own}", names, catalogue.price_sets)
     for part in ("claim_map", "sensitivity"):
         for field, value in to_dict(getattr(economics, part)).items():
             if value == []:
@@ -69,10 +68,3 @@ def _catalogue(path: str, key: str) -> Catalogue:
         return read_catalogue(path)
     except (UserError, OSError) as error:
         raise SettingsError(key, str(error)) from None
-
-
-def _check_names(key: str, names: Iterable[str], price_sets: Iterable[str]) -> None:
-    allowed = tuple(price_sets)
-    for name in names:
-        if name not in allowed:
-            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(allowed)}")

@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -51,7 +51,7 @@ class UnderlyingNetwork:
     """Networks that its switches are set to for groups of a size (a power of two), by
     the size; other sizes take ``topology``.
     """
-    switch_ms: Annotated[float, NonNegative()]
+    switch_ms: Annotated[float, NonNegative()] = field(default=0.0, kw_only=True)
     """Time of setting the switches, added to every micro-batch."""
     priced: TopologySettings | None
     """A network of the same kind whose bill says what a device's links cost; null: not

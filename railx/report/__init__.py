@@ -5,7 +5,7 @@ tables, tables of the run, config and provenance follow. The page is also writte
 PDF, and its summary in the terminal.
 """
 
-from railx.report.claims import count, did_not_hold, read_claims
+from railx.report.claims import count, did_not_hold, read_claims, summary_lines
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, caption_html
 from railx.report.page import write_report
 from railx.report.pdf import print_pdf
@@ -19,5 +19,6 @@ __all__ = [
     "did_not_hold",
     "print_pdf",
     "read_claims",
+    "summary_lines",
     "write_report",
 ]

@@ -15,7 +15,7 @@ from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICTS, Paper
 from railx.evidence.verdicts import number_text
 from railx.io import FIDELITIES, read_table
 
-__all__ = ["Row", "count", "did_not_hold", "interval_text", "read_claims"]
+__all__ = ["Row", "count", "did_not_hold", "interval_text", "read_claims", "summary_lines"]
 
 #: A space where no line may end.
 _TIGHT = "\N{NO-BREAK SPACE}"
@@ -76,6 +76,32 @@ def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
         for verdict in order
         if (verdicts := [row for row in published if row["verdict"] == verdict])
     }
+
+
+def summary_lines(
+    name: str, rows: Sequence[Mapping[str, Any]], papers: Mapping[str, Paper]
+) -> list[str]:
+    """The counts as a table, then a line for each published claim that did not hold."""
+    published = [row for row in rows if row["kind"] == "published"]
+    table = [["published claims", *VERDICTS, "all"]]
+    for key, paper in papers.items():
+        rows_of_paper = [row for row in published if row["paper"] == key]
+        if rows_of_paper:
+            table.append(
+                [paper.name, *map(str, count(rows_of_paper).values()), str(len(rows_of_paper))]
+            )
+    table.append(["all", *map(str, count(published).values()), str(len(published))])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [f"experiment {name}", ""]
+    for first, *numbers in table:
+        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    for verdict, claims in did_not_hold(list(map(dict, rows))).items():
+        lines += ["", f"{verdict}:"]
+        lines += [
+            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in claims
+        ]
+    return [*lines, ""]
 
 
 def interval_text(row: Mapping[str, Any]) -> str:

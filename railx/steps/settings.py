@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
@@ -89,9 +89,9 @@ class StepJob:
     """How many ranks each parallelism has."""
     device: DeviceSettings
     """The devices and their links."""
-    schedule: Literal["1f1b", "interleaved", "gpipe"]
+    schedule: Literal["1f1b", "interleaved", "gpipe"] = field(default="1f1b", kw_only=True)
     """Order of the pipeline's passes."""
-    parts: Annotated[int, AtLeast(1)]
+    parts: Annotated[int, AtLeast(1)] = field(default=1, kw_only=True)
     """Virtual stages of each stage; 1 but where interleaved."""
     micro_batches: Annotated[int, AtLeast(1)]
     """Micro-batches of a replica."""

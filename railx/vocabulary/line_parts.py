@@ -268,17 +268,22 @@ def check_radix(ocs_radix: int | None, columns: int, rows: int) -> None:
 
 
 def _pieces(parts: tuple[PartSettings, ...], length: int) -> int:
-    """The connected components of a line."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
+    """How many connected components a line has.
 
-    edges = [np.zeros((0, 2), dtype=np.int64)]
+    By union-find: a run checks its settings, and importing scipy takes longer.
+    """
+    parent = list(range(length))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
     for part in line_parts(parts):
-        lines = part.sub_lines(length)
-        edges.append(np.stack([lines[:, :-1].ravel(), lines[:, 1:].ravel()], axis=1))
-    a, b = np.concatenate(edges).T
-    graph = csr_array((np.ones(len(a)), (a, b)), shape=(length, length))
-    return int(connected_components(graph, directed=False)[0])
+        for first, *others in part.sub_lines(length).tolist():
+            for node in others:
+                parent[root(node)] = root(first)
+    return sum(node == above for node, above in enumerate(parent))
 
 
 def _multiples(value: int, step: int) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "ReconfigurationPlan",
     "TransitionSettings",
     "apply_plan",
+    "check_end",
     "check_same_hardware",
     "reconfiguration_plan",
 ]
@@ -178,6 +179,22 @@ def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
     end = np.array(other, dtype=np.int64).reshape(-1, span)
     ocs_of, port = np.nonzero(end > np.arange(span))
     return np.stack([ocs_of, port, end[ocs_of, port]], axis=1)
+
+
+def check_end(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
+    """Take the steps one by one.
+
+    ValueError where they are unsafe or do not end at the other setting.
+    """
+    if before.circuits is None or after.circuits is None:
+        raise UserError("a topology without optical switches has no cross-connects")
+    end = apply_plan(before.circuits, plan)
+    target = circuit_set(after.circuits)
+    if end.shape != target.shape or not (end == target).all():
+        raise UserError(
+            f"{before.family} to {after.family}: the plan does not end at the circuits of the"
+            " second setting"
+        )
 
 
 def check_same_hardware(before: Topology, after: Topology) -> None:

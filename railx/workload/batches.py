@@ -33,7 +33,7 @@ class BatchSettings:
     """Steps, and with them batches that are planned."""
     max_length_tokens: Annotated[int, AtLeast(1)] | None
     """Longest sequence that is used; null takes the longest of the corpus."""
-    overlong: Literal["truncate", "drop"]
+    overlong: Literal["truncate", "drop"] = "drop"
     """What happens to longer sequences: ``truncate`` cuts them off there, ``drop``
     leaves them out."""
 

@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 
 from railx.io import read_json
 from tests.builders import ROOT
-from workflow.cluster import (
-    PLUGINS,
-    asked,
-    check_profile,
-    head_address,
-    main,
-    nodes_here,
-    ranks_command,
-    reachable,
-)
+from training.nodes import head_address, nodes_here, ranks_command, reachable
+from workflow.cluster import PLUGINS, asked, check_profile, main
 from workflow.experiment import checked_experiment
 from workflow.stage import Needs
 from workflow.stages import STAGES

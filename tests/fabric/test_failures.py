@@ -28,13 +28,13 @@ from railx.fabric.journal import replay_journal
 from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.serving.metrics import metrics_text
 from railx.fabric.settings import JournalSettings
+from railx.fabric.status_text import status_text
 from railx.fabric.switches import (
     EmulatedSwitchSettings,
     NetconfSwitchSettings,
     PortFailureSettings,
 )
 from railx.settings import SettingsError
-from workflow.commands.fabric_status import status_text
 
 LEFT = Configuration("ring", (0, 1))
 RIGHT = Configuration("ring", (2, 3))

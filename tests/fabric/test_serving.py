@@ -23,8 +23,8 @@ from railx.fabric.serving import server as serving
 from railx.fabric.serving.connections import Connection
 from railx.fabric.serving.metrics import metrics_text
 from railx.fabric.serving.server import Server
+from railx.fabric.status_text import status_text
 from tests.fabric.raw import register
-from workflow.commands.fabric_status import status_text
 
 SETTINGS = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 0)
 

@@ -24,7 +24,9 @@ def network(topology: str, priced: str, *, switch_ms: float = 0.0, **more: Any) 
     routing = "balanced" if topology == "opus_rails" else "min"
     groups = more.pop("groups", {})
     own = topology_settings(topology, **more)
-    return UnderlyingNetwork(topology, own, routing, groups, switch_ms, topology_settings(priced))
+    return UnderlyingNetwork(
+        topology, own, routing, groups, topology_settings(priced), switch_ms=switch_ms
+    )
 
 
 def settings() -> UnderlaySettings:

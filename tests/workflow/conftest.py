@@ -14,7 +14,8 @@ import pytest
 
 from tests.builders import ROOT
 from workflow import config, mounts
-from workflow.config import CONF, Experiment, compose_experiment
+from workflow.config import CONF, compose_experiment
+from workflow.settings import Experiment
 
 PACKAGES = ("railx", "railx_torch", "training", "workflow")
 PARTS = ("Snakefile", "conf", "profiles", "resources", *PACKAGES)

@@ -33,7 +33,8 @@ from railx.settings import (
     load,
     to_dict,
 )
-from workflow.config import Experiment, check_experiment, choices, compose_experiment
+from workflow.config import check_experiment, choices, compose_experiment
+from workflow.settings import Experiment
 
 __all__ = [
     "ALLOWED",

@@ -18,8 +18,9 @@ from omegaconf import OmegaConf
 from railx.settings import SettingsError
 from workflow.choices import choice_content, choices
 from workflow.composer import compose
-from workflow.config import CHOSEN, CONF
+from workflow.config import CONF
 from workflow.mounts import primary_config
+from workflow.settings import CHOSEN
 
 OVERRIDES: dict[str, tuple[str, ...]] = {
     "none": (),

@@ -16,15 +16,9 @@ from tests.builders import choice
 from tests.commands import loaded, python
 from tests.loops import for_every
 from workflow import config, mounts
-from workflow.config import (
-    CHOSEN,
-    CONF,
-    Experiment,
-    choices,
-    compose_experiment,
-    compose_stage,
-)
+from workflow.config import CONF, choices, compose_experiment, compose_stage
 from workflow.experiment import checked_experiment, overrides_from
+from workflow.settings import CHOSEN, LISTED, Experiment
 
 ROOT = CONF.parent
 EXPERIMENTS = choices("experiment")
@@ -179,8 +173,8 @@ def test_a_checked_experiment_is_kept_and_the_same(monkeypatch: pytest.MonkeyPat
 
 def test_the_keys_of_experiment_files_are_those_of_the_schema() -> None:
     fields = {field.name for field in dataclasses.fields(Experiment)}
-    assert fields == {"name", "seed", *mounts.LISTED, *CHOSEN}
-    for group in (*mounts.LISTED.values(), *CHOSEN, *mounts.EVERY):
+    assert fields == {"name", "seed", *LISTED, *CHOSEN}
+    for group in (*LISTED.values(), *CHOSEN, *mounts.EVERY):
         assert choices(group)
         assert not any(name.startswith("base") for name in choices(group))
 

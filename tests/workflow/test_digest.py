@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from workflow.digest import code_digest, code_modules, package_versions
+from workflow.digest import _version, code_digest, code_modules, package_versions
 from workflow.stages import STAGES
 
 
@@ -50,7 +50,7 @@ def test_a_changed_version_changes_the_stages_that_use_the_package_and_no_others
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def digests() -> dict[str, str]:
-        for cached in (code_digest, package_versions):
+        for cached in (code_digest, package_versions, _version):
             cached.cache_clear()
         return {name: code_digest(f"workflow.stages.{name}") for name in STAGES}
 

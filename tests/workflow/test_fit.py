@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from railx.performance.decoder import parameter_count
+from railx.planning.checks import check_plan
 from railx.settings import SettingsError, to_dict
 from tests.builders import ROOT, checked
 from tests.commands import python
 from workflow.config import compose_experiment, compose_stage
 from workflow.resources import all_claims
-from workflow.stages.plan import check_plan
 
 MISFITS = {
     "topologies.railx_hyperx.m=4": (

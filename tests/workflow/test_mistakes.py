@@ -21,9 +21,10 @@ from tests.builders import ROOT
 from tests.commands import environment
 from tests.workflow.mistakes import ALLOWED, Checker, experiment_mistakes, mistakes_of, settings_of
 from workflow import config, mounts
-from workflow.config import CONF, Experiment, choices, compose_experiment
+from workflow.config import CONF, choices, compose_experiment
 from workflow.experiment import overrides_from
 from workflow.places import check_cores, check_folder, check_targets
+from workflow.settings import RESERVED, Experiment
 from workflow.stages.recorded import RECORDINGS
 
 #: How many of the generated mistakes are drawn here; `make mistakes` takes all.
@@ -251,7 +252,7 @@ def test_an_override_that_cannot_be_is_named(override: str, line: str) -> None:
 # names
 
 
-@pytest.mark.parametrize("name", config.RESERVED)
+@pytest.mark.parametrize("name", RESERVED)
 def test_a_name_of_another_folder_in_results_is_refused(name: str) -> None:
     said = rf"^name: got '{name}'; allowed: any name but gpu_folder, .*recorded, wandb, folders of"
     with pytest.raises(SettingsError, match=said):
@@ -266,7 +267,7 @@ def test_the_other_folders_in_results_are_all_reserved() -> None:
     tracking = ROOT / "railx" / "tracking"
     assert 'folder / "wandb"' in (tracking / "wandb_runs.py").read_text(encoding="utf-8")
     named |= {RECORDINGS.parts[1], "wandb", store._ARTIFACTS}
-    assert named - {"EXPERIMENT"} == set(config.RESERVED)
+    assert named - {"EXPERIMENT"} == set(RESERVED)
 
 
 # real commands

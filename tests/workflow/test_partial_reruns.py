@@ -147,7 +147,8 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
 
 NEW_STAGE = '''"""Stage greeting: a word."""
 
-from workflow.stage import Job, Json, Stage, Summary
+from workflow.outputs import Json
+from workflow.stage import Job, Stage, Summary
 
 
 def run(job: Job) -> Summary:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from railx.settings import SettingsError
-from workflow.config import CONF, Experiment, compose_experiment
+from workflow.config import CONF, compose_experiment
 from workflow.plan_names import PlanNames, PlanParts, crossed
 from workflow.renamed import new_name
+from workflow.settings import Experiment
 
 NAMES = PlanNames(CONF)
 

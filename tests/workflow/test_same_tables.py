@@ -13,7 +13,7 @@ import pytest
 from tests.builders import ROOT
 from tests.commands import environment
 from tests.workflow.small_stages import MADE, experiment
-from workflow.stage import Table
+from workflow.outputs import Table
 from workflow.stages import STAGES, files_of
 
 pytestmark = pytest.mark.system

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from railx.field_docs import class_doc, field_doc
 from railx.settings import (
     AtLeast,
     Between,
@@ -29,12 +30,11 @@ from railx.settings import (
 )
 from tests.loops import for_every
 from workflow import schemas
-from workflow.config import CHOSEN, CONF, Experiment, StageSettings
-from workflow.field_docs import class_doc, field_doc
+from workflow.config import CONF
 from workflow.groups import groups
-from workflow.mounts import LISTED
 from workflow.reference import keys_of, reference, unit_of
 from workflow.schemas import SCHEMAS, generated_files, marked, schema, schema_name, schema_of
+from workflow.settings import CHOSEN, LISTED, Experiment, StageSettings
 
 FILES = sorted(CONF.rglob("*.yaml"))
 

@@ -10,11 +10,11 @@ import pytest
 
 from railx.io import read_json, write_json, write_table
 from railx.network.packets import shard_of
+from railx.network.packets.seed_sweeps import read_sweeps
 from railx.settings import SettingsError, to_dict
 from tests.builders import checked
 from workflow.config import compose_experiment
 from workflow.stages import STAGES, files_of, inputs_of
-from workflow.stages.packets import _read_sweeps
 
 SWEEP = "sweeps.railx_hyperx_min"
 
@@ -73,7 +73,7 @@ def test_any_number_of_shards_gives_the_same_bytes(
 def test_seeds_that_are_alike_keep_their_rows_apart(tmp_path: Path) -> None:
     write_table(tmp_path / "rows.parquet", [{"seed": 1, "load": load} for load in (0.5, 1.0, 2.0)])
     write_json(tmp_path / "summaries.json", [{"seed": 1, "runs": runs} for runs in (2, 1)])
-    read = _read_sweeps(tmp_path / "rows.parquet", tmp_path / "summaries.json")
+    read = read_sweeps(tmp_path / "rows.parquet", tmp_path / "summaries.json")
     assert [[row["load"] for row in one.rows] for one in read] == [[0.5, 1.0], [2.0]]
 
 

@@ -13,16 +13,16 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from tests.commands import ROOT, environment
-from workflow.cli import BY_HAND
-from workflow.site import (
+from scripts.site import (
     commands_page,
     notebook_page,
     on_page_content,
     on_page_markdown,
     tables_page,
 )
-from workflow.stage import Table
+from tests.commands import ROOT, environment
+from workflow.cli import BY_HAND
+from workflow.outputs import Table
 from workflow.stages import STAGES
 
 pytestmark = pytest.mark.system

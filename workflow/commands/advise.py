@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import command
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["add"]
 
@@ -33,21 +32,16 @@ def add(commands: Any) -> None:
     parser = command(commands, "advise", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("settings", nargs="+", metavar="KEY=VALUE", help="what is asked")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="print one JSON object")
-    shown.add_argument(
-        "--explain", action="store_true", help="compare the best plan with the one that is given"
-    )
-    shown.add_argument(
-        "--megatron", action="store_true", help="print the best plan as options of Megatron-LM"
-    )
-    shown.add_argument(
-        "--torchtitan", action="store_true", help="print the best plan as TOML for torchtitan"
-    )
+    add_flag(shown, "--json", "print one JSON object")
+    add_flag(shown, "--explain", "compare the best plan with the one that is given")
+    add_flag(shown, "--megatron", "print the best plan as options of Megatron-LM")
+    add_flag(shown, "--torchtitan", "print the best plan as TOML for torchtitan")
     parser.set_defaults(action=_advise)
 
 
 def _advise(options: argparse.Namespace) -> int:
     from railx.performance.advice import AdviceSettings, advise
+    from railx.performance.advice_text import advice_lines, comparison_lines
     from railx.performance.exports import megatron_options, torchtitan_toml
     from railx.settings import load
 
@@ -62,9 +56,9 @@ def _advise(options: argparse.Namespace) -> int:
     elif options.torchtitan:
         print(torchtitan_toml(advice.setting.model, advice.plan), end="")
     elif options.explain:
-        _print_comparison(advice)
+        print("\n".join(comparison_lines(advice)))
     else:
-        _print(advice)
+        print("\n".join(advice_lines(advice)))
     return 0
 
 
@@ -85,72 +79,3 @@ def _values(words: list[str]) -> dict[str, Any]:
         else:
             values[key] = value
     return values
-
-
-def _print(advice: Any) -> None:
-    answer = advice.as_dict()
-    print(
-        f"{answer['model']} ({answer['parameters'] / 1e9:.1f} B) on {answer['gpus']}"
-        f" {answer['devices']}, network {answer['network']}, constants {answer['constants']}"
-    )
-    for number, row in enumerate(answer["plans"], 1):
-        print(f"\n{number}. {_degrees(row)}")
-        print("   " + _numbers(row))
-        if number == 1:
-            print("   time: " + _shares(row["time_s"], "s"))
-            print("   memory: " + _shares(row["memory_gb"], "GB"))
-    print("\nwhy: " + "; ".join(answer["reasons"]))
-    for name, row in answer["baselines"].items():
-        print(f"{name.replace('_', ' ')}: {_degrees(row)}; {_numbers(row)}")
-    if answer["given"]:
-        print(f"given plan: {_degrees(answer['given'])}; {_numbers(answer['given'])}")
-    if answer["expected_error"] is not None:
-        print(
-            f"expected error of these times: {answer['expected_error']:.0%}, the mean on measured"
-            f" runs of at most {answer['largest_run_devices']} devices left out of the fit"
-            " (railx validate)"
-        )
-
-
-def _print_comparison(advice: Any) -> None:
-    best, given = advice.best[0], advice.given
-    print(f"best:  {_degrees(best)}\n       {_numbers(best)}")
-    print(f"given: {_degrees(given)}\n       {_numbers(given)}\n")
-    for title, key, unit in (("time", "time_s", "s"), ("memory", "memory_gb", "GB")):
-        print(f"{title:<12}{'best':>10}{'given':>10}{'difference':>12}  {unit}")
-        for name in best[key]:
-            ours, theirs = best[key][name], given[key][name]
-            if ours or theirs:
-                print(f"{name:<12}{ours:>10.3f}{theirs:>10.3f}{theirs - ours:>+12.3f}")
-        print()
-    print("why: " + "; ".join(advice.reasons))
-
-
-def _degrees(row: Mapping[str, Any]) -> str:
-    words = [
-        f"{name} {row[name]}"
-        for name in ("data", "tensor", "context", "pipeline", "expert", "virtual")
-        if row[name] > 1
-    ]
-    words.append(f"{row['micro_batches']} micro-batches of {row['micro_batch']}")
-    words.append(f"sharding {row['sharding']}, recompute {row['recompute']}")
-    return ", ".join(words)
-
-
-def _numbers(row: Mapping[str, Any]) -> str:
-    idle = f", {row['idle_gpus']} of the gpus idle" if row["idle_gpus"] else ""
-    slower = f", {row['slower']:+.1%}" if row["slower"] else ""
-    fits = "" if row["fits"] else " (does not fit)"
-    joule = (
-        f", {row['tokens_per_joule']:.2f} tokens/J at rated power"
-        if row["tokens_per_joule"]
-        else ""
-    )
-    return (
-        f"step {row['step_s']:.3f} s{slower}, {row['tokens_per_s']:,.0f} tokens/s, MFU"
-        f" {row['mfu']:.1%}, {row['memory_total_gb']:.1f} GB{fits}{joule}{idle}"
-    )
-
-
-def _shares(parts: Mapping[str, float], unit: str) -> str:
-    return ", ".join(f"{name} {value:.2f}" for name, value in parts.items() if value) + f" {unit}"

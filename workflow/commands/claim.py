@@ -11,9 +11,9 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import WORK
+from workflow.commands import shared
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.commands.shared import add_running, command, running, snakemake
-from workflow.stage import Settings
+from workflow.stage import Config
 from workflow.stages import claim_files, results_folder
 
 __all__ = ["add", "query_files"]
@@ -21,7 +21,7 @@ __all__ = ["add", "query_files"]
 
 def add(commands: Any) -> None:
     """Add ``railx claim`` to the commands."""
-    parser = command(
+    parser = shared.command(
         commands,
         "claim",
         "make what one claim needs and judge it",
@@ -30,14 +30,12 @@ def add(commands: Any) -> None:
         "example:\n  railx claim railx_absolute_cost --experiment quick",
     )
     parser.add_argument("id", metavar="ID", help="a claim of resources/claims")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override of the experiment"
-    )
+    shared.add_overrides(parser, "Hydra override of the experiment")
     parser.add_argument(
         "--experiment", default="paper", help="the experiment that makes the tables"
     )
-    add_running(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    shared.add_running(parser)
+    shared.add_flag(parser, "--json", "print one JSON object")
     parser.set_defaults(action=_claim)
 
 
@@ -54,7 +52,7 @@ def _claim(options: argparse.Namespace) -> int:
     return 0
 
 
-def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
+def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
     """The files of the tables that a query names; ``asked`` says whose query it is.
 
     Raises ValueError where the experiment makes one of them not, naming those that do.
@@ -75,7 +73,7 @@ def query_files(query: str, asked: str, experiment: Settings) -> list[Path]:
     return [tables[name] for name in named]
 
 
-def _tables(experiment: Settings) -> dict[str, Path]:
+def _tables(experiment: Config) -> dict[str, Path]:
     """The files that claims may rest on, by the name of their table."""
     from railx.evidence import table_name
 
@@ -105,7 +103,7 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
     if options.overrides:
         entries.append(f"hydra={shlex.join(options.overrides)}")
     # What Snakemake says is no part of the answer.
-    code = snakemake([*arguments, *running(options)], entries, stdout=sys.stderr)
+    code = shared.snakemake([*arguments, *shared.running(options)], entries, stdout=sys.stderr)
     if code:
         raise UserError(
             f"claim {options.id}: its tables could not be made (exit code {code});"

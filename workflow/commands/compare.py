@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from workflow.commands.shared import add_results, command
+from workflow.commands.shared import add_flag, add_results, command
 
 __all__ = ["add"]
 
@@ -36,11 +36,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--store", help="an MLflow store other than the folder's own (postgresql://...)"
     )
-    parser.add_argument(
-        "--changed", action="store_true", help="only what differs, moved or flipped"
-    )
+    add_flag(parser, "--changed", "only what differs, moved or flipped")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_flag(parser, "--json", "print one JSON object")
     parser.set_defaults(action=_compare)
 
 

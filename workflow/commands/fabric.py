@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from workflow.commands.shared import command
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["add"]
 
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
         "status $RAILX_CONTROLLER",
         _status,
     )
-    status.add_argument("--json", action="store_true", help="print all of it as JSON")
+    add_flag(status, "--json", "print all of it as JSON")
     metrics = _add_asking(
         actions,
         "metrics",
@@ -95,7 +95,7 @@ def add(commands: Any) -> None:
         "example:\n  railx fabric replay-log events.jsonl",
     )
     replay.add_argument("path", type=Path, metavar="PATH", help="journal of a controller")
-    replay.add_argument("--json", action="store_true", help="print the counts as JSON")
+    add_flag(replay, "--json", "print the counts as JSON")
     replay.set_defaults(action=_replay_log)
 
 
@@ -265,7 +265,7 @@ def _observer(options: argparse.Namespace) -> Any:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from workflow.commands.fabric_status import status_text
+    from railx.fabric.status_text import status_text
 
     with _observer(options) as observer:
         status = observer.status()
@@ -274,7 +274,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _metrics(options: argparse.Namespace) -> int:
-    from workflow.commands.fabric_status import serve_metrics
+    from railx.fabric.metrics_server import serve_metrics
 
     if options.serve is None:
         with _observer(options) as observer:

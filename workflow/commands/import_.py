@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from workflow.commands.export import written_to
-from workflow.commands.shared import command, words
+from workflow.commands.shared import command, print_facts
 
 if TYPE_CHECKING:
     from railx.exchange.chakra import Price
@@ -125,10 +125,7 @@ def _network(options: argparse.Namespace) -> int:
             text = yaml.safe_dump(to_dict(settings) | {"digest": digest}, sort_keys=False)
             write_text(options.out, f"# {options.path.name}\n{text}")
     metrics = topology_metrics(topology)
-    width = max(map(len, metrics))
-    for key, value in metrics.items():
-        print(f"{key:<{width}}  {words(value)}")
-    print(f"{'digest':<{width}}  {digest}")
+    print_facts({**metrics, "digest": digest})
     if options.out is not None:
         print(f"\nwritten: {options.out}")
     return 0
@@ -161,8 +158,7 @@ def _chakra(options: argparse.Namespace) -> int:
         "slowest_iteration_ms": max(took_ns.values(), default=0) / 1e6,
         "fidelity": "replay",
     }
-    for key, value in summary.items():
-        print(f"{key:<20}  {words(value)}")
+    print_facts(summary, 20)
     for line in imported.lost:
         print(f"lost: {line}", file=sys.stderr)
     if options.out is not None:
@@ -191,8 +187,7 @@ def _plan(options: argparse.Namespace) -> int:
         "predicted_ms": sum(batch.predicted_ms for batch in plan.batches),
         "predictions": plan.predictions,
     }
-    for key, value in summary.items():
-        print(f"{key:<12}  {words(value)}")
+    print_facts(summary, 12)
     return 0
 
 

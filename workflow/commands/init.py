@@ -10,7 +10,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import CODE, SHIPPED
-from workflow.commands.shared import command
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["SNAKEFILE", "add"]
 
@@ -57,12 +57,8 @@ def add(commands: Any) -> None:
         "example:\n  railx init study && cd study && railx reproduce quick",
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="the folder; made if missing")
-    parser.add_argument("--force", action="store_true", help="write over files that differ")
-    parser.add_argument(
-        "--resources",
-        action="store_true",
-        help="claims, published numbers and prices too, to add to them",
-    )
+    add_flag(parser, "--force", "write over files that differ")
+    add_flag(parser, "--resources", "claims, published numbers and prices too, to add to them")
     parser.set_defaults(action=_init)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
+from workflow.commands.shared import print_facts
 from workflow.resources import all_claims
-from workflow.stage import Settings
+from workflow.stage import Config
 from workflow.stages import claim_files, results_folder
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def claim_by_id(name: str, option: str) -> Claim:
     return claims[name]
 
 
-def judged(claim: Claim, experiment: Settings, folder: Path) -> dict[str, Any]:
+def judged(claim: Claim, experiment: Config, folder: Path) -> dict[str, Any]:
     """The row of a claim in evidence/claims.parquet, from the tables in ``folder``."""
     from railx.evidence import judge
 
@@ -63,14 +63,7 @@ def print_judged(row: dict[str, Any], options: argparse.Namespace) -> None:
         ("needs", row["needs"]),
         ("notes", row["notes"]),
     ]
-    print_lines([(key, words) for key, words in lines if words])
-
-
-def print_lines(lines: Sequence[tuple[str, str]]) -> None:
-    """Keys and words in two columns."""
-    width = max(len(key) for key, _ in lines)
-    for key, words in lines:
-        print(f"{key:<{width}}  {words}")
+    print_facts({key: words for key, words in lines if words})
 
 
 def _ours(row: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from workflow.commands.shared import command
+from railx.text import aligned
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["KINDS", "add"]
 
@@ -24,7 +25,7 @@ def add(commands: Any) -> None:
         "example:\n  railx list topologies\n  railx list claims --json",
     )
     parser.add_argument("kind", metavar="KIND", choices=tuple(KINDS), help=", ".join(KINDS))
-    parser.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    add_flag(parser, "--json", "print a JSON list of rows")
     parser.set_defaults(action=_list)
 
 
@@ -33,11 +34,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, indent=2))
         return 0
-    *columns, last = rows[0]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
-    for row in ({name: name for name in rows[0]}, *rows):
-        cells = [f"{row[name]:<{width}}" for name, width in widths.items()]
-        print("  ".join([*cells, row[last]]).rstrip())
+    print("\n".join(aligned([list(rows[0]), *(list(row.values()) for row in rows)])))
     return 0
 
 

@@ -8,15 +8,14 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import WORK
-from workflow.commands import summary
-from workflow.commands.shared import add_running, command, running, snakemake
+from workflow.commands import shared, summary
 
 __all__ = ["add"]
 
 
 def add(commands: Any) -> None:
     """Add ``railx reproduce`` to the commands."""
-    parser = command(
+    parser = shared.command(
         commands,
         "reproduce",
         "run a whole experiment: results/EXPERIMENT/report.html",
@@ -27,18 +26,14 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "experiment", nargs="?", default="paper", help="the experiment (default: paper)"
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override of the experiment"
-    )
-    add_running(parser)
+    shared.add_overrides(parser, "Hydra override of the experiment")
+    shared.add_running(parser)
     parser.add_argument(
         "--until",
         metavar="STAGE",
         help="make no more than this stage and what it needs",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would run, and run nothing"
-    )
+    shared.add_flag(parser, "--dry-run", "say what would run, and run nothing")
     parser.set_defaults(action=_reproduce)
 
 
@@ -51,7 +46,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             f"EXPERIMENT: got {options.experiment!r}, an override; allowed: its name first,"
             f" e.g. railx reproduce quick {options.experiment}"
         )
-    arguments = [*running(options), *(["--dry-run"] if options.dry_run else [])]
+    arguments = [*shared.running(options), *(["--dry-run"] if options.dry_run else [])]
     if options.until is not None:
         if options.until not in STAGES:
             raise UserError(f"--until: got {options.until!r}; allowed: {', '.join(STAGES)}")
@@ -61,7 +56,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     overrides = shlex.join(options.overrides)
     if overrides:
         entries.append(f"hydra={overrides}")
-    code = snakemake(arguments, entries)
+    code = shared.snakemake(arguments, entries)
     if code or options.dry_run or options.until is not None:
         return code
     return summary.say(options.experiment, options.overrides, WORK / "results")

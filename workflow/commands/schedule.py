@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
-from workflow.commands.shared import command, plan_of, print_table
+from workflow.commands.shared import add_flag, command, plan_of, print_table
 
 if TYPE_CHECKING:
     from railx.performance.pipeline_cost import PipelineCost
@@ -56,12 +55,8 @@ def add(commands: Any) -> None:
         help=f"parts of the model on each stage, interleaved only (default: {_VIRTUAL_STAGES})",
     )
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--compare", action="store_true", help="a line for every schedule of the same chunks"
-    )
-    shown.add_argument(
-        "--orders", action="store_true", help="the order of each stage: F0, B0, W0, F0.1 ..."
-    )
+    add_flag(shown, "--compare", "a line for every schedule of the same chunks")
+    add_flag(shown, "--orders", "the order of each stage: F0, B0, W0, F0.1 ...")
     parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw it (.svg, .png, .pdf)")
     parser.add_argument(
         "--memory", type=Path, metavar="FILE", help="draw what stages hold (.svg, .png, .pdf)"
@@ -72,11 +67,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the plan with this schedule (.json)"
     )
-    parser.add_argument(
-        "--explicit", action="store_true", help="write the orders outright, to edit them by hand"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, units in the key names")
-    parser.add_argument("--csv", action="store_true", help="print CSV")
+    add_flag(parser, "--explicit", "write the orders outright, to edit them by hand")
+    add_flag(parser, "--json", "print JSON, units in the key names")
+    add_flag(parser, "--csv", "print CSV")
     parser.set_defaults(action=_schedule)
 
 
@@ -86,6 +79,7 @@ def _schedule(options: argparse.Namespace) -> int:
     from railx.planning.format.parts import PlanError
     from railx.planning.format.predictions import cost_of
     from railx.planning.format.tables import chrome_trace
+    from railx.planning.pipeline.schedule_tables import comparison_rows, order_rows, stage_rows
 
     _check_endings(options)
     plan = plan_of(options.plan)
@@ -108,11 +102,11 @@ def _schedule(options: argparse.Namespace) -> int:
         write_plan(options.out, plan)
     if options.compare:
         parts = options.virtual_stages or _VIRTUAL_STAGES
-        rows = _compared(batch, cost, parts, plan.predictions == "own")
+        rows = comparison_rows(batch, cost, parts, plan.predictions == "own")
     elif options.orders:
-        rows = _orders(batch)
+        rows = order_rows(batch)
     else:
-        rows = _stages(batch, cost)
+        rows = stage_rows(batch, cost)
     _print(rows, options)
     if options.json or options.csv:
         return 0
@@ -216,112 +210,6 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
             )
         batches.append(changed)
     return replace(plan, batches=tuple(batches))
-
-
-def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
-    """A row for each stage of each pipeline."""
-    from railx.planning.format.occupancy import batch_starts, memory_over_time, stage_times
-    from railx.planning.format.schedule import schedule_name, simulate_pipeline
-
-    rows: list[dict[str, Any]] = []
-    for index, (pipeline, start_ms) in enumerate(
-        zip(batch.pipelines, batch_starts(batch), strict=True)
-    ):
-        simulated = simulate_pipeline(pipeline, start_ms)
-        memory = memory_over_time(pipeline, cost, simulated)
-        for time in stage_times(simulated, start_ms):
-            stage_memory = memory[time.stage]
-            rows.append(
-                {
-                    "pipeline": index,
-                    "replica": pipeline.replica,
-                    "schedule": schedule_name(pipeline),
-                    "stage": time.stage,
-                    "chunks": len(pipeline.chunks),
-                    "start_ms": start_ms,
-                    "busy_ms": time.busy_ms,
-                    "idle_ms": time.idle_ms,
-                    "bubble_share": time.bubble_share,
-                    "peak_chunks": max(moment.chunks for moment in stage_memory),
-                    "peak_gib": _gib(moment.activation_bytes for moment in stage_memory),
-                    "capacity_gib": _gib(
-                        [None if cost is None else cost.capacity_bytes(time.stage)]
-                    ),
-                }
-            )
-    return rows
-
-
-def _compared(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, use_plan_times: bool
-) -> list[dict[str, Any]]:
-    """A row for the plan's own schedule and one for every other of the same chunks."""
-    from railx.planning.pipeline.best_schedule import SCHEDULE_NAMES, with_schedule
-
-    rows = [_compared_row("plan", batch, cost)]
-    for name in SCHEDULE_NAMES:
-        candidates = [
-            with_schedule(pipeline, name, cost, virtual_stages, use_plan_times=use_plan_times)
-            for pipeline in batch.pipelines
-        ]
-        pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
-        if len(pipelines) == len(candidates):
-            rows.append(_compared_row(name, replace(batch, pipelines=pipelines), cost))
-    paper = next(row["batch_ms"] for row in rows if row["schedule"] == "1f1b")
-    # A plan written by hand may say nothing of times.
-    return [row | {"of_1f1b": row["batch_ms"] / paper if paper else 1.0} for row in rows]
-
-
-def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
-    from railx.planning.format.occupancy import fits, memory_over_time, stage_times
-    from railx.planning.format.schedule import runnable, simulate_pipeline
-
-    simulated = [simulate_pipeline(pipeline) for pipeline in batch.pipelines]
-    times = [time for rows in simulated for time in stage_times(rows)]
-    memory = [
-        moment
-        for pipeline, rows in zip(batch.pipelines, simulated, strict=True)
-        for stage_moments in memory_over_time(pipeline, cost, rows)
-        for moment in stage_moments
-    ]
-    busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
-    return {
-        "schedule": name,
-        "batch_ms": batch.predicted_ms,
-        "of_1f1b": 1.0,
-        "bubble_share": idle / (busy + idle) if busy + idle else 0.0,
-        "peak_chunks": max(moment.chunks for moment in memory),
-        "peak_gib": _gib(moment.activation_bytes for moment in memory),
-        "recomputed_share": _recomputed(batch, cost),
-        "fits": None if cost is None else all(fits(pipeline, cost) for pipeline in batch.pipelines),
-        "trains": all(map(runnable, batch.pipelines)),
-    }
-
-
-def _recomputed(batch: PipelineBatch, cost: PipelineCost | None) -> float | None:
-    """Share of the layers, chunk by chunk, whose forward pass is run twice."""
-    if cost is None:
-        return None
-    chunks = [chunk for pipeline in batch.pipelines for chunk in pipeline.chunks]
-    counted = sum(sum(chunk.checkpoint_layers) for chunk in chunks)
-    return counted / (len(chunks) * sum(cost.layer_counts))
-
-
-def _orders(batch: PipelineBatch) -> list[dict[str, Any]]:
-    """A row for each stage of each pipeline: what it runs, in order."""
-    from railx.planning.format.schedule import ordered
-
-    return [
-        {"pipeline": index, "stage": stage, "order": " ".join(order)}
-        for index, pipeline in enumerate(batch.pipelines)
-        for stage, order in enumerate(ordered(pipeline))
-    ]
-
-
-def _gib(values: Iterable[float | None]) -> float | None:
-    """The most of some bytes in GiB; None where they are not known."""
-    numbers = [value for value in values if value is not None]
-    return max(numbers) / 2**30 if numbers else None
 
 
 def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:

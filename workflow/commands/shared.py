@@ -6,14 +6,15 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from railx.places import SHIPPED, WORK, is_checkout, is_work
-from workflow.stage import Settings
+from railx.text import aligned, in_digits
+from workflow.stage import Config
 
 if TYPE_CHECKING:
     from railx.planning.format.plan import Plan
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "RESULTS",
     "add_debug",
+    "add_flag",
+    "add_overrides",
     "add_results",
     "add_running",
     "check_experiment",
@@ -28,10 +31,10 @@ __all__ = [
     "experiment_of",
     "how_to_make",
     "plan_of",
+    "print_facts",
     "print_table",
     "running",
     "snakemake",
-    "words",
 ]
 
 #: The usual results folder.
@@ -61,6 +64,16 @@ def add_debug(parser: argparse.ArgumentParser, default: Any = False) -> None:
         default=default,
         help="show the traceback of an error, too",
     )
+
+
+def add_flag(parser: Any, name: str, help: str) -> None:
+    """An option that is given or not; ``parser`` may be a group of options."""
+    parser.add_argument(name, action="store_true", help=help)
+
+
+def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
+    """Any number of Hydra's overrides."""
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=help)
 
 
 def plan_of(path: Path) -> Plan:
@@ -165,7 +178,7 @@ def how_to_make(name: str) -> str:
     return f"railx reproduce EXPERIMENT name={name}"
 
 
-def experiment_of(results: Path, name: str) -> Settings:
+def experiment_of(results: Path, name: str) -> Config:
     """The experiment as it was run, or as conf/ has it before its report is there."""
     from railx.io import read_json
     from workflow.experiment import checked_experiment
@@ -173,7 +186,7 @@ def experiment_of(results: Path, name: str) -> Settings:
     config = results / name / "config.json"
     if not config.is_file():
         return checked_experiment([f"experiment={name}"])
-    settings: Settings = read_json(config)
+    settings: Config = read_json(config)
     return settings
 
 
@@ -195,13 +208,6 @@ def snakemake(
     return subprocess.run(command, check=False, cwd=WORK, stdout=stdout).returncode
 
 
-def words(value: Any) -> str:
-    """A value of a table for the terminal: six digits, nested ones as JSON."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
-
-
 def print_table(table: Any, options: argparse.Namespace) -> None:
     """An Arrow table in columns, or as the options ``json`` and ``csv`` say."""
     if options.csv:
@@ -216,15 +222,15 @@ def print_table(table: Any, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(rows, indent=2, default=_plain))
         return
-    cells = [[words(value) for value in row.values()] for row in rows]
-    widths = [
-        max(map(len, [name, *(row[index] for row in cells)]))
-        for index, name in enumerate(table.column_names)
-    ]
-    for row in [table.column_names, *cells]:
-        print(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+    cells = [[in_digits(value) for value in row.values()] for row in rows]
+    print("\n".join(aligned([table.column_names, *cells])))
+
+
+def print_facts(facts: Mapping[str, Any], width: int = 0) -> None:
+    """Names and values in two columns, the first as wide as its widest or ``width``."""
+    width = max(width, *map(len, facts))
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {in_digits(value)}")
 
 
 def _plain(value: Any) -> Any:

@@ -6,14 +6,8 @@ import argparse
 from typing import Any
 
 from railx.errors import UserError
+from workflow.commands import shared
 from workflow.commands.judged import claim_by_id, judged, print_judged
-from workflow.commands.shared import (
-    add_results,
-    command,
-    experiment_of,
-    how_to_make,
-    print_table,
-)
 from workflow.stages import claim_files, results_folder
 
 __all__ = ["add"]
@@ -21,7 +15,7 @@ __all__ = ["add"]
 
 def add(commands: Any) -> None:
     """Add ``railx sql`` to the commands."""
-    parser = command(
+    parser = shared.command(
         commands,
         "sql",
         "ask the tables of a run with SQL",
@@ -38,21 +32,21 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--experiment", default="paper", help="the experiment whose results are asked"
     )
-    add_results(parser)
+    shared.add_results(parser)
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
-    shape.add_argument("--csv", action="store_true", help="print CSV")
+    shared.add_flag(shape, "--json", "print a JSON list of rows")
+    shared.add_flag(shape, "--csv", "print CSV")
     parser.set_defaults(action=_sql)
 
 
 def _sql(options: argparse.Namespace) -> int:
     from railx.evidence import NotAvailable, open_database
 
-    experiment = experiment_of(options.results, options.experiment)
+    experiment = shared.experiment_of(options.results, options.experiment)
     if not options.results.is_dir():
         raise UserError(
             f"--results: got {options.results}, which is not there; make it:"
-            f" {how_to_make(options.experiment)}"
+            f" {shared.how_to_make(options.experiment)}"
         )
     # The declarations name files below results/NAME, which may stand elsewhere.
     named, folder = results_folder(experiment), options.results / options.experiment
@@ -69,5 +63,5 @@ def _sql(options: argparse.Namespace) -> int:
         except NotAvailable as missing:
             there_is = ", ".join(missing.there_is) or "no table yet"
             raise UserError(f"{missing}; there is: {there_is}") from None
-        print_table(result, options)
+        shared.print_table(result, options)
     return 0

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from railx.errors import UserError
 from workflow.commands.shared import add_results, check_experiment, command, how_to_make
-
-if TYPE_CHECKING:
-    from railx.evidence import Paper
 
 __all__ = ["add", "say"]
 
@@ -73,7 +70,7 @@ def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
 def _say(name: str, results: Path, command_line: str) -> int:
     from railx.evidence import read_papers
     from railx.io import in_repository
-    from railx.report import read_claims
+    from railx.report import read_claims, summary_lines
 
     folder = results / name
     claims = folder / _CLAIMS
@@ -81,7 +78,7 @@ def _say(name: str, results: Path, command_line: str) -> int:
         raise UserError(f"{claims}: no verdicts yet; make them: {command_line}")
     papers = read_papers(in_repository(_PAPERS))
     rows = read_claims(claims, papers)
-    print("\n".join(_lines(name, rows, papers)))
+    print("\n".join(summary_lines(name, rows, papers)))
     page = (folder / _PAGE).resolve()
     print(f"page: {page.as_uri()}" if page.is_file() else f"page: {page} is not made yet")
     return 0
@@ -115,30 +112,3 @@ def _command_line(options: argparse.Namespace) -> str:
     if overrides:
         return f"railx reproduce {options.experiment} {overrides}"
     return how_to_make(options.experiment)
-
-
-def _lines(name: str, rows: Sequence[Mapping[str, Any]], papers: Mapping[str, Paper]) -> list[str]:
-    """The counts as a table, then a line for each published claim that did not hold."""
-    from railx.evidence import VERDICTS
-    from railx.report import count, did_not_hold
-
-    published = [row for row in rows if row["kind"] == "published"]
-    table = [["published claims", *VERDICTS, "all"]]
-    for key, paper in papers.items():
-        rows_of_paper = [row for row in published if row["paper"] == key]
-        if rows_of_paper:
-            table.append(
-                [paper.name, *map(str, count(rows_of_paper).values()), str(len(rows_of_paper))]
-            )
-    table.append(["all", *map(str, count(published).values()), str(len(published))])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [f"experiment {name}", ""]
-    for first, *numbers in table:
-        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    for verdict, claims in did_not_hold(list(map(dict, rows))).items():
-        lines += ["", f"{verdict}:"]
-        lines += [
-            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in claims
-        ]
-    return [*lines, ""]

@@ -24,9 +24,9 @@ from railx.errors import UserError
 from railx.places import WORK
 from workflow.commands.claim import query_files
 from workflow.commands.judged import claim_by_id, judged
-from workflow.commands.shared import add_running, command, print_table, running, snakemake
+from workflow.commands.shared import add_flag, add_running, command, print_table, running, snakemake
 from workflow.overrides import parse_overrides, parted
-from workflow.stage import Settings
+from workflow.stage import Config
 from workflow.stages import claim_files, results_folder
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def add(commands: Any) -> None:
     asked.add_argument("--claim", metavar="ID", help="a claim, judged at every point")
     add_running(parser)
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
-    shape.add_argument("--csv", action="store_true", help="print CSV")
+    add_flag(shape, "--json", "print a JSON list of rows")
+    add_flag(shape, "--csv", "print CSV")
     parser.set_defaults(action=_sweep)
 
 
@@ -186,7 +186,7 @@ def _sweep(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Settings]) -> None:
+def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Config]) -> None:
     """Refuse two points that are the same run but for the name."""
     seen: dict[str, Point] = {}
     for point, experiment in zip(sweep_points, experiments, strict=True):
@@ -200,7 +200,7 @@ def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Settings])
             )
 
 
-def _files(options: argparse.Namespace, claim: Claim | None, experiment: Settings) -> list[str]:
+def _files(options: argparse.Namespace, claim: Claim | None, experiment: Config) -> list[str]:
     """What is to be made of a point: what the question reads, or all of it."""
     if claim is None and options.sql is None:
         return []
@@ -215,7 +215,7 @@ def _files(options: argparse.Namespace, claim: Claim | None, experiment: Setting
 
 
 def _answer(
-    options: argparse.Namespace, claim: Claim | None, point: Point, experiment: Settings
+    options: argparse.Namespace, claim: Claim | None, point: Point, experiment: Config
 ) -> pa.Table:
     """What the question finds at a point, the swept values before it."""
     import pyarrow as pa
@@ -233,7 +233,7 @@ def _answer(
     return table
 
 
-def _asked(query: str, experiment: Settings) -> pa.Table:
+def _asked(query: str, experiment: Config) -> pa.Table:
     from railx.evidence import open_database
 
     named = results_folder(experiment)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import add_results, command
+from workflow.commands.shared import add_flag, add_results, command
 
 __all__ = ["add"]
 
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
         "example:\n  railx sync --dry-run",
     )
     add_results(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what is pending")
+    add_flag(parser, "--dry-run", "only say what is pending")
     parser.set_defaults(action=_sync)
 
 

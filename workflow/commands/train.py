@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import command, plan_of, words
+from workflow.commands.shared import add_flag, add_overrides, command, plan_of, print_facts
 
 __all__ = ["add"]
 
@@ -31,13 +31,11 @@ def add(commands: Any) -> None:
     line = "train a plan file, e.g. one whose schedule was edited"
     parser = command(commands, "train", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("plan", type=Path, help="a plan (railx plan ... --out)")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="OVERRIDE", help="corpus=..., training.iterations=..., ..."
-    )
+    add_overrides(parser, "corpus=..., training.iterations=..., ...")
     parser.add_argument(
         "--out", type=Path, required=True, help="the folder to write: corpus, traces, result"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_flag(parser, "--json", "print one JSON object")
     parser.set_defaults(action=_train)
 
 
@@ -84,8 +82,6 @@ def _train(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary, indent=2, allow_nan=False))
         return 0
-    width = max(len(key) for key in summary)
-    for key, value in summary.items():
-        print(f"{key:<{width}}  {words(value)}")
+    print_facts(summary)
     print(f"\nwritten: {out}")
     return 0

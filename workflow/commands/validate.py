@@ -10,7 +10,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import in_repository
-from workflow.commands.shared import command
+from workflow.commands.shared import add_flag, command
 
 __all__ = ["add"]
 
@@ -37,11 +37,9 @@ def add(commands: Any) -> None:
         " --fit printed (default: those of each row's device and program)",
     )
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="print one JSON object")
-    shown.add_argument("--rows", action="store_true", help="print every row: measured, ours, error")
-    shown.add_argument(
-        "--fit", action="store_true", help="fit constants to the file and print them as YAML"
-    )
+    add_flag(shown, "--json", "print one JSON object")
+    add_flag(shown, "--rows", "print every row: measured, ours, error")
+    add_flag(shown, "--fit", "fit constants to the file and print them as YAML")
     parser.set_defaults(action=_validate)
 
 

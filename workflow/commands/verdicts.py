@@ -10,7 +10,8 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import in_repository
-from workflow.commands.shared import add_results, check_experiment, command, how_to_make
+from railx.text import aligned
+from workflow.commands import shared
 
 __all__ = ["add"]
 
@@ -25,7 +26,7 @@ _HEAD = """\
 
 def add(commands: Any) -> None:
     """Add ``railx verdicts`` to the commands."""
-    parser = command(
+    parser = shared.command(
         commands,
         "verdicts",
         "the verdicts of a run",
@@ -36,10 +37,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--experiment", default="paper", help="the experiment that was run")
     parser.add_argument("--paper", help="only claims of this paper, by its key")
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
-    shape.add_argument("--expected", action="store_true", help="compare with the expected verdicts")
-    shape.add_argument("--write", action="store_true", help="write the expected verdicts anew")
-    add_results(parser)
+    shared.add_flag(shape, "--json", "print a JSON list of rows")
+    shared.add_flag(shape, "--expected", "compare with the expected verdicts")
+    shared.add_flag(shape, "--write", "write the expected verdicts anew")
+    shared.add_results(parser)
     parser.set_defaults(action=_verdicts)
 
 
@@ -54,11 +55,7 @@ def _verdicts(options: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
         return 0
     cells = [[str(row[key] or "") for key in _SHOWN] for row in rows]
-    widths = [max(map(len, column)) for column in zip(_SHOWN, *cells, strict=True)]
-    for line in [list(_SHOWN), *cells]:
-        print(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        )
+    print("\n".join(aligned([_SHOWN, *cells])))
     return 0
 
 
@@ -73,10 +70,12 @@ def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
         raise UserError("--paper: allowed: alone or with --json, as all claims have a verdict")
     if options.paper is not None and options.paper not in papers:
         raise UserError(f"--paper: got {options.paper!r}; allowed: {', '.join(papers)}")
-    check_experiment(options.results, options.experiment)
+    shared.check_experiment(options.results, options.experiment)
     path = options.results / options.experiment / "evidence" / "claims.parquet"
     if not path.is_file():
-        raise UserError(f"{path}: is not there; make it with: {how_to_make(options.experiment)}")
+        raise UserError(
+            f"{path}: is not there; make it with: {shared.how_to_make(options.experiment)}"
+        )
     rows = read_rows(path)
     if rows and set(rows[0]) != set(CLAIM_COLUMNS):
         raise UserError(f"{path}: has other columns than today; make it again")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflow.stage import FromStage, Job, Json, Stage, Summary, Table, Tracked, integer, real, text
-
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import Experiment, FromStage, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -39,7 +36,6 @@ def run(job: Job) -> Summary:
                 f"packet_over_flow_{side}_least": min(ratios),
                 f"packet_over_flow_{side}_most": max(ratios),
             }
-    job.write_json("summary", summary)
     return summary
 
 

@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from workflow.stage import (
-    ByHand,
-    FromStage,
-    Item,
-    Job,
-    Json,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    real,
-    text,
-)
-
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -49,7 +31,6 @@ def run(job: Job) -> Summary:
             key = f"{row['operation']}_{row['group_size']}_{row['algorithm']}"
             summary[f"{key}_gb_s"] = row["gb_s"]
     summary["fidelity"] = settings.fidelities[0]
-    job.write_json("summary", summary)
     return summary
 
 
@@ -94,7 +75,6 @@ STAGE = Stage(
         example="railx bandwidth topology=torus_2d bandwidth.ranks=16 --json",
         out="the table of bandwidths to write (.parquet)",
         writes={".parquet": "groups"},
-        settings=lambda chosen: chosen["bandwidth"],
         before={"topology": "topology.graph"},
     ),
     tracked=Tracked("summary", ("groups",)),

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from workflow.stage import (
-    FromStage,
-    Inputs,
-    Item,
-    Job,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    integer,
-    text,
-)
+from workflow.outputs import Table, integer, text
+from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -50,7 +40,7 @@ def run(job: Job) -> Summary:
     return {"plan": job.item, "corpus": corpus, "rows": len(rows)}
 
 
-def _items(experiment: Settings) -> list[str]:
+def _items(experiment: Config) -> list[str]:
     """Plans of groups that adapt, on constants fitted to a cluster."""
     return [
         name
@@ -61,7 +51,7 @@ def _items(experiment: Settings) -> list[str]:
     ]
 
 
-def _inputs(experiment: Settings, plan: str) -> Inputs:
+def _inputs(experiment: Config, plan: str) -> Inputs:
     return {"corpus": FromStage("corpus.sequences", experiment["plans"][plan]["corpus"])}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from railx.errors import UserError
-from workflow.stage import ByHand, File, FromStage, Item, Job, Settings, Stage, Summary
+from workflow.composed import remembered
+from workflow.outputs import File
+from workflow.stage import ByHand, Config, FromStage, Item, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -22,10 +24,8 @@ def run(job: Job) -> Summary:
         raise UserError(
             f"topology: {graph.family} has no optical switches, so nothing to cross-connect"
         )
-    if "circuits" in job.outputs:
-        write_circuits(job.outputs["circuits"], graph)
-    if "csv" in job.outputs:
-        write_circuits_csv(job.outputs["csv"], graph)
+    job.write("circuits", write_circuits, graph)
+    job.write("csv", write_circuits_csv, graph)
     return {
         "family": graph.family,
         "optical_switches": int(circuits.ocs.max()) + 1,
@@ -33,15 +33,26 @@ def run(job: Job) -> Summary:
     }
 
 
-def _switched(experiment: Settings) -> list[str]:
+def _switched(experiment: Config) -> list[str]:
     """The topologies whose links run through optical circuit switches."""
+    topologies = experiment["topologies"]
+    return [name for name in topologies if _is_switched(topologies[name]["family"])]
+
+
+def _is_switched(family: str) -> bool:
+    if family in _switched_families():
+        return bool(_switched_families()[family])
     from railx.families import family_named
 
-    return [
-        name
-        for name, settings in experiment["topologies"].items()
-        if family_named(settings["family"]).switched
-    ]
+    # One that is registered from outside the project.
+    return family_named(family).switched
+
+
+@remembered
+def _switched_families() -> dict[str, bool]:
+    from railx.families import FAMILIES
+
+    return {family.name: family.switched for family in FAMILIES}
 
 
 STAGE = Stage(

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflow.stage import (
-    ByHand,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    typed,
-)
-
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+from workflow.outputs import Json, Table, integer, typed
+from workflow.stage import ByHand, Config, Experiment, Inputs, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -43,13 +27,11 @@ def run(job: Job) -> Summary:
         "description": corpus.description,
         **length_statistics(corpus.lengths),
     }
-    if "sequences" in job.outputs:
-        write_corpus(job.outputs["sequences"], corpus)
-    job.write_json("summary", summary)
+    job.write("sequences", write_corpus, corpus)
     return summary
 
 
-def _user_files(experiment: Settings, corpus: str) -> Inputs:
+def _user_files(experiment: Config, corpus: str) -> Inputs:
     """The user's own file or folder, where the corpus is one.
 
     A change in it reruns what depends on it.

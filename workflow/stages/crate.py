@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary
+from workflow.outputs import File, Json
+from workflow.registry import STAGES, provenance_files, results_folder
+from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 
@@ -36,9 +38,7 @@ def run(job: Job) -> Summary:
     return {"jobs": len(records)}
 
 
-def _stage_settings(experiment: Settings, _: str) -> Settings:
-    from workflow.stages import STAGES, results_folder
-
+def _stage_settings(experiment: Config, _: str) -> Config:
     return {
         "experiment": experiment["name"],
         "results": str(results_folder(experiment)),
@@ -46,9 +46,7 @@ def _stage_settings(experiment: Settings, _: str) -> Settings:
     }
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import provenance_files
-
+def _inputs(experiment: Config, _: str) -> Inputs:
     return {
         "records": provenance_files(experiment, before="crate"),
         "workflow": _WORKFLOW,

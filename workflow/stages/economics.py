@@ -5,17 +5,14 @@ Also over scale, and for which prices the cost claims hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, flag, integer, real, text
+from railx.effort import LimitSettings
+from workflow.outputs import Table, flag, integer, real, text
+from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
-
-__all__ = ["STAGE", "run"]
+__all__ = ["STAGE", "check_price_set", "run"]
 
 
 def run(job: Job) -> Summary:
@@ -135,19 +132,18 @@ _RAIL_MAP = (
 )
 
 
-def check(experiment: Experiment) -> None:
+def check_economics(settings: Any, _key: str, _limits: LimitSettings) -> None:
     """Refuse prices that are not there."""
     from railx.economics.price_sets import check_prices
 
-    check_prices(experiment.economics)
+    check_prices(settings)
 
 
-def check_choices(chosen: Mapping[str, Any]) -> None:
-    """The same of the chosen settings."""
-    from railx.economics.price_sets import check_prices
+def check_price_set(settings: Any, key: str, _limits: LimitSettings) -> None:
+    """Refuse a missing price set or catalogue; other stages name them too."""
+    from railx.economics.price_sets import check_price_set
 
-    if "economics" in chosen:
-        check_prices(chosen["economics"])
+    check_price_set(settings, key)
 
 
 STAGE = Stage(
@@ -173,9 +169,7 @@ STAGE = Stage(
         example="railx economics economics=full_scale --json",
         out="the bill of materials to write (.parquet)",
         writes={".parquet": "bill"},
-        settings=lambda chosen: chosen["economics"],
     ),
     tracked=Tracked("summary", ("summary", "bill"), name="costs", fidelity="analytic"),
-    check=check,
-    check_choices=check_choices,
+    check_settings={"economics": check_economics},
 )

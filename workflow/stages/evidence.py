@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.stage import Columns, Inputs, Job, Json, Settings, Stage, Summary, Table, Tracked
+from workflow.composed import remembered
+from workflow.outputs import Json, Table
+from workflow.registry import claim_files, results_folder
+from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -28,28 +31,24 @@ def run(job: Job) -> Summary:
         job.inputs["claims"][0].parent, job.inputs["published"][0].parent, job.file("papers")
     )
     rows = judge(claims, results, files)
-    if "claims" in job.outputs:
-        write_table(job.outputs["claims"], claims_table(rows))
+    job.write("claims", write_table, claims_table(rows))
     counts: Summary = dict(count_verdicts(rows))
     job.write_json("counts", counts)
     return counts
 
 
-def _columns() -> Columns:
+@remembered
+def _columns() -> dict[str, str]:
     from railx.evidence import CLAIM_COLUMNS
 
     return {name: str(kind) for name, kind in CLAIM_COLUMNS.items()}
 
 
-def _stage_settings(experiment: Settings, _: str) -> Settings:
-    from workflow.stages import results_folder
-
+def _stage_settings(experiment: Config, _: str) -> Config:
     return {"results": str(results_folder(experiment))}
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import claim_files
-
+def _inputs(experiment: Config, _: str) -> Inputs:
     return {
         "results": claim_files(experiment, before="evidence"),
         "claims": sorted(_CLAIMS.glob("*.yaml")),

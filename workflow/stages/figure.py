@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from railx.places import in_repository
-from workflow.stage import (
-    File,
-    FromStage,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-)
-
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+from workflow.composed import remembered
+from workflow.outputs import File, Json, Table
+from workflow.registry import inputs_of, stage_of
+from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "check_columns", "run"]
 
@@ -41,14 +28,13 @@ def run(job: Job) -> Summary:
     return {"figure": job.item}
 
 
-def check_columns(experiment: Settings) -> None:
+def check_columns(experiment: Config) -> None:
     """Raise SettingsError for a figure that reads a column its table does not declare.
 
     Published tables are looked into; where a library knows the columns of a stage it is
     asked.
     """
     from railx.settings import SettingsError
-    from workflow.stages import stage_of
 
     for figure in experiment["figures"]:
         for source in _declared(experiment, figure).inputs:
@@ -77,20 +63,18 @@ def _header(path: Path) -> tuple[str, ...]:
         return tuple(next(csv.reader(lines), ()))
 
 
-def _declared(experiment: Settings, figure: str) -> Any:
+def _declared(experiment: Config, figure: str) -> Any:
     from railx.figures import figure_of
 
     return figure_of(experiment["figures"][figure]["figure"])
 
 
-def _inputs(experiment: Settings, figure: str) -> Inputs:
+def _inputs(experiment: Config, figure: str) -> Inputs:
     """The tables a figure is drawn from.
 
     Those of the names under ``only``, or of all items that fit; published ones as they
     are. What a figure does without is not what ``only`` names: all of it.
     """
-    from workflow.stages import stage_of
-
     only = tuple(experiment["figures"][figure].get("only", ()))
     files: dict[str, FromStage | Path] = {}
     for source in _declared(experiment, figure).inputs:
@@ -108,15 +92,20 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
     return files
 
 
-def _plan_kind(experiment: Settings, plan: str) -> str | None:
+def _plan_kind(experiment: Config, plan: str) -> str | None:
     """None where the planner chooses the kind when it plans."""
+    kind: str | None = _plan_kinds()[experiment["plans"][plan]["planner"]["planner"]]
+    return kind
+
+
+@remembered
+def _plan_kinds() -> dict[str, str | None]:
     from railx.planning.planners import PLANNERS
 
-    kinds = {planner.name: planner.kind for planner in PLANNERS}
-    return kinds[experiment["plans"][plan]["planner"]["planner"]]
+    return {planner.name: planner.kind for planner in PLANNERS}
 
 
-def _modules(experiment: Settings, figure: str) -> tuple[str, ...]:
+def _modules(experiment: Config, figure: str) -> tuple[str, ...]:
     from railx.figures import figure_module
 
     return (figure_module(experiment["figures"][figure]["figure"]),)
@@ -125,8 +114,7 @@ def _modules(experiment: Settings, figure: str) -> tuple[str, ...]:
 def check(experiment: Experiment) -> None:
     """Refuse figures that would show nothing of the experiment."""
     from railx.figures import figure_of
-    from railx.settings import SettingsError, to_dict
-    from workflow.stages import inputs_of, stage_of
+    from railx.settings import SettingsError, check_names, to_dict
 
     plain = to_dict(experiment)
     networks = tuple(plain["economics"]["networks"])
@@ -141,7 +129,7 @@ def check(experiment: Experiment) -> None:
                 else {"economics": networks, "metrics": tuple(plain["topologies"])}.get(stage.name)
             )
             if items is not None and source.required:
-                _check_names(f"figures.{name}.only", only, items)
+                check_names(f"figures.{name}.only", only, items)
             needed = stage.item is not None and source.required
             if needed and not inputs_of(STAGE, plain, name)[source.key]:
                 raise SettingsError(
@@ -152,11 +140,13 @@ def check(experiment: Experiment) -> None:
         _check_shown(experiment, name, settings)
         of_economics = any(source.table.startswith("economics.") for source in read if source.table)
         if of_economics and "reference" in settings:
-            _check_names(f"figures.{name}.reference", (settings["reference"],), networks)
+            check_names(f"figures.{name}.reference", (settings["reference"],), networks)
 
 
 def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
     """Refuse words by which a figure would find no row."""
+    from railx.settings import SettingsError, check_names
+
     choices = {
         ("all_to_all_bandwidth", "traffic"): (experiment.traffic.pattern,),
         ("ring_all_reduce", "scope"): ("row", "column", "pillar", "nodes", "chips"),
@@ -166,25 +156,14 @@ def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any])
     }
     for (figure, field), allowed in choices.items():
         if settings["figure"] == figure and settings[field] is not None:
-            _check_names(f"figures.{name}.{field}", (settings[field],), allowed)
+            check_names(f"figures.{name}.{field}", (settings[field],), allowed)
     if "iteration" in settings:
-        from railx.settings import SettingsError
-
         batches = max((plan.batch.batches for plan in experiment.plans.values()), default=0)
         if settings["iteration"] >= batches:
             raise SettingsError(
                 f"figures.{name}.iteration",
                 f"got {settings['iteration']}; allowed: 0 to {batches - 1}, the batches of plans",
             )
-
-
-def _check_names(key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
-    from railx.settings import SettingsError
-
-    allowed = tuple(allowed)
-    for name in names:
-        if name not in allowed:
-            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(allowed)}")
 
 
 STAGE = Stage(

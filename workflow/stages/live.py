@@ -7,30 +7,15 @@ It runs in ``python -m training.live``.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from railx.errors import UserError
-from workflow.stage import (
-    ByHand,
-    Item,
-    Job,
-    Json,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    flag,
-    integer,
-    real,
-    text,
-    typed,
-)
+from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
+from workflow.stages.training import EVENT
+from workflow.watch import run_module
 
 __all__ = ["STAGE", "run"]
 
@@ -43,25 +28,17 @@ def run(job: Job) -> Summary:
     import pyarrow.parquet as pq
 
     from railx.fabric.circuits import Layout
-    from railx.io import read_json, write_json
+    from railx.io import read_json
     from railx.replay.changes import switchings
-    from railx.settings import load, to_dict
+    from railx.replay.live_tables import change_rows, setting_rows
+    from railx.settings import load
     from training.live_settings import LiveSettings, journal_path, live_blocks
 
     settings: LiveSettings = load(LiveSettings, job.settings, "live")
     name, layout = job.item or "program", Layout(settings.tensor_parallel)
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
-        config, out = Path(scratch) / "config.json", Path(scratch) / "out"
-        write_json(config, to_dict(settings))
-        command = [sys.executable, "-m", "training.live"]
-        command += ["--config", str(config), "--out", str(out)]
-        # Progress goes where messages go: standard output belongs to the summary.
-        finished = subprocess.run(command, check=False, stdout=sys.stderr)
-        if finished.returncode:
-            raise UserError(
-                f"program {name} ended with exit code {finished.returncode}; its own message is"
-                " above"
-            )
+        out = Path(scratch) / "out"
+        run_module("training.live", f"program {name}", settings, out)
         measured = read_json(out / "rows.json")
         trace = pq.read_table(out / "trace.parquet").to_pylist()
         journals = {}
@@ -78,123 +55,22 @@ def run(job: Job) -> Summary:
     timed = {row["iteration"] for row in measured}
     changes = [
         {"program": name, **row}
-        for row in _changes(trace, layout, journals)
+        for row in change_rows(trace, layout, journals)
         if row["iteration"] in timed
     ]
     job.write_table("changes", _in_order(changes, _CHANGES))
-    rows = _settings(name, settings.ranks, iterations, changes)
+    rows = setting_rows(name, settings.ranks, iterations, changes)
     job.write_table("settings", _in_order(rows, _SETTINGS))
     losses = [row["last_loss"] for row in rows]
-    summary = {
+    return {
         "program": name,
         "ranks": settings.ranks,
         "loss_difference": (max(losses) - min(losses)) / max(map(abs, losses)),
     }
-    job.write_json("summary", summary)
-    return summary
 
 
-_Row = dict[str, Any]
-#: What tells the blocks of a program apart.
-_BLOCK = ("mode", "reconfiguration_latency_ms", "controller_restarted")
-
-
-def _in_order(rows: list[_Row], columns: Mapping[str, Any]) -> list[_Row]:
+def _in_order(rows: list[dict[str, Any]], columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in columns} for row in rows]
-
-
-def _blocks(rows: list[_Row]) -> dict[tuple[Any, ...], list[_Row]]:
-    blocks: dict[tuple[Any, ...], list[_Row]] = {}
-    for row in rows:
-        blocks.setdefault(tuple(row[key] for key in _BLOCK), []).append(row)
-    return blocks
-
-
-def _changes(
-    trace: list[_Row], layout: Any, journals: Mapping[tuple[Any, ...], list[Any]]
-) -> list[_Row]:
-    """A row for each change of circuits: its window, both stalls, what lies between."""
-    from railx.replay.changes import circuit_changes, delays_of
-
-    rows = []
-    for block, events in _blocks(trace).items():
-        mode, latency_ms, _ = block
-        if mode == "electrical":
-            continue
-        changes = circuit_changes(events, layout, announced=mode == "provisioned")
-        delays = delays_of(changes, journals.get(block, ()), round(latency_ms * 1e6))
-        for change, delay in zip(changes, delays, strict=True):
-            window_ms = change.window_ns / 1e6
-            rows.append(
-                dict(zip(_BLOCK, block, strict=True))
-                | {
-                    "iteration": change.iteration,
-                    "circuits": change.configuration.name,
-                    "window_ms": window_ms,
-                    "predicted_stall_ms": max(0.0, latency_ms - window_ms),
-                    "stall_ms": change.stall_ns / 1e6,
-                    "switch_delay_ms": delay and delay.switch_ns / 1e6,
-                    "begin_delay_ms": delay and delay.begin_ns / 1e6,
-                    "question_delay_ms": delay and delay.question_ns / 1e6,
-                    "fidelity": "emulated",
-                }
-            )
-    return rows
-
-
-def _settings(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]) -> list[_Row]:
-    """A row for each block: medians over its iterations, the slowest rank of each."""
-    switched_blocks = _blocks(changes)
-    rows: list[_Row] = []
-    unswitched_ms: dict[str, float] = {}
-    for block, measured in _blocks(iterations).items():
-        iteration_numbers = {row["iteration"] for row in measured}
-        switched = switched_blocks.get(block, [])
-        iteration_ms = median(_slowest(measured, "iteration_ms"))
-        # The mode's first block is that of the least latency.
-        unswitched_ms.setdefault(block[0], iteration_ms)
-        predicted_ms = median(_predicted(switched, iteration_numbers))
-        rows.append(
-            {"program": name, "ranks": ranks}
-            | dict(zip(_BLOCK, block, strict=True))
-            | {
-                "iteration_ms": iteration_ms,
-                "predicted_iteration_ms": unswitched_ms[block[0]] + predicted_ms,
-                "stall_ms": median(_slowest(measured, "stall_ms")),
-                "wait_ms": median(_slowest(measured, "wait_ms")),
-                "reconfigurations": max(row["reconfigurations"] for row in measured),
-                "mispredictions": sum(row["mispredictions"] for row in measured),
-                "changes": len(switched) / len(iteration_numbers),
-                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / len(iteration_numbers),
-                "all_predicted_stalls_ms": sum(row["predicted_stall_ms"] for row in switched)
-                / len(iteration_numbers),
-                "last_loss": measured[-1]["loss"],
-                "load_share": measured[0]["load_share"],
-                "controller_priority": measured[0]["controller_priority"],
-                "fidelity": measured[0]["fidelity"],
-            }
-        )
-    return rows
-
-
-def _predicted(changes: list[_Row], iterations: set[int]) -> list[float]:
-    """For each iteration the stalls that its windows leave, of the rank with most."""
-    sums: dict[tuple[int, str], float] = {}
-    for row in changes:
-        for rank in row["circuits"].partition(" ")[2].split(","):
-            key = row["iteration"], rank
-            sums[key] = sums.get(key, 0.0) + row["predicted_stall_ms"]
-    return [
-        max((total for (number, _), total in sums.items() if number == iteration), default=0.0)
-        for iteration in sorted(iterations)
-    ]
-
-
-def _slowest(rows: list[_Row], column: str) -> list[float]:
-    most: dict[int, float] = {}
-    for row in rows:
-        most[row["iteration"]] = max(row[column], most.get(row["iteration"], 0.0))
-    return list(most.values())
 
 
 _SETTING = (
@@ -208,16 +84,7 @@ _ITERATIONS = (
     | real("loss", "load_share")
     | text("fidelity")
 )
-_TRACE = (
-    _SETTING
-    | typed("int32", "iteration", "rank")
-    | text("kind", "group")
-    | integer("bytes", "start_ns", "end_ns", "busy_ns")
-    | text("phase", "channel")
-    | integer("sequence", "issued_ns", "waited_ns", "resumed_ns")
-    | integer("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
-    | text("fidelity")
-)
+_TRACE = _SETTING | EVENT | text("fidelity")
 _CHANGES = (
     _SETTING
     | integer("iteration")
@@ -258,7 +125,6 @@ STAGE = Stage(
         example="railx live live=dp2_pp2_tp2 'live.latencies_ms=[0,100]' --out run",
         out="the folder to write: iterations, changes, trace, settings, summary",
         writes=None,
-        settings=lambda chosen: chosen["live"],
         item=lambda _: "program",
     ),
     tracked=Tracked("summary", ("summary", "settings")),

@@ -5,31 +5,17 @@ At equal bandwidth and at equal cost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workflow.stage import (
-    ByHand,
-    FromStage,
-    Item,
-    Job,
-    Json,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    real,
-    text,
-)
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
+from workflow.stages.economics import check_price_set
 
 if TYPE_CHECKING:
     from railx.mapping import Basis, MappingSettings
     from railx.vocabulary.placement import Sizes
     from railx.vocabulary.topology import FamilySettings, Topology
-    from workflow.config import Experiment
-
 
 __all__ = ["STAGE", "run", "run_any_topology"]
 
@@ -91,7 +77,6 @@ def _lay(
         for key in ("reason",) if row["step_ms"] is None else ("step_ms", "tokens_per_s"):
             summary[f"{row['job']}.{row['basis']}.{key}"] = row[key]
     summary["fidelity"] = rows[0]["fidelity"]
-    job.write_json("summary", summary)
     return summary
 
 
@@ -113,8 +98,7 @@ _MOST_PLACED = 4_000
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse routings that a topology lacks, jobs without room, prices not there."""
-    from railx.economics.price_sets import check_price_set
+    """Refuse routings that a topology lacks, and jobs without room."""
     from railx.families import family_of
     from railx.families.sizes import vertex_count
     from railx.settings import SettingsError
@@ -145,7 +129,6 @@ def check(experiment: Experiment) -> None:
                 f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}; allowed: what"
                 f" fits at least one of {names}",
             )
-    check_price_set(mapping, "mapping")
 
 
 def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
@@ -159,14 +142,6 @@ def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
             raise
         return False
     return True
-
-
-def check_choices(chosen: Mapping[str, Any]) -> None:
-    """The same of the chosen settings."""
-    from railx.economics.price_sets import check_price_set
-
-    if "mapping" in chosen:
-        check_price_set(chosen["mapping"], "mapping")
 
 
 STAGE = Stage(
@@ -190,11 +165,10 @@ STAGE = Stage(
         example="railx mapping topology=railx_hyperx_m4n2 --json",
         out="the table of step times to write (.parquet)",
         writes={".parquet": "steps"},
-        settings=lambda chosen: chosen["mapping"],
         before={"topology": "topology.graph"},
         run=run_any_topology,
     ),
     tracked=Tracked("summary", ("steps",)),
+    check_settings={"mapping": check_price_set},
     check=check,
-    check_choices=check_choices,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workflow.stage import FromStage, Job, Stage, Summary, Table, flag, integer, real, text
+from workflow.outputs import Table, flag, integer, real, text
+from workflow.stage import FromStage, Job, Stage, Summary
 
 __all__ = ["STAGE", "run"]
 

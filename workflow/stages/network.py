@@ -5,29 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import (
-    ByHand,
-    FromStage,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    arrow_schema,
-    category,
-    integer,
-    real,
-    text,
-    typed,
-)
+from workflow.outputs import Json, Table, arrow_schema, category, integer, real, text, typed
+from workflow.stage import ByHand, Config, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from workflow.config import Experiment
 
 
 __all__ = ["STAGE", "run"]
@@ -78,12 +60,9 @@ def run(job: Job) -> Summary:
         graph, load(CollectiveSettings, job.settings["collective"], "collective"), name
     )
     job.write_table("bounds", rows.values())
-    if "channels" in job.outputs:
-        write_table(job.outputs["channels"], pa.concat_tables(channels).unify_dictionaries())
+    job.write("channels", write_table, pa.concat_tables(channels).unify_dictionaries())
     job.write_table("collectives", collectives)
-    summary = _summary(networks, rows, collectives)
-    job.write_json("summary", summary)
-    return summary
+    return _summary(networks, rows, collectives)
 
 
 def _repeated(word: str, count: int) -> pa.DictionaryArray:
@@ -114,11 +93,11 @@ def _summary(
     return summary
 
 
-def _stage_settings(experiment: Settings, _: str) -> Settings:
+def _stage_settings(experiment: Config, _: str) -> Config:
     return {key: experiment[key] for key in ("traffic", "networks", "collective", "seed")}
 
 
-def _by_hand(chosen: Settings) -> Settings:
+def _by_hand(chosen: Config) -> Config:
     from railx.settings import SettingsError
 
     if chosen["network"]["model"] != "static":

@@ -6,39 +6,28 @@ For one routing and traffic pattern, against the offered load.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import islice
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from workflow.outputs import Json, Table, flag, integer, real, text
 from workflow.stage import (
     ByHand,
+    Config,
+    Experiment,
     FromStage,
     History,
     Inputs,
     Item,
     Job,
-    Json,
-    Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
-    flag,
-    integer,
-    real,
-    text,
 )
 
 if TYPE_CHECKING:
     from railx.network.packets import Sweep
-    from railx.network.settings import SweepSettings, TrafficSettings
-    from railx.vocabulary.routing.table import RoutingTable
-    from railx.vocabulary.topology import Topology
-    from workflow.config import Experiment
 
-
-__all__ = ["STAGE", "WINDOW", "run", "run_single_load", "sweep_seeds"]
+__all__ = ["STAGE", "WINDOW", "run", "run_single_load"]
 
 
 def run(job: Job) -> Summary:
@@ -49,6 +38,7 @@ def run(job: Job) -> Summary:
     of their own (stage seeds) are only put together; their speed stands with them.
     """
     from railx.network.packets import merged
+    from railx.network.packets.seed_sweeps import read_sweeps, sweep_seeds
     from railx.network.seeds import repeat_seeds
     from railx.network.settings import SweepSettings
     from railx.settings import load
@@ -61,52 +51,12 @@ def run(job: Job) -> Summary:
         sweeps = sweep_seeds(job.file("topology"), sweep, seed, seeds)
     else:
         for rows, summaries in zip(job.inputs["rows"], job.inputs["summaries"], strict=True):
-            sweeps += _read_sweeps(rows, summaries)
+            sweeps += read_sweeps(rows, summaries)
     swept = merged(sweeps)
     job.write_table("points", ({"sweep": job.item, **row} for row in swept.rows))
     summary = {"sweep": job.item, **swept.summary}
-    job.write_json("summary", summary)
     job.write_json("speed", {"fidelity": "measured_cpu", "threads": 1, "runs": swept.speed})
     return summary
-
-
-def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[int]) -> list[Sweep]:
-    """The sweeps of some seeds on the topology in file ``graph``.
-
-    ``seed`` is the experiment's.
-    """
-    from functools import cache
-
-    from railx.families import build_routing, read_topology
-    from railx.network.packets import swept_seeds
-
-    topology = read_topology(graph)
-    table = build_routing(topology, sweep.network.routing, grouped=True)
-
-    @cache
-    def limits(drawn_by: int) -> tuple[float, float]:
-        return _limits(topology, table, sweep.traffic, drawn_by)
-
-    return swept_seeds(
-        topology,
-        table,
-        sweep,
-        seeds,
-        sweep.topology,
-        # uniform traffic is the same under any seed
-        lambda drawn_seed: limits(seed if sweep.traffic.pattern == "uniform" else drawn_seed),
-    )
-
-
-def _read_sweeps(rows: Path, summaries: Path) -> list[Sweep]:
-    """The sweeps of a shard, seed by seed, as stage seeds wrote them."""
-    from railx.io import read_json, read_rows
-    from railx.network.packets import Sweep
-
-    left = iter(read_rows(rows))
-    return [
-        Sweep(list(islice(left, summary["runs"])), summary, []) for summary in read_json(summaries)
-    ]
 
 
 def run_single_load(job: Job) -> Summary:
@@ -130,29 +80,7 @@ def run_single_load(job: Job) -> Summary:
     return {**row, **speed_of(window)}
 
 
-def _limits(
-    topology: Topology, table: RoutingTable, traffic: TrafficSettings, seed: int
-) -> tuple[float, float]:
-    """Offered loads at which the busiest lane is full (bound), and the ideal.
-
-    At the ideal the external lanes would be full, evenly loaded.
-    """
-    import numpy as np
-
-    from railx.network.throughput import ideal_bound
-    from railx.network.traffic import traffic_flows
-    from railx.vocabulary.routing.analysis import table_lane_loads
-
-    demand = (
-        None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
-    )
-    lane_load = table_lane_loads(topology, table, demand)
-    width = topology.links.gbps / topology.settings.port_gbps
-    bound = float((width / np.maximum(lane_load, 1e-12)).min())
-    return bound, ideal_bound(topology, lane_load)
-
-
-def _inputs(experiment: Settings, sweep: str) -> Inputs:
+def _inputs(experiment: Config, sweep: str) -> Inputs:
     """The topology; the shards of the seeds where there are several."""
     settings = experiment["sweeps"][sweep]
     inputs: dict[str, FromStage] = {"topology": FromStage("topology.graph", settings["topology"])}
@@ -162,7 +90,7 @@ def _inputs(experiment: Settings, sweep: str) -> Inputs:
     return inputs
 
 
-def _by_hand(chosen: Settings) -> Settings:
+def _by_hand(chosen: Config) -> Config:
     from railx.settings import SettingsError
 
     if chosen["network"]["model"] != "packet":

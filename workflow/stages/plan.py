@@ -6,33 +6,21 @@ Only pipelines have a schedule, and memory of stages over time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from workflow.outputs import File, Json, Table, integer, real, text
 from workflow.stage import (
     ByHand,
-    File,
+    Config,
+    Experiment,
     FromStage,
     Inputs,
     Item,
     Job,
-    Json,
-    Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
-    integer,
-    real,
-    text,
 )
-
-if TYPE_CHECKING:
-    from railx.performance.cluster import ClusterSettings
-    from railx.performance.decoder import ModelSettings
-    from railx.performance.sequence_cost import CostModelSettings
-    from railx.planning.planner import PlannerBase
-    from workflow.config import Experiment
-
 
 __all__ = ["STAGE", "run"]
 
@@ -95,17 +83,15 @@ def run(job: Job) -> Summary:
         "degrees_that_do_not_divide_the_heads": ", ".join(map(str, unused)) or None,
         "fidelity": "analytic",
     }
-    if "plan" in job.outputs:
-        write_plan(job.outputs["plan"], plan)
+    job.write("plan", write_plan, plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
     pipelines = plan.kind == "pipeline"
     job.write_table("schedule", schedule_rows(plan, job.item) if pipelines else [])
     job.write_table("memory", memory_rows(plan, job.item, cost_of(plan)) if pipelines else [])
-    job.write_json("summary", summary)
     return summary
 
 
-def _inputs(experiment: Settings, plan: str) -> Inputs:
+def _inputs(experiment: Config, plan: str) -> Inputs:
     """The corpus, the bandwidths of a topology and the fit of a profile if named."""
     settings = experiment["plans"][plan]
     topology = settings["cluster"].get("topology")
@@ -115,7 +101,7 @@ def _inputs(experiment: Settings, plan: str) -> Inputs:
     return {"corpus": FromStage("corpus.sequences", settings["corpus"]), **bandwidth, **fit}
 
 
-def _by_hand(chosen: Settings) -> dict[str, Any]:
+def _by_hand(chosen: Config) -> dict[str, Any]:
     return {key: chosen[key] for key in _PARTS}
 
 
@@ -153,87 +139,24 @@ _MEMORY = (
 def check(experiment: Experiment) -> None:
     """Refuse plans whose planner, cluster, model, costs and batches do not fit."""
     from railx.places import WORK
+    from railx.planning.checks import check_cost_model, check_plan
     from railx.workload.corpus_check import check_drawn_batch
 
     for name, plan in experiment.plans.items():
         check_plan(plan.planner, plan.cluster, plan.model, f"plans.{name}")
-        _check_cost_model(plan.cost_model, plan.model, f"plans.{name}.")
+        check_cost_model(plan.cost_model, plan.model, f"plans.{name}.")
         corpus = experiment.corpora[plan.corpus]
         check_drawn_batch(corpus, plan.batch, experiment.seed, f"plans.{name}", WORK)
 
 
 def check_choices(chosen: Mapping[str, Any]) -> None:
     """The same of the chosen groups."""
+    from railx.planning.checks import check_cost_model, check_plan
+
     if {"planner", "cluster", "model"} <= chosen.keys():
         check_plan(chosen["planner"], chosen["cluster"], chosen["model"])
         if "cost_model" in chosen:
-            _check_cost_model(chosen["cost_model"], chosen["model"])
-
-
-def check_plan(
-    planner: PlannerBase, cluster: ClusterSettings, model: ModelSettings, key: str = ""
-) -> None:
-    """Refuse a planner that leaves devices idle, and bandwidths that end too early.
-
-    SettingsError names the key below ``key``.
-    """
-    from railx.planning.planners import planner_of
-    from railx.settings import SettingsError
-
-    prefix = f"{key}." if key else ""
-    ranks = planner_of(planner).ranks_of(planner, cluster.devices)
-    if ranks != cluster.devices:
-        shape = [
-            f"{name} {getattr(planner, name)}"
-            for name in ("stages", "replicas", "sequence_parallel_degree")
-            if hasattr(planner, name)
-        ]
-        raise SettingsError(
-            f"{prefix}planner",
-            f"got {', '.join(shape) or planner.planner}, {ranks} ranks, for {cluster.devices}"
-            f" devices; allowed: as many ranks as cluster.devices",
-        )
-    stages = getattr(planner, "stages", None)
-    if isinstance(stages, int) and stages > model.layers:
-        raise SettingsError(
-            f"{prefix}planner.stages",
-            f"got {stages}; allowed: at most {model.layers}, the layers of {model.name}",
-        )
-    for name in ("tensor", "context", "stages"):
-        degree = getattr(planner, name, None)
-        if isinstance(degree, int) and degree and cluster.devices % degree:
-            raise SettingsError(
-                f"{prefix}planner.{name}",
-                f"got {degree}; allowed: a divisor of the {cluster.devices} devices",
-            )
-    if cluster.topology is not None or cluster.devices == 1:
-        return
-    listed = [int(degree) for degree in cluster.all_to_all_gb_s]
-    widest = 1 << (cluster.devices.bit_length() - 1)
-    if planner_of(planner).whole_heads:
-        # No larger power of two divides the heads, so none is used.
-        widest = min(widest, model.heads & -model.heads)
-    if max(listed, default=1) < widest:
-        got = f"bandwidths of degrees up to {max(listed)}" if listed else "an empty table"
-        raise SettingsError(
-            f"{prefix}cluster.all_to_all_gb_s",
-            f"got {got} for {cluster.devices} devices; allowed: one for degree {widest} too, or for"
-            " a larger one",
-        )
-
-
-def _check_cost_model(
-    cost_model: CostModelSettings, model: ModelSettings, prefix: str = ""
-) -> None:
-    """Refuse constants that were fitted for another model."""
-    from railx.settings import SettingsError
-
-    fitted = getattr(cost_model, "model", model.name)
-    if fitted != model.name:
-        raise SettingsError(
-            f"{prefix}cost_model.model",
-            f"fitted for {fitted}; allowed: {model.name}, the model of the plan",
-        )
+            check_cost_model(chosen["cost_model"], chosen["model"])
 
 
 STAGE = Stage(

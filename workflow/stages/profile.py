@@ -5,28 +5,12 @@ They are measured by ``python -m training.profile``.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from railx.errors import UserError
-from workflow.stage import (
-    ByHand,
-    Item,
-    Job,
-    Json,
-    Needs,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    flag,
-    integer,
-    real,
-    text,
-)
+from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.stage import ByHand, Item, Job, Needs, Stage, Summary, Tracked
+from workflow.watch import run_module
 
 __all__ = ["STAGE", "run"]
 
@@ -37,34 +21,23 @@ def run(job: Job) -> Summary:
     SettingsError for settings that make no profile, before anything starts. ValueError
     when nothing could be measured; what was said is above.
     """
-    from railx.io import read_json, write_json
+    from railx.io import read_json
     from railx.performance.layer_profile import ProfileSettings, compared, fit_profile
     from railx.settings import load, to_dict
 
     settings: ProfileSettings = load(ProfileSettings, job.settings, "profile")
     name = job.item or settings.model.name
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
-        config, measured = Path(scratch) / "config.json", Path(scratch) / "points.json"
-        write_json(config, to_dict(settings))
-        command = [sys.executable, "-m", "training.profile"]
-        command += ["--config", str(config), "--out", str(measured)]
-        # Progress goes where messages go: standard output belongs to the summary.
+        measured = Path(scratch) / "points.json"
         # torch's profiler counts memory on a CPU, and says each time that it does.
-        quiet = {"KINETO_LOG_LEVEL": "99", **os.environ}
-        finished = subprocess.run(command, check=False, stdout=sys.stderr, env=quiet)
-        if finished.returncode:
-            raise UserError(
-                f"profile {name} ended with exit code {finished.returncode}; its own message is"
-                " above"
-            )
+        quiet = {"KINETO_LOG_LEVEL": "99"}
+        run_module("training.profile", f"profile {name}", settings, measured, **quiet)
         rows = [{"profile": name, **row} for row in read_json(measured)]
     fitted = fit_profile(rows, settings.held_out_seed)
     fit = to_dict(fitted)
     job.write_table("points", compared(rows, fitted, settings.held_out_seed))
     job.write_json("fit", fit)
-    summary = {"profile": name, **fit}
-    job.write_json("summary", summary)
-    return summary
+    return {"profile": name, **fit}
 
 
 _POINTS = (
@@ -105,7 +78,6 @@ STAGE = Stage(
         " --out points.parquet",
         out="the table of points (.parquet) or the fit (.json) to write",
         writes={".parquet": "points", ".json": "fit"},
-        settings=lambda chosen: chosen["profile"],
     ),
     tracked=Tracked("summary", ("points", "fit")),
 )

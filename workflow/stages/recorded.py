@@ -9,19 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.errors import UserError
-from workflow.stage import (
-    Inputs,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    flag,
-    integer,
-    real,
-    text,
-)
+from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.stage import Config, Inputs, Job, Stage, Summary
 
 __all__ = ["RECORDINGS", "STAGE", "run"]
 
@@ -58,13 +47,11 @@ def run(job: Job) -> Summary:
     job.write_table("checks", checks)
     job.write_table("measurements", measurements)
     recordings = len({row["recording"] for row in steps})
-    summary = {
+    return {
         "recordings": recordings,
         "records": len(steps),
         "note": "" if recordings else "nothing was measured on a GPU",
     }
-    job.write_json("summary", summary)
-    return summary
 
 
 _NAME = text("recording", "step")
@@ -95,7 +82,7 @@ _MEASUREMENTS = (
 )
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
+def _inputs(experiment: Config, _: str) -> Inputs:
     return {"records": sorted(RECORDINGS.glob(_RECORDS))}
 
 

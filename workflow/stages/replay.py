@@ -8,21 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workflow.stage import (
-    FromStage,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    real,
-    text,
-)
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 
 if TYPE_CHECKING:
     from railx.replay.passes import Passes
@@ -67,7 +54,6 @@ def run(job: Job) -> Summary:
             if row[name] is not None:
                 summary[f"{key}.{name}"] = row[name]
     summary["fidelity"] = "replay"
-    job.write_json("summary", summary)
     return summary
 
 
@@ -90,7 +76,7 @@ def _passes(job: Job, trace: list[dict[str, Any]]) -> Passes:
     return profiled_passes(plan, fit, model["layers"], {row["iteration"] for row in trace})
 
 
-def _inputs(experiment: Settings, run: str) -> Inputs:
+def _inputs(experiment: Config, run: str) -> Inputs:
     """The trace and the summary of the run, and the tables of all topologies.
 
     Where a profile says how long ranks compute, it and the plan too.

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from railx.places import in_repository
-from workflow.stage import File, FromStage, Inputs, Job, Json, Settings, Stage, Summary, Tracked
+from workflow.outputs import File, Json
+from workflow.registry import printed_tables, provenance_files, results_folder
+from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -71,9 +73,7 @@ def _other(claims: Path, results: Path) -> Any:
     return OtherResult(str(name), claims, folder / _PROVENANCE, recorded=name.parts[0] == _RECORDED)
 
 
-def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
-    from workflow.stages import printed_tables, results_folder
-
+def _stage_settings(experiment: Config, _: str) -> dict[str, Any]:
     return {
         "experiment": experiment,
         "results": str(results_folder(experiment)),
@@ -85,9 +85,7 @@ def _stage_settings(experiment: Settings, _: str) -> dict[str, Any]:
     }
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import printed_tables, provenance_files, results_folder
-
+def _inputs(experiment: Config, _: str) -> Inputs:
     folder = results_folder(experiment)
     others = _others(folder)
     return {

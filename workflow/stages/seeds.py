@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow.stage import FromStage, Item, Job, Json, Settings, Stage, Summary, Table, flag
-from workflow.stages.packets import WINDOW, sweep_seeds
+from workflow.outputs import Json, Table, flag
+from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
+from workflow.stages.packets import WINDOW
 
 __all__ = ["STAGE", "run"]
 
@@ -17,6 +18,7 @@ __all__ = ["STAGE", "run"]
 def run(job: Job) -> Summary:
     """Sweep the loads under the seeds of the shard; return how many runs that were."""
     from railx.network.packets import shard_of
+    from railx.network.packets.seed_sweeps import sweep_seeds
     from railx.network.seeds import repeat_seeds
     from railx.network.settings import SweepSettings
     from railx.settings import load
@@ -32,7 +34,7 @@ def run(job: Job) -> Summary:
     return {"shard": job.item, "seeds": len(seeds), "runs": len(runs)}
 
 
-def _shards(experiment: Settings) -> Iterator[str]:
+def _shards(experiment: Config) -> Iterator[str]:
     for name, sweep in experiment["sweeps"].items():
         if sweep["shards"] > 1:
             yield from (f"{name}-{shard + 1}" for shard in range(sweep["shards"]))

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from workflow.stage import (
-    ByHand,
-    File,
-    Item,
-    Job,
-    Json,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    flag,
-    integer,
-    real,
-    text,
-)
+from workflow.outputs import File, Json, Table, flag, integer, real, text
+from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -47,7 +34,6 @@ def run(job: Job) -> Summary:
             key = f"{row['job']}.{row['rule']}.{latency}"
             summary[f"{key}.step_ms"] = row["step_ms"]
     summary["fidelity"] = "replay"
-    job.write_json("summary", summary)
     return summary
 
 
@@ -70,8 +56,7 @@ def _write(job: Job) -> Summary:
         all_ranks=settings.sweep.whole,
     )
     summary: Summary = {"job": name, "model": first.model.name, "gpus": first.degrees.ranks}
-    if "programs" in job.outputs:
-        write_programs(job.outputs["programs"], tables, notes=summary)
+    job.write("programs", write_programs, tables, notes=summary)
     return {**summary, "ranks": tables.ranks, "steps": len(tables), "fidelity": "analytic"}
 
 

@@ -6,15 +6,11 @@ replayed on such networks too, where the settings name some.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, integer, real, text
-
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+from workflow.outputs import Table, integer, real, text
+from workflow.stage import ByHand, Job, Stage, Summary, Tracked
+from workflow.stages.economics import check_price_set
 
 __all__ = ["STAGE", "run"]
 
@@ -59,21 +55,6 @@ _GENERATED = (
 )
 
 
-def check(experiment: Experiment) -> None:
-    """Refuse prices that are not there."""
-    from railx.economics.price_sets import check_price_set
-
-    check_price_set(experiment.switched, "switched")
-
-
-def check_choices(chosen: Mapping[str, Any]) -> None:
-    """The same of the chosen settings."""
-    from railx.economics.price_sets import check_price_set
-
-    if "switched" in chosen:
-        check_price_set(chosen["switched"], "switched")
-
-
 STAGE = Stage(
     name="switched",
     help="step times of jobs on circuits set once, switched in the job, or both",
@@ -90,9 +71,7 @@ STAGE = Stage(
         example="railx switched --json",
         out="the table of step times to write (.parquet)",
         writes={".parquet": "steps"},
-        settings=lambda chosen: chosen["switched"],
     ),
     tracked=Tracked("steps", ("steps", "generated"), name="circuits", fidelity="analytic"),
-    check=check,
-    check_choices=check_choices,
+    check_settings={"switched": check_price_set},
 )

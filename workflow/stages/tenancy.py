@@ -5,7 +5,8 @@ Largest job against failures, use by a stream of jobs, bandwidth of degraded lin
 
 from __future__ import annotations
 
-from workflow.stage import ByHand, Job, Json, Stage, Summary, Table, Tracked, integer, real, text
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -32,7 +33,6 @@ def run(job: Job) -> Summary:
     job.write_table("faults", faults)
     job.write_table("utilisation", utilisation)
     job.write_table("degraded", degraded)
-    job.write_json("summary", summary)
     return summary
 
 

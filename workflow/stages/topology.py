@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflow.stage import (
-    ByHand,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    category,
-    real,
-    typed,
-)
-
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+from railx.effort import LimitSettings
+from workflow.outputs import Json, Table, category, real, typed
+from workflow.stage import ByHand, Config, Inputs, Item, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -38,13 +21,12 @@ def run(job: Job) -> Summary:
     if topology.circuits is not None:
         check_optical_circuits(topology)
     metrics = topology_metrics(topology)
-    if "graph" in job.outputs:
-        write_topology(job.outputs["graph"], topology, job.item or None)
+    job.write("graph", write_topology, topology, job.item or None)
     job.write_json("metrics", metrics)
     return metrics
 
 
-def _user_file(experiment: Settings, topology: str) -> Inputs:
+def _user_file(experiment: Config, topology: str) -> Inputs:
     """The user's own file, where the network stands in one.
 
     A change in it reruns what depends on it.
@@ -69,20 +51,11 @@ _CIRCUITS = (
 )
 
 
-def check(experiment: Experiment) -> None:
+def check_topology(settings: Any, key: str, limits: LimitSettings) -> None:
     """Refuse topologies that no memory holds."""
     from railx.families.sizes import check_size
 
-    for name, settings in experiment.topologies.items():
-        check_size(settings, experiment.limits, f"topologies.{name}")
-
-
-def check_choices(chosen: Mapping[str, Any]) -> None:
-    """The same of the chosen topology."""
-    from railx.families.sizes import check_size
-
-    if "topology" in chosen:
-        check_size(chosen["topology"], chosen["limits"], "topology")
+    check_size(settings, limits, key)
 
 
 STAGE = Stage(
@@ -102,9 +75,7 @@ STAGE = Stage(
         example="railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json",
         out="the topology file to write (.parquet)",
         writes={".parquet": "graph"},
-        settings=lambda chosen: chosen["topology"],
     ),
     tracked=Tracked("metrics", ("metrics",), fidelity="analytic"),
-    check=check,
-    check_choices=check_choices,
+    check_settings={"topology": check_topology},
 )

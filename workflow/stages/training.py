@@ -7,38 +7,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from railx.errors import UserError
-from workflow.cluster import nodes_here, ranks_command, reachable
+from training.nodes import nodes_here, ranks_command, reachable
+from workflow.outputs import File, Json, Table, flag, integer, real, text, typed
 from workflow.stage import (
     ByHand,
-    File,
+    Config,
+    Experiment,
     FromStage,
     History,
     Inputs,
     Item,
     Job,
-    Json,
     Needs,
-    Settings,
     Stage,
     Summary,
-    Table,
     Tracked,
-    flag,
-    integer,
-    real,
-    text,
-    typed,
 )
 from workflow.watch import run_program
 
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
-
-__all__ = ["STAGE", "run"]
+__all__ = ["EVENT", "STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
@@ -71,7 +61,6 @@ def run(job: Job) -> Summary:
     listed = ("schema", "settings", "blocks")
     summary = {key: value for key, value in result.items() if key not in listed}
     summary |= {f"{row['mode']}_{row['reconfiguration_latency_ms']:g}ms": row for row in rows}
-    job.write_json("summary", summary)
     return summary
 
 
@@ -102,7 +91,7 @@ def _resolved(job: Job) -> Any:
     )
 
 
-def _by_hand(chosen: Settings) -> dict[str, Any]:
+def _by_hand(chosen: Config) -> dict[str, Any]:
     """The settings of a run by hand.
 
     SettingsError where the corpus has ids that the model has not.
@@ -138,7 +127,7 @@ def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> di
     )
 
 
-def _inputs(experiment: Settings, run: str) -> Inputs:
+def _inputs(experiment: Config, run: str) -> Inputs:
     """The plan that the run follows and the corpus behind it."""
     plan = experiment["runs"][run]["plan"]
     return {
@@ -147,7 +136,7 @@ def _inputs(experiment: Settings, run: str) -> Inputs:
     }
 
 
-def _needs(experiment: Settings, run: str) -> Needs:
+def _needs(experiment: Config, run: str) -> Needs:
     """A rank for each device of the plan."""
     training = experiment["runs"][run]["training"]
     devices = experiment["plans"][experiment["runs"][run]["plan"]]["cluster"]["devices"]
@@ -167,17 +156,16 @@ _ITERATIONS = (
     | flag("disturbed")
     | text("fidelity")
 )
-_TRACE = (
+#: Columns of an event of a rank.
+EVENT = (
     typed("int32", "iteration", "rank")
     | text("kind", "group")
     | integer("bytes", "start_ns", "end_ns", "busy_ns")
     | text("phase", "channel")
     | integer("sequence", "issued_ns", "waited_ns", "resumed_ns")
     | integer("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
-    | text("mode")
-    | real("reconfiguration_latency_ms")
-    | text("fidelity")
 )
+_TRACE = EVENT | text("mode") | real("reconfiguration_latency_ms") | text("fidelity")
 _PASSES = (
     text("run", "plan", "device")
     | integer("iteration", "rank", "replica", "stage", "place", "position", "pipeline")

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from railx.errors import UserError
-from workflow.stage import File, FromStage, Item, Job, Stage, Summary, Table, integer, real, text
+from workflow.outputs import File, Table, integer, real, text
+from workflow.stage import Experiment, FromStage, Item, Job, Stage, Summary
 
 if TYPE_CHECKING:
-    from railx.vocabulary.reconfiguration import ReconfigurationPlan
-    from railx.vocabulary.topology import FamilySettings, Topology
-    from workflow.config import Experiment
-
+    from railx.vocabulary.topology import FamilySettings
 
 __all__ = ["STAGE", "run"]
 
@@ -24,7 +22,11 @@ def run(job: Job) -> Summary:
     """
     from railx.families import read_topology
     from railx.settings import load
-    from railx.vocabulary.reconfiguration import TransitionSettings, reconfiguration_plan
+    from railx.vocabulary.reconfiguration import (
+        TransitionSettings,
+        check_end,
+        reconfiguration_plan,
+    )
     from railx.vocabulary.reconfiguration_files import (
         write_reconfiguration,
         write_reconfiguration_csv,
@@ -33,7 +35,7 @@ def run(job: Job) -> Summary:
     settings: TransitionSettings = load(TransitionSettings, job.settings, "transition")
     before, after = read_topology(job.file("before")), read_topology(job.file("after"))
     plan = reconfiguration_plan(before, after)
-    _try(plan, before, after)
+    check_end(plan, before, after)
     row: Summary = {
         "transition": job.item,
         "before": settings.before,
@@ -52,31 +54,10 @@ def run(job: Job) -> Summary:
         "most_steps_of_a_switch": plan.most_steps_of_a_switch,
         "fidelity": "analytic",
     }
-    if "plan" in job.outputs:
-        write_reconfiguration(job.outputs["plan"], plan)
-    if "csv" in job.outputs:
-        write_reconfiguration_csv(job.outputs["csv"], plan)
+    job.write("plan", write_reconfiguration, plan)
+    job.write("csv", write_reconfiguration_csv, plan)
     job.write_table("summary", [row])
     return row
-
-
-def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
-    """Take the steps one by one.
-
-    ValueError where they are unsafe or do not end at the other setting.
-    """
-    from railx.vocabulary.cross_connects import circuit_set
-    from railx.vocabulary.reconfiguration import apply_plan
-
-    if before.circuits is None or after.circuits is None:
-        raise UserError("a topology without optical switches has no cross-connects")
-    end = apply_plan(before.circuits, plan)
-    target = circuit_set(after.circuits)
-    if end.shape != target.shape or not (end == target).all():
-        raise UserError(
-            f"{before.family} to {after.family}: the plan does not end at the circuits of the"
-            " second setting"
-        )
 
 
 _COLUMNS = (

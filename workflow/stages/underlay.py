@@ -6,27 +6,10 @@ No paper has this comparison: it is ours.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from workflow.stage import (
-    FromStage,
-    Inputs,
-    Item,
-    Job,
-    Json,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    real,
-    text,
-)
-
-if TYPE_CHECKING:
-    from workflow.config import Experiment
-
+from workflow.outputs import Json, Table, integer, real, text
+from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
+from workflow.stages.economics import check_price_set
 
 __all__ = ["STAGE", "run"]
 
@@ -37,82 +20,26 @@ def run(job: Job) -> Summary:
     SettingsError where the plans are for another number of devices than the network is
     made for.
     """
-    from railx.mapping.underlay import UnderlaySettings, underlays
-    from railx.planning.format.files import read_plan
-    from railx.planning.underlay import mix_rows, remade
-    from railx.progress import counted
-    from railx.settings import SettingsError, load
-    from railx.workload.corpus import read_corpus_lengths
+    from railx.mapping.underlay import UnderlaySettings
+    from railx.mapping.underlay_tables import bandwidth_table, mean_times, mix_table
+    from railx.settings import load
 
     settings: UnderlaySettings = load(UnderlaySettings, job.settings["underlay"], "underlay")
-    network = settings.networks[job.item]
-    variants = underlays(settings, job.item)
     drawn_from: dict[str, str] = job.settings["corpora"]
-    names = dict.fromkeys(drawn_from.values())
-    corpora = {
-        name: read_corpus_lengths(path)[1]
-        for name, path in zip(names, job.inputs["corpora"], strict=True)
-    }
-    named: dict[str, Any] = {"network": job.item, "label": network.label}
-    mix: list[dict[str, Any]] = []
-    for name, path in counted(zip(settings.plans, job.inputs["plans"], strict=True), "plans"):
-        plan = read_plan(path)
-        if plan.devices != settings.ranks:
-            raise SettingsError(
-                "underlay.ranks", f"got {settings.ranks}; allowed: {plan.devices}, as of {name}"
-            )
-        head = named | {"plan": name, "planner": plan.planner}
-        if not variants:
-            base = {"basis": "own", "outside_gb_s": None, "made_for": "cluster"}
-            batches = plan.sequence_parallel_batches()
-            mix += [head | base | row for row in mix_rows(batches, plan.devices)]
-        priced: dict[tuple[float, ...], Any] = {}
-        for under in variants:
-            # Links inside may bind at several rates: same bandwidths, same plan.
-            table = tuple(under.all_to_all_gb_s.values())
-            both = priced[table] = priced.get(table) or remade(
-                plan, corpora[drawn_from[name]], under.all_to_all_gb_s, network.switch_ms
-            )
-            for planned_for, batches in zip(("cluster", "network"), both, strict=True):
-                at = {
-                    "basis": under.basis,
-                    "outside_gb_s": under.outside_gb_s,
-                    "made_for": planned_for,
-                }
-                mix += [head | at | row for row in mix_rows(batches, plan.devices)]
-    fidelity = {"fidelity": "analytic"}
-    job.write_table("mix", [row | fidelity for row in mix])
-    rates = [
-        named
-        | {
-            "basis": under.basis,
-            "outside_gb_s": under.outside_gb_s,
-            "inside_gb_s": under.inside_gb_s,
-            "usd_per_device": under.usd_per_device,
-            "group_size": size,
-            "gb_s": gb_s,
-        }
-        | fidelity
-        for under in variants
-        for size, gb_s in under.all_to_all_gb_s.items()
-    ]
-    job.write_table("bandwidths", rates)
-    summary = {**named, **_means(mix), **fidelity}
-    job.write_json("summary", summary)
-    return summary
+    corpora = dict(zip(dict.fromkeys(drawn_from.values()), job.inputs["corpora"], strict=True))
+    mix = mix_table(
+        settings,
+        job.item,
+        dict(zip(settings.plans, job.inputs["plans"], strict=True)),
+        {plan: corpora[corpus] for plan, corpus in drawn_from.items()},
+    )
+    job.write_table("mix", mix)
+    job.write_table("bandwidths", bandwidth_table(settings, job.item))
+    label = settings.networks[job.item].label
+    return {"network": job.item, "label": label, **mean_times(mix), "fidelity": "analytic"}
 
 
-def _means(mix: list[dict[str, Any]]) -> Summary:
-    """The mean iteration of each plan at each rate."""
-    times: dict[str, dict[int, float]] = {}
-    for row in mix:
-        rate = "" if row["outside_gb_s"] is None else f".{row['outside_gb_s']:.4g}_gb_s"
-        key = f"{row['basis']}{rate}.{row['plan']}.made_for_{row['made_for']}.iteration_ms"
-        times.setdefault(key, {})[row["iteration"]] = row["iteration_ms"]
-    return {key: sum(iterations.values()) / len(iterations) for key, iterations in times.items()}
-
-
-def _settings(experiment: Settings, network: str) -> Settings:
+def _settings(experiment: Config, network: str) -> Config:
     """What this network and the one that costs are compared with say, and the plans."""
     underlay = experiment["underlay"]
     selected = {network, underlay["reference"]}
@@ -123,7 +50,7 @@ def _settings(experiment: Settings, network: str) -> Settings:
     return {"underlay": {**underlay, "networks": networks}, "corpora": corpora}
 
 
-def _inputs(experiment: Settings, _network: str) -> Inputs:
+def _inputs(experiment: Config, _network: str) -> Inputs:
     """The plans, and the corpora that they were drawn from."""
     underlay = experiment["underlay"]
     plans = tuple(underlay["plans"])
@@ -156,8 +83,7 @@ _BANDWIDTHS = (
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse other ranks than the plans have devices, and prices that are not there."""
-    from railx.economics.price_sets import check_price_set
+    """Refuse other ranks than the plans have devices."""
     from railx.settings import SettingsError
 
     for name in experiment.underlay.plans:
@@ -167,7 +93,6 @@ def check(experiment: Experiment) -> None:
                 "underlay.ranks",
                 f"got {experiment.underlay.ranks}; allowed: {devices}, the devices of plans.{name}",
             )
-    check_price_set(experiment.underlay, "underlay")
 
 
 STAGE = Stage(
@@ -185,5 +110,6 @@ STAGE = Stage(
     },
     run=run,
     tracked=Tracked("summary", ("mix", "bandwidths")),
+    check_settings={"underlay": check_price_set},
     check=check,
 )

@@ -5,18 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.stage import (
-    Inputs,
-    Job,
-    Settings,
-    Stage,
-    Summary,
-    Table,
-    Tracked,
-    integer,
-    real,
-    text,
-)
+from workflow.outputs import Table, integer, real, text
+from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -47,7 +37,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _inputs(experiment: Settings, _: str) -> Inputs:
+def _inputs(experiment: Config, _: str) -> Inputs:
     del experiment
     return {
         Path(folder).name: sorted(

@@ -83,13 +83,13 @@ class FixedChunkSettings(PlannerBase):
     stages: Annotated[int, AtLeast(1)]
     """Stages of a replica."""
 
-    replicas: Annotated[int, AtLeast(1)]
+    replicas: Annotated[int, AtLeast(1)] = field(default=1, kw_only=True)
     """Replicas that share a batch."""
 
     sequence_parallel_degree: Annotated[int, PowerOfTwo()]
     """Ranks of each stage, which share the tokens of a chunk."""
 
-    checkpointed_layers: Annotated[int, NonNegative()] | None
+    checkpointed_layers: Annotated[int, NonNegative()] | None = field(default=None, kw_only=True)
     """Layers of the model that are recomputed in every chunk; null takes the fewest
     with which all batches fit memory."""
 

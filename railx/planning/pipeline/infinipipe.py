@@ -295,7 +295,13 @@ def _with_sorted_micro_batches(
     """
     layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
     shape = cost.shape
-    rule = FixedChunkSettings("dyna_pipe", shape.stages, shape.replicas, shape.degree, layers)
+    rule = FixedChunkSettings(
+        "dyna_pipe",
+        shape.stages,
+        shape.degree,
+        replicas=shape.replicas,
+        checkpointed_layers=layers,
+    )
     planned = plan_dyna_pipe_batch(iteration, batch, rule, cost)
     if planned is None:
         return None

@@ -188,7 +188,11 @@ def _with_shape(
     cost = stage_cost(task, shape, stages)
     replicas = cost.shape.replicas
     chunk_settings = FixedChunkSettings(
-        settings.planner, stages, replicas, shape.degree, settings.checkpointed_layers
+        settings.planner,
+        stages,
+        shape.degree,
+        replicas=replicas,
+        checkpointed_layers=settings.checkpointed_layers,
     )
     account = {
         "tensor": shape.tensor,

@@ -1,13 +1,13 @@
-"""What ``railx fabric status`` and ``metrics`` show of a controller."""
+"""A controller's status as text for a terminal (``railx fabric status``)."""
 
 from __future__ import annotations
 
-import http.server
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["serve_metrics", "status_text"]
+from railx.text import aligned
+
+__all__ = ["status_text"]
 
 #: Rows of one table; --json has all of them.
 _ROWS = 40
@@ -111,11 +111,7 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> l
     if not cells:
         return ["", f"{title}: none"]
     shown = cells[:_ROWS]
-    widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (heads, *shown)
-    ]
+    lines = aligned([heads, *shown])
     if len(cells) > _ROWS:
         lines.append(f"... and {len(cells) - _ROWS} more (--json has them)")
     return ["", title, *(f"  {line}" for line in lines)]
@@ -140,48 +136,3 @@ def _numbers(numbers: Iterable[int]) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
-
-
-def serve_metrics(address: str, token: str | None, port: int) -> int:
-    """Serve the metrics over HTTP to this machine alone, until Ctrl-C.
-
-    Each scrape asks the controller anew; while it does not answer, scrapes get 503.
-    """
-    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-
-    from railx.fabric.observer import Observer, ObserverError
-
-    def text() -> str:
-        with Observer(address, token) as observer:
-            return observer.metrics()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] != "/metrics":
-                self._answer(404, "allowed: /metrics\n")
-                return
-            try:
-                self._answer(200, text())
-            except ObserverError as error:
-                self._answer(503, f"{error}\n")
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Scrapes are not worth a line each."""
-
-        def _answer(self, status: int, body: str) -> None:
-            data = body.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    # A token or an address that is wrong is told now, and not to Prometheus.
-    text()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
-        print(f"http://127.0.0.1:{server.server_address[1]}/metrics (Ctrl-C ends it)", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
-    return 0

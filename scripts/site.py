@@ -127,7 +127,7 @@ def _parsers(
 
 def tables_page() -> str:
     """The tables of every stage with their columns, types and units."""
-    from workflow.stage import Table
+    from workflow.outputs import Table
     from workflow.stages import STAGES
 
     lines = [

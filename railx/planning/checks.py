@@ -1,0 +1,71 @@
+"""Checks that a planner, a cluster, a model and a cost model fit together."""
+
+from __future__ import annotations
+
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModelSettings
+from railx.planning.planner import PlannerBase
+from railx.planning.planners import planner_of
+from railx.settings import SettingsError
+
+__all__ = ["check_cost_model", "check_plan"]
+
+
+def check_plan(
+    planner: PlannerBase, cluster: ClusterSettings, model: ModelSettings, key: str = ""
+) -> None:
+    """Refuse a planner that leaves devices idle, and bandwidths that end too early.
+
+    SettingsError names the key below ``key``.
+    """
+    prefix = f"{key}." if key else ""
+    ranks = planner_of(planner).ranks_of(planner, cluster.devices)
+    if ranks != cluster.devices:
+        shape = [
+            f"{name} {getattr(planner, name)}"
+            for name in ("stages", "replicas", "sequence_parallel_degree")
+            if hasattr(planner, name)
+        ]
+        raise SettingsError(
+            f"{prefix}planner",
+            f"got {', '.join(shape) or planner.planner}, {ranks} ranks, for {cluster.devices}"
+            f" devices; allowed: as many ranks as cluster.devices",
+        )
+    stages = getattr(planner, "stages", None)
+    if isinstance(stages, int) and stages > model.layers:
+        raise SettingsError(
+            f"{prefix}planner.stages",
+            f"got {stages}; allowed: at most {model.layers}, the layers of {model.name}",
+        )
+    for name in ("tensor", "context", "stages"):
+        degree = getattr(planner, name, None)
+        if isinstance(degree, int) and degree and cluster.devices % degree:
+            raise SettingsError(
+                f"{prefix}planner.{name}",
+                f"got {degree}; allowed: a divisor of the {cluster.devices} devices",
+            )
+    if cluster.topology is not None or cluster.devices == 1:
+        return
+    listed = [int(degree) for degree in cluster.all_to_all_gb_s]
+    widest = 1 << (cluster.devices.bit_length() - 1)
+    if planner_of(planner).whole_heads:
+        # No larger power of two divides the heads, so none is used.
+        widest = min(widest, model.heads & -model.heads)
+    if max(listed, default=1) < widest:
+        got = f"bandwidths of degrees up to {max(listed)}" if listed else "an empty table"
+        raise SettingsError(
+            f"{prefix}cluster.all_to_all_gb_s",
+            f"got {got} for {cluster.devices} devices; allowed: one for degree {widest} too, or for"
+            " a larger one",
+        )
+
+
+def check_cost_model(cost_model: CostModelSettings, model: ModelSettings, prefix: str = "") -> None:
+    """Refuse constants that were fitted for another model."""
+    fitted = getattr(cost_model, "model", model.name)
+    if fitted != model.name:
+        raise SettingsError(
+            f"{prefix}cost_model.model",
+            f"fitted for {fitted}; allowed: {model.name}, the model of the plan",
+        )
