@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import diagonal, plain_ticks
-from railx.figures.tables import FigureInput, Tables
+from railx.figures.tables import Tables
 from railx.figures.theme import GREY, INK, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence, span, spoken
@@ -112,17 +112,11 @@ def _alternative(rows: DataFrame) -> str:
     return f"Throughput of packets over that of flows, around the diagonal. Ratios: {parts}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     AgreementFigureSettings,
     "Flow model against packet simulator",
     "railx",
-    (
-        FigureInput(
-            "comparison",
-            "agreement.comparison",
-            "topology traffic routing load_over_bound flow_flits_per_chip_cycle "
-            "packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
-        ),
-    ),
     draw,
+    comparison="agreement.comparison: topology traffic routing load_over_bound"
+    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
 )

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside
-from railx.figures.tables import FigureInput, Tables, refuse_unknown
+from railx.figures.tables import Tables, refuse_unknown
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span
@@ -327,17 +327,11 @@ def _alternative(frame: DataFrame, counts: Series[Any]) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     AllClaimsSettings,
     "All claims: ours over published",
     "all",
-    (
-        FigureInput(
-            "claims",
-            "evidence.claims",
-            "claim kind headline paper sentence published ours low high comparison tolerance"
-            " fidelity verdict",
-        ),
-    ),
     draw,
+    claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
+    " tolerance fidelity verdict",
 )

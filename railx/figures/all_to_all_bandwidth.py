@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import published_marks
-from railx.figures.tables import FigureInput, Tables, records
+from railx.figures.tables import Tables, records
 from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
@@ -203,22 +203,13 @@ def _groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
     axes.grid(axis="y", visible=False)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     AllToAllBandwidthSettings,
     "All-to-all bandwidth by topology",
     "railx",
-    (
-        FigureInput(
-            "bounds",
-            "network.bounds",
-            "topology family chips traffic routing injection_gb_s_per_chip ideal_gb_s_per_chip"
-            " bound_gb_s_per_chip fidelity",
-        ),
-        FigureInput(
-            "derived",
-            columns="id m n chips ideal_flits_per_chip_cycle min_bound_flits_per_chip_cycle",
-            published="railx_uniform_bounds.csv",
-        ),
-    ),
     draw,
+    bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
+    " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
+    derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
+    " min_bound_flits_per_chip_cycle",
 )

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import FigureInput, Tables, refuse_unknown, to_frame
+from railx.figures.tables import Tables, refuse_unknown, to_frame
 from railx.figures.theme import GREY, INK, PALETTE, dot, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -181,27 +181,12 @@ def _alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     AllToAllDegreeSettings,
     "All-to-all bandwidth by degree of sequence parallelism",
     "flexsp",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan degree tokens predicted_all_to_all_ms fidelity",
-            plan_kind="sequence_parallel",
-        ),
-        FigureInput(
-            "bandwidth",
-            columns="table degree gb_s",
-            published="flexsp_all_to_all_bandwidth.csv",
-        ),
-        FigureInput(
-            "constants",
-            columns="model quantity value",
-            published="flexsp_cost_constants.csv",
-        ),
-    ),
     draw,
+    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
+    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
+    constants="flexsp_cost_constants.csv: model quantity value",
 )

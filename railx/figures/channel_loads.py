@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import tiles
-from railx.figures.tables import FigureInput, Tables, stack, to_frame
+from railx.figures.tables import Tables, stack, to_frame
 from railx.figures.theme import colours, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, sentence, spoken
@@ -138,14 +138,10 @@ def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
     axes.set_xlim(0, 100)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     ChannelLoadsSettings,
     "Channel loads under uniform all-to-all traffic",
     "railx",
-    (
-        FigureInput(
-            "channels", "network.channels", "topology routing src dst kind rail load fidelity"
-        ),
-    ),
     draw,
+    channels="network.channels: topology routing src dst kind rail load fidelity",
 )

@@ -15,9 +15,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, to_frame
+from railx.figures.tables import Tables, records, refuse_unknown, to_frame
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -373,24 +373,18 @@ def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
     )
 
 
-SWITCHED_CIRCUITS = Figure(
+SWITCHED_CIRCUITS = declare(
     SwitchedCircuitsSettings,
     "Circuits set once for a job, switched in it, or both",
     "all",
-    (FigureInput("steps", "switched.steps", f"network job gpus basis mode rule {_DRAWN} {_BILL}"),),
     _draw_switched,
+    steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
 )
-RAIL_STEPS = Figure(
+RAIL_STEPS = declare(
     RailStepsSettings,
     "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
     "all",
-    (
-        FigureInput(
-            "generated",
-            "switched.generated",
-            "step reconfigurations network gpus basis mode rule latency_ms step_ms stall_ms"
-            f" {_BILL}",
-        ),
-    ),
     _draw_generated,
+    generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
+    f" step_ms stall_ms {_BILL}",
 )

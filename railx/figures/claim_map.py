@@ -15,9 +15,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import patch
-from railx.figures.tables import FigureInput, Tables, records
+from railx.figures.tables import Tables, records
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, sentence, spoken
@@ -251,18 +251,12 @@ def _boundary(row: Series[Any]) -> str:
     return f"y = {float(row['boundary_slope']):.2f} x {sign} {abs(intercept):.2f}"
 
 
-FIGURE = Figure(
+FIGURE = declare(
     ClaimMapFigureSettings,
     "Where the cost claims hold",
     "railx",
-    (
-        FigureInput(
-            "claim_map",
-            "economics.claim_map",
-            "view factor level claim prices transceiver_usd ocs_port_usd"
-            " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds"
-            " boundary_slope boundary_intercept source fidelity",
-        ),
-    ),
     draw,
+    claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
+    " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
+    " boundary_intercept source fidelity",
 )

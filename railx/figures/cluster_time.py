@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import panel_title
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside
-from railx.figures.tables import FigureInput, Tables, records, stack, where
+from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -115,17 +115,11 @@ def _words(row: dict[str, Any]) -> str:
     return f"{quantity(row['ms'])} ms on {label(str(row['topology']))}{share}"
 
 
-FIGURE = Figure(
+FIGURE = declare(
     ClusterTimeSettings,
     "Wall time and cluster time of training runs",
     "opus",
-    (
-        FigureInput(
-            "settings",
-            "replay.settings",
-            "run plan parallelism device topology compute mode wall_ms cluster_ms "
-            "hidden_share fidelity",
-        ),
-    ),
     draw,
+    settings="replay.settings: run plan parallelism device topology compute mode wall_ms"
+    " cluster_ms hidden_share fidelity",
 )

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import ticks, tiles
-from railx.figures.tables import FigureInput, Tables, records
+from railx.figures.tables import Tables, records
 from railx.figures.theme import GREY, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, listed, quantity, sentence, span, spoken
@@ -156,16 +156,11 @@ def _alternative(rows: DataFrame) -> str:
     return f"Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s: {parts}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     CollectiveTimeSettings,
     "Collectives by topology",
     "railx",
-    (
-        FigureInput(
-            "collectives",
-            "network.collectives",
-            "topology collective scope participants payload_bytes algorithm_gb_s fidelity",
-        ),
-    ),
     draw,
+    collectives="network.collectives: topology collective scope participants payload_bytes"
+    " algorithm_gb_s fidelity",
 )

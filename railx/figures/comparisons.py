@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, name_rows, ticks
-from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, to_frame
+from railx.figures.tables import Tables, records, refuse_unknown, to_frame
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span
@@ -273,29 +273,16 @@ def _adaptive_alternative(points: DataFrame, corpora: list[str]) -> str:
     )
 
 
-ADAPTIVE_SPEEDUPS = Figure(
+ADAPTIVE_SPEEDUPS = declare(
     AdaptiveSpeedupsSettings,
     "Groups that adapt to the batch: speed-up and time of an iteration",
     "flexsp",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan corpus iteration micro_batch predicted_ms fidelity",
-            plan_kind="sequence_parallel",
-        ),
-        FigureInput(
-            "speedups",
-            columns="model context corpus system reference value",
-            published="flexsp_speedups.csv",
-        ),
-        FigureInput(
-            "seconds",
-            columns="model context corpus system seconds_per_iteration reading_error_seconds",
-            published="flexsp_iteration_seconds.csv",
-        ),
-    ),
     _draw_adaptive,
+    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
+    " fidelity",
+    speedups="flexsp_speedups.csv: model context corpus system reference value",
+    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
+    " reading_error_seconds",
 )
 
 
@@ -489,25 +476,16 @@ def _pipeline_alternative(points: DataFrame) -> str:
     return f"Dots of speed-ups, a row each: {rows}. Below, the idle share of the stages."
 
 
-PIPELINE_SPEEDUPS = Figure(
+PIPELINE_SPEEDUPS = declare(
     PipelineSpeedupsSettings,
     "Elastic pipelines: speed-up and bubbles",
     "infinipipe",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan corpus devices kind iteration micro_batch tokens predicted_ms fidelity planner",
-        ),
-        FigureInput(
-            "schedule",
-            "plan.schedule",
-            "plan iteration pipeline replica stage start_ms end_ms fidelity",
-            plan_kind="pipeline",
-        ),
-        FigureInput("published", columns="id value place", published="infinipipe.csv"),
-    ),
     _draw_pipelines,
+    groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
+    " fidelity planner",
+    schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
+    " fidelity",
+    published="infinipipe.csv: id value place",
 )
 
 
@@ -634,21 +612,11 @@ def _price_alternative(points: DataFrame) -> str:
     )
 
 
-NETWORK_PRICES = Figure(
+NETWORK_PRICES = declare(
     NetworkPricesSettings,
     "Prices of networks relative to a fat tree",
     "railx",
-    (
-        FigureInput(
-            "scale",
-            "economics.scale",
-            "topology target_chips price_set chips usd_per_injection_gb_s fidelity",
-        ),
-        FigureInput(
-            "published",
-            columns="id network accelerators million_usd confidence",
-            published="hammingmesh_cost.csv",
-        ),
-    ),
     _draw_prices,
+    scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
+    published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
 )

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import entries, published_marks
-from railx.figures.tables import FigureInput, Tables, stack, to_frame
+from railx.figures.tables import Tables, stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import quantity, sentence
@@ -188,15 +188,11 @@ def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     CorpusLengthsSettings,
     "Sequence lengths of the corpora",
     "flexsp",
-    (
-        FigureInput("sequences", "corpus.sequences"),
-        FigureInput(
-            "published", columns="kind key value", published="wikipedia_length_quantiles.csv"
-        ),
-    ),
     draw,
+    sequences="corpus.sequences",
+    published="wikipedia_length_quantiles.csv: kind key value",
 )

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, entries, name_rows, published_line, published_marks, ticks
-from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
+from railx.figures.tables import Tables, records, stack, to_frame
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,
@@ -31,8 +31,8 @@ from railx.settings import Fraction, NotEmpty, SettingsError
 
 __all__ = ["FIGURE", "CostSettings"]
 
-#: Published tables by the word that the settings have for them.
-_PUBLISHED = {"railx": "railx.csv", "opus_cost_power": "opus_cost_power.csv"}
+#: Published tables that the settings name.
+_PUBLISHED = ("railx", "opus_cost_power")
 #: What may be compared: its name on the axis and its column of the summary.
 _COMPARED = {
     "injection": ("Cost per injection bandwidth", "usd_per_injection_gb_s"),
@@ -379,26 +379,16 @@ def _usd(value: float) -> str:
     return f"{quantity(value)} USD"
 
 
-FIGURE = Figure(
+FIGURE = declare(
     CostSettings,
     "Cost by topology",
     "railx",
-    (
-        FigureInput("bill", "economics.bill", "topology chips component total_usd fidelity"),
-        FigureInput(
-            "summary",
-            "economics.summary",
-            "topology chips cost_usd usd_per_injection_gb_s usd_per_all_to_all_gb_s power_watts"
-            " fidelity",
-        ),
-        FigureInput(
-            "sensitivity",
-            "economics.sensitivity",
-            "view prices topology reference all_to_all injection_cost_ratio all_to_all_cost_ratio"
-            " fidelity",
-            required=False,
-        ),
-        *(FigureInput(key, columns="id paper", published=file) for key, file in _PUBLISHED.items()),
-    ),
     draw,
+    bill="economics.bill: topology chips component total_usd fidelity",
+    summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
+    " usd_per_all_to_all_gb_s power_watts fidelity",
+    sensitivity="economics.sensitivity (optional): view prices topology reference all_to_all"
+    " injection_cost_ratio all_to_all_cost_ratio fidelity",
+    railx="railx.csv: id paper",
+    opus_cost_power="opus_cost_power.csv: id paper",
 )

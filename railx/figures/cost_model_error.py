@@ -11,9 +11,9 @@ from statistics import median
 from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import diagonal, published_line
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.tables import Tables, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence
@@ -101,19 +101,13 @@ def _unseen(rows: DataFrame, column: str, recomputed: bool) -> list[float]:
     return [100 * float(error) for error in errors]
 
 
-FIGURE = Figure(
+FIGURE = declare(
     CostModelErrorSettings,
     "Cost model against measured layers",
     "infinipipe",
-    (
-        FigureInput(
-            "points",
-            "profile.points",
-            "profile model part degree context tokens checkpointed forward_ms backward_ms "
-            "kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error "
-            "fidelity",
-        ),
-        FigureInput("published", columns="id value", published="infinipipe.csv"),
-    ),
     draw,
+    points="profile.points: profile model part degree context tokens checkpointed forward_ms"
+    " backward_ms kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error"
+    " fidelity",
+    published="infinipipe.csv: id value",
 )

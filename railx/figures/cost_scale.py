@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import entries, ticks
-from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, where
+from railx.figures.tables import Tables, records, refuse_unknown, where
 from railx.figures.theme import PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -151,17 +151,11 @@ def _name(topology: str) -> str:
     return label(topology.removesuffix("_full").replace("_full_", "_"))
 
 
-FIGURE = Figure(
+FIGURE = declare(
     CostScaleSettings,
     "Cost and power over the number of chips",
     "railx",
-    (
-        FigureInput(
-            "scale",
-            "economics.scale",
-            "topology price_set chips injection_gb_s_per_chip usd_per_injection_gb_s "
-            "usd_per_all_to_all_gb_s watts_per_chip fidelity",
-        ),
-    ),
     draw,
+    scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
+    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
 )

@@ -18,6 +18,7 @@ __all__ = [
     "Drawn",
     "Figure",
     "Height",
+    "declare",
 ]
 
 
@@ -87,3 +88,19 @@ class Figure:
     paper: str
     inputs: tuple[FigureInput, ...]
     draw: Callable[[Any, Tables, Canvas], Drawn]
+
+
+def declare(
+    settings: type[CanvasSettings],
+    title: str,
+    paper: str,
+    draw: Callable[[Any, Tables, Canvas], Drawn],
+    /,
+    **sources: str,
+) -> Figure:
+    """A figure whose inputs are written as ``key="stage.output: columns"``.
+
+    :meth:`FigureInput.of` has the syntax of a source.
+    """
+    inputs = tuple(FigureInput.of(key, source) for key, source in sources.items())
+    return Figure(settings, title, paper, inputs, draw)

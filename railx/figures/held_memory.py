@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -97,18 +97,11 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     other.grid(visible=False)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     HeldMemorySettings,
     "Memory of pipeline stages over time",
     "infinipipe",
-    (
-        FigureInput(
-            "passes",
-            "training.passes",
-            "run plan device iteration rank replica stage place position kind chunk "
-            "live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes "
-            "fidelity",
-        ),
-    ),
     draw,
+    passes="training.passes: run plan device iteration rank replica stage place position kind"
+    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity",
 )

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import at_edge, name_rows, patch, tiles
-from railx.figures.tables import FigureInput, Tables, records, to_frame
+from railx.figures.tables import Tables, records, to_frame
 from railx.figures.theme import FAINT, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -227,19 +227,13 @@ def _alternative(rows: DataFrame) -> str:
     return f"Stacked bars of seconds of an iteration. {'; '.join(bars)}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     IterationPartsSettings,
     "What an iteration consists of",
     "infinipipe",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan devices kind iteration micro_batch degree predicted_ms predicted_all_to_all_ms"
-            " predicted_other_ms fidelity",
-        ),
-        FigureInput("schedule", "plan.schedule", "plan iteration replica stage start_ms end_ms"),
-        FigureInput("summary", "plan.summary"),
-    ),
     draw,
+    groups="plan.groups: plan devices kind iteration micro_batch degree predicted_ms"
+    " predicted_all_to_all_ms predicted_other_ms fidelity",
+    schedule="plan.schedule: plan iteration replica stage start_ms end_ms",
+    summary="plan.summary",
 )

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import entries
-from railx.figures.tables import FigureInput, Tables, stack, where
+from railx.figures.tables import Tables, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line
@@ -130,16 +130,11 @@ def _line(axes: Axes, rows: DataFrame, system: str) -> None:
         axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     LargestJobSettings,
     "Largest job against failed nodes",
     "railx",
-    (
-        FigureInput(
-            "faults",
-            "tenancy.faults",
-            "system placement failed_nodes usable_share healthy_share formula_share nodes fidelity",
-        ),
-    ),
     draw,
+    faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
+    " nodes fidelity",
 )

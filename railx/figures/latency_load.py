@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import name_rows
-from railx.figures.tables import FigureInput, Tables
+from railx.figures.tables import Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
@@ -282,19 +282,13 @@ def _names(frame: DataFrame) -> dict[str, str]:
     return names
 
 
-FIGURE = Figure(
+FIGURE = declare(
     LatencyLoadSettings,
     "Latency against offered load",
     "railx",
-    (
-        FigureInput(
-            "points",
-            "packets.points",
-            "sweep topology family chips traffic routing offered_flits_per_chip_cycle"
-            " accepted_flits_per_chip_cycle latency_mean_cycles latency_ci95_cycles saturated"
-            " saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
-            " ideal_flits_per_chip_cycle seed fidelity",
-        ),
-    ),
     draw,
+    points="packets.points: sweep topology family chips traffic routing"
+    " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
+    " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
+    " ideal_flits_per_chip_cycle seed fidelity",
 )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, MODES, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, span
@@ -98,18 +98,11 @@ def _pairs(
     axes.set_xlim(left=0)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     LiveSwitchingSettings,
     "Plain torch on switched rails",
     "opus",
-    (
-        FigureInput(
-            "settings",
-            "live.settings",
-            "program mode reconfiguration_latency_ms controller_restarted ranks "
-            "iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms "
-            "fidelity",
-        ),
-    ),
     draw,
+    settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
+    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity",
 )

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import entries
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.tables import Tables, where
 from railx.figures.theme import LINE_POINTS, colours, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -143,14 +143,10 @@ def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-FIGURE = Figure(
+FIGURE = declare(
     LossCurvesSettings,
     "One loss curve for every plan",
     "infinipipe",
-    (
-        FigureInput(
-            "iterations", "training.iterations", "run mode iteration repeat rank loss fidelity"
-        ),
-    ),
     draw,
+    iterations="training.iterations: run mode iteration repeat rank loss fidelity",
 )

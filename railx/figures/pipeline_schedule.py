@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import name_rows, patch, time_unit
-from railx.figures.tables import FigureInput, Tables, pick, records, stack
+from railx.figures.tables import Tables, pick, records, stack
 from railx.figures.theme import INK, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
@@ -224,24 +224,12 @@ def _alternative(schedules: Mapping[str, DataFrame]) -> str:
     return f"Gantt charts, a row per pipeline stage and a block per pass of a chunk: {facts}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     PipelineScheduleSettings,
     "Pipeline schedule",
     "infinipipe",
-    (
-        FigureInput(
-            "schedule",
-            "plan.schedule",
-            "plan iteration pipeline replica schedule stage chunk kind start_ms end_ms fidelity",
-            plan_kind="pipeline",
-        ),
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan iteration micro_batch group chunk_kind",
-            required=False,
-            plan_kind="pipeline",
-        ),
-    ),
     draw,
+    schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
+    " start_ms end_ms fidelity",
+    groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
 )

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
 from railx.figures.comparisons import iteration_seconds
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import at_edge, name_rows, patch, published_marks
-from railx.figures.tables import FigureInput, Tables, records, to_frame
+from railx.figures.tables import Tables, records, to_frame
 from railx.figures.theme import GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -211,22 +211,12 @@ def _alternative(settings: PlannersSettings, bars: DataFrame) -> str:
     return f"Bars of predicted seconds of an iteration by planner. {'; '.join(parts)}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     PlannersSettings,
     "Planners for sequences of varying length",
     "flexsp",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan corpus iteration micro_batch predicted_ms fidelity",
-            plan_kind="sequence_parallel",
-        ),
-        FigureInput(
-            "seconds",
-            columns="model context corpus system seconds_per_iteration",
-            published="flexsp_iteration_seconds.csv",
-        ),
-    ),
     draw,
+    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
+    " fidelity",
+    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration",
 )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, name_rows
-from railx.figures.tables import FigureInput, Tables
+from railx.figures.tables import Tables
 from railx.figures.theme import INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
@@ -115,17 +115,11 @@ def _times(axes: Axes, rows: DataFrame) -> None:
     axes.set(xlim=(0, 1.6 * float(means.to_numpy().max())), xlabel="Time of a step (ms)")
 
 
-FIGURE = Figure(
+FIGURE = declare(
     PlanningHiddenSettings,
     "Planning hidden by training",
     "flexsp",
-    (
-        FigureInput(
-            "iterations",
-            "training.iterations",
-            "run plan mode reconfiguration_latency_ms iteration repeat rank iteration_ms "
-            "planning_ms planning_wait_ms disturbed fidelity",
-        ),
-    ),
     draw,
+    iterations="training.iterations: run plan mode reconfiguration_latency_ms iteration repeat"
+    " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity",
 )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, PALETTE, PUBLISHED, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence, span, spoken
@@ -137,17 +137,11 @@ def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
     axes.grid(visible=False)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     PriceSensitivitySettings,
     "For which prices the cost claims hold",
     "railx",
-    (
-        FigureInput(
-            "sensitivity",
-            "economics.sensitivity",
-            "view reference all_to_all transceiver_usd ocs_port_usd "
-            "electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
-        ),
-    ),
     draw,
+    sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
+    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
 )

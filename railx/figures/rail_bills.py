@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import patch, published_marks, ticks
-from railx.figures.tables import FigureInput, Tables, refuse_unknown, stack
+from railx.figures.tables import Tables, refuse_unknown, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, PUBLISHED, PUBLISHED_MARK, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, listed, quantity
@@ -246,23 +246,13 @@ def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     RailBillsSettings,
     "What rails cost and draw, by size and by what is counted",
     "opus",
-    (
-        FigureInput(
-            "rails",
-            "economics.rails",
-            "platform gpus network counting transceivers_per_gpu switch arrangement"
-            " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
-        ),
-        FigureInput(
-            "published",
-            columns="config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
-            " power_fat_tree_w power_rail_opt_w power_opus_w",
-            published="opus_cost_power.csv",
-        ),
-    ),
     draw,
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
+    " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
+    published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
+    " power_fat_tree_w power_rail_opt_w power_opus_w",
 )

@@ -13,9 +13,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import patch
-from railx.figures.tables import FigureInput, Tables, records, stack, where
+from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -236,17 +236,11 @@ def _alternative(settings: RailClaimsSettings, points: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     RailClaimsSettings,
     "What the saving of photonic rails rests on",
     "opus",
-    (
-        FigureInput(
-            "map",
-            "economics.rail_map",
-            "platform transceivers_per_gpu claim transceiver switch_ports_per_gpu ratio limit holds"
-            " ports_at_boundary fidelity",
-        ),
-    ),
     draw,
+    map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
+    " ratio limit holds ports_at_boundary fidelity",
 )

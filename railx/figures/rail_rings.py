@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside
-from railx.figures.tables import FigureInput, Tables, read_frame, where
+from railx.figures.tables import Tables, read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, sentence, spoken
@@ -193,14 +193,10 @@ def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
     axes.set_axis_off()
 
 
-FIGURE = Figure(
+FIGURE = declare(
     RailRingsSettings,
     "Rail rings and optical switch ports",
     "railx",
-    (
-        FigureInput(
-            "graph", "topology.graph", "element ocs port_a port_b rail dimension line node_a node_b"
-        ),
-    ),
     draw,
+    graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
 )

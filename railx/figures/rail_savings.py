@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import at_edge, published_line, ticks
-from railx.figures.tables import FigureInput, Tables, refuse_unknown, stack, where
+from railx.figures.tables import Tables, refuse_unknown, stack, where
 from railx.figures.theme import INK, PALETTE, PUBLISHED, PUBLISHED_LINE, dot, published_series
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span
@@ -151,22 +151,14 @@ def _alternative(settings: RailSavingsSettings, points: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     RailSavingsSettings,
     "What photonic rails save, by size of the cluster",
     "opus",
-    (
-        FigureInput(
-            "rails",
-            "economics.rails",
-            "platform gpus network counting transceivers_per_gpu cost_ratio power_ratio fidelity",
-        ),
-        FigureInput(
-            "published",
-            columns="config gpus cost_ratio_rail_over_opus power_ratio_rail_over_opus",
-            published="opus_cost_power.csv",
-        ),
-        FigureInput("headline", columns="id value", published="opus.csv"),
-    ),
     draw,
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
+    " power_ratio fidelity",
+    published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"
+    " power_ratio_rail_over_opus",
+    headline="opus.csv: id value",
 )

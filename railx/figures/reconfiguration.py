@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import entries, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import FigureInput, Tables, records, stack, to_frame, where
+from railx.figures.tables import Tables, records, stack, to_frame, where
 from railx.figures.theme import GREY, MODE_LABELS, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -200,10 +200,10 @@ def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     ReconfigurationSettings,
     "Iteration time against reconfiguration latency",
     "opus",
-    (FigureInput("iterations", "training.iterations", REPEAT_COLUMNS),),
     draw,
+    iterations=f"training.iterations: {REPEAT_COLUMNS}",
 )

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import entries, ticks
-from railx.figures.tables import FigureInput, Tables, records, where
+from railx.figures.tables import Tables, records, where
 from railx.figures.theme import colours, label
 from railx.figures.types import DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, ordered, quantity, sentence, spoken
@@ -170,18 +170,12 @@ def _name(line: DataFrame, several: bool) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     RingAllReduceSettings,
     "Ring all-reduce by topology",
     "railx",
-    (
-        FigureInput(
-            "collectives",
-            "network.collectives",
-            "topology family collective scope participants rings payload_bytes time_ms "
-            "algorithm_gb_s fidelity",
-        ),
-        FigureInput("topologies", "metrics.topologies", "topology injection_gb_s_per_chip"),
-    ),
     draw,
+    collectives="network.collectives: topology family collective scope participants rings"
+    " payload_bytes time_ms algorithm_gb_s fidelity",
+    topologies="metrics.topologies: topology injection_gb_s_per_chip",
 )

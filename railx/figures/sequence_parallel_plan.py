@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import patch, time_unit
-from railx.figures.tables import FigureInput, Tables, pick, records, stack
+from railx.figures.tables import Tables, pick, records, stack
 from railx.figures.theme import INK, degree_colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
@@ -218,18 +218,11 @@ def _alternative(plans: Mapping[str, DataFrame]) -> str:
     return f"Blocks of devices over predicted time, a panel per plan: {facts}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     SequenceParallelPlanSettings,
     "Sequence-parallel plans",
     "flexsp",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan kind devices iteration micro_batch first_rank degree sequences tokens"
-            " predicted_ms",
-            plan_kind="sequence_parallel",
-        ),
-    ),
     draw,
+    groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
+    " degree sequences tokens predicted_ms",
 )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import time_unit
-from railx.figures.tables import FigureInput, Tables, pick, stack
+from railx.figures.tables import Tables, pick, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -118,18 +118,11 @@ def _facts(plans: Mapping[str, DataFrame], in_bytes: bool) -> str:
     return "; ".join(parts)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StageMemorySettings,
     "Memory of pipeline stages over time",
     "infinipipe",
-    (
-        FigureInput(
-            "memory",
-            "plan.memory",
-            "plan iteration pipeline replica stage time_ms live_chunks activation_bytes"
-            " capacity_bytes fidelity",
-            plan_kind="pipeline",
-        ),
-    ),
     draw,
+    memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
+    " activation_bytes capacity_bytes fidelity",
 )

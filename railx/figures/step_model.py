@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import diagonal, name_rows
-from railx.figures.tables import FigureInput, Tables, records, where
+from railx.figures.tables import Tables, records, where
 from railx.figures.theme import GREY, colours, dot, label
 from railx.figures.types import Axes
 from railx.figures.words import counted, fidelity_line, quantity, sentence
@@ -80,19 +80,12 @@ def _errors(axes: Axes, rows: list[dict[str, Any]], colour: dict[str, str]) -> N
     axes.set_xlim(left=0)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StepModelSettings,
     "The model of a training step against measured runs",
     "all",
-    (
-        FigureInput(
-            "rows", "validation.rows", "set device precision quantity measured ours fidelity"
-        ),
-        FigureInput(
-            "errors",
-            "validation.errors",
-            "set quantity group rows left_out mean_error mean_error_roofline fidelity",
-        ),
-    ),
     draw,
+    rows="validation.rows: set device precision quantity measured ours fidelity",
+    errors="validation.errors: set quantity group rows left_out mean_error mean_error_roofline"
+    " fidelity",
 )

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, published_line
-from railx.figures.tables import FigureInput, Tables, records, to_frame, where
+from railx.figures.tables import Tables, records, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -193,18 +193,12 @@ def _parts(points: DataFrame) -> str:
     return " ".join([*sentences, f"Utilisation: {shares}."])
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StepSweepsSettings,
     "Sweeps of generated steps on photonic rails",
     "opus",
-    (
-        FigureInput(
-            "times",
-            "steps.times",
-            "step job device gpus expert gradients scale_out_gb_s rule mode "
-            "reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
-        ),
-        FigureInput("headline", columns="id value", published="opus.csv"),
-    ),
     draw,
+    times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
+    headline="opus.csv: id value",
 )

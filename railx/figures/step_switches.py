@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import tiles
-from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
+from railx.figures.tables import Tables, records, stack, to_frame
 from railx.figures.theme import INK, MODE_LABELS, MODES, PUBLISHED, mode_colours, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -204,32 +204,16 @@ def _alternative(points: DataFrame, panels: list[str]) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StepSwitchesSettings,
     "What switching adds to a step at the published settings",
     "opus",
-    (
-        FigureInput(
-            "times",
-            "steps.times",
-            "step job device gpus gradients scale_out_gb_s rule mode reconfiguration_latency_ms"
-            " step_ms electrical_ms fidelity",
-        ),
-        FigureInput(
-            "perlmutter",
-            columns="case mode reconfig_latency_ms mean_iteration_latency_s",
-            published="opus_perlmutter_iteration_latency.csv",
-        ),
-        FigureInput(
-            "simulation",
-            columns="figure system reconfig_latency_ms step_latency_s",
-            published="opus_simulation_latency.csv",
-        ),
-        FigureInput(
-            "smoke",
-            columns="reconfig_latency_ms eps_step_s on_demand_step_s provision_step_s",
-            published="opus_simulation_smoke.csv",
-        ),
-    ),
     draw,
+    times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    perlmutter="opus_perlmutter_iteration_latency.csv: case mode reconfig_latency_ms"
+    " mean_iteration_latency_s",
+    simulation="opus_simulation_latency.csv: figure system reconfig_latency_ms step_latency_s",
+    smoke="opus_simulation_smoke.csv: reconfig_latency_ms eps_step_s on_demand_step_s"
+    " provision_step_s",
 )

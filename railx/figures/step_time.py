@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.honest import cut_bars
 from railx.figures.panels import beside, entries
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.tables import Tables, where
 from railx.figures.theme import GREY, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -154,14 +154,10 @@ def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StepTimeSettings,
     "Time of a training step by topology",
     "railx",
-    (
-        FigureInput(
-            "steps", "mapping.steps", "topology job basis part ms step_ms reason chips fidelity"
-        ),
-    ),
     draw,
+    steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity",
 )

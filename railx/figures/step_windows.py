@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.switching_windows import split_by_mean
-from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
+from railx.figures.tables import Tables, records, stack, to_frame
 from railx.figures.theme import DERIVED, GREY, PALETTE, PUBLISHED_MARK, dot, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity
@@ -135,25 +135,14 @@ def _alternative(ours: DataFrame, jobs: list[str]) -> str:
     return f"A staircase of windows ({words}) beside dots of the windows of {', '.join(jobs)}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StepWindowsSettings,
     "Windows of generated steps",
     "opus",
-    (
-        FigureInput(
-            "windows", "steps.windows", "step transition within_layer count mean_ms min_ms max_ms"
-        ),
-        FigureInput(
-            "timeline",
-            "steps.timeline",
-            "step job gradients device gpus transition window_ms fidelity",
-        ),
-        FigureInput(
-            "published",
-            columns="transition count_per_step mean_window_ms min_window_ms max_window_ms",
-            published="opus_deepseek236b_windows.csv",
-        ),
-        FigureInput("headline", columns="id value", published="opus.csv"),
-    ),
     draw,
+    windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
+    timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
+    published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
+    " min_window_ms max_window_ms",
+    headline="opus.csv: id value",
 )

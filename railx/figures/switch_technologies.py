@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, ticks
-from railx.figures.tables import FigureInput, Tables, records, refuse_unknown
+from railx.figures.tables import Tables, records, refuse_unknown
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_MARK, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted
@@ -158,16 +158,11 @@ def _time(ms: float) -> str:
     return f"{ms:g} ms" if ms == ms else "no time given"
 
 
-FIGURE = Figure(
+FIGURE = declare(
     SwitchTechnologiesSettings,
     "Optical switches: ports, switching time and the job that fits",
     "opus",
-    (
-        FigureInput(
-            "technologies",
-            columns="id technology example_device port_count switching_ms status source confidence",
-            published="opus_ocs_technologies.csv",
-        ),
-    ),
     draw,
+    technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
+    " status source confidence",
 )

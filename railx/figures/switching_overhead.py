@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import published_line, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import FigureInput, Tables, records, to_frame
+from railx.figures.tables import Tables, records, to_frame
 from railx.figures.theme import (
     INK,
     LINE_POINTS,
@@ -309,36 +309,19 @@ def _alternative(points: DataFrame) -> str:
     return f"Panels of added time over switching latency. {'; '.join(parts)}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     SwitchingOverheadSettings,
     "What optical switching adds to a training step",
     "opus",
-    (
-        FigureInput("iterations", "training.iterations", REPEAT_COLUMNS),
-        FigureInput(
-            "times",
-            "steps.times",
-            "step job gradients scale_out_gb_s rule mode reconfiguration_latency_ms step_ms"
-            " electrical_ms fidelity",
-            required=False,
-        ),
-        FigureInput(
-            "perlmutter",
-            columns="case mode reconfig_latency_ms mean_iteration_latency_s"
-            " std_iteration_latency_s",
-            published="opus_perlmutter_iteration_latency.csv",
-        ),
-        FigureInput(
-            "simulation",
-            columns="figure platform gpus system reconfig_latency_ms step_latency_s",
-            published="opus_simulation_latency.csv",
-        ),
-        FigureInput(
-            "smoke",
-            columns="reconfig_latency_ms eps_step_s on_demand_step_s provision_step_s",
-            published="opus_simulation_smoke.csv",
-        ),
-        FigureInput("headline", columns="id value", published="opus.csv"),
-    ),
     draw,
+    iterations=f"training.iterations: {REPEAT_COLUMNS}",
+    times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    perlmutter="opus_perlmutter_iteration_latency.csv: case mode reconfig_latency_ms"
+    " mean_iteration_latency_s std_iteration_latency_s",
+    simulation="opus_simulation_latency.csv: figure platform gpus system reconfig_latency_ms"
+    " step_latency_s",
+    smoke="opus_simulation_smoke.csv: reconfig_latency_ms eps_step_s on_demand_step_s"
+    " provision_step_s",
+    headline="opus.csv: id value",
 )

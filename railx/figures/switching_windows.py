@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, patch
-from railx.figures.tables import FigureInput, Tables, milliseconds, records, stack, to_frame
+from railx.figures.tables import Tables, milliseconds, records, stack, to_frame
 from railx.figures.theme import GREY, INK, OPUS_JOBS, PALETTE, label, lighter, published_mark
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -234,26 +234,14 @@ def _alternative(windows: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     SwitchingWindowsSettings,
     "Idle windows between phases, and how fast switches are",
     "opus",
-    (
-        FigureInput(
-            "windows",
-            columns="transition count_per_step mean_window_ms min_window_ms max_window_ms",
-            published="opus_deepseek236b_windows.csv",
-        ),
-        FigureInput(
-            "technologies",
-            columns="technology example_device ports switching_time confidence",
-            published="opus_ocs_technologies.csv",
-        ),
-        FigureInput(
-            "phases",
-            columns="case phase_sequence transitions_per_iteration",
-            published="opus_phase_pattern.csv",
-        ),
-    ),
     draw,
+    windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
+    " max_window_ms",
+    technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
+    " confidence",
+    phases="opus_phase_pattern.csv: case phase_sequence transitions_per_iteration",
 )

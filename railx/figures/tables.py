@@ -69,6 +69,21 @@ class FigureInput:
                 " allowed: one of them"
             )
 
+    @classmethod
+    def of(cls, key: str, source: str) -> FigureInput:
+        """The input of ``"stage.output (marks): columns"`` or ``"file.csv: columns"``.
+
+        Marks are ``optional`` and the kind of plans that are read. Raises ValueError
+        for a source of another form.
+        """
+        match = re.fullmatch(r"([\w.]+)(?: \((optional)?(?:, )?(\w+)?\))?(?:: (.+))?", source)
+        if match is None:
+            raise ValueError(f"input {key}: got {source!r}; allowed: stage.output: columns")
+        name, optional, kind, columns = match.groups(default="")
+        table, published = ("", name) if name.endswith(".csv") else (name, "")
+        plan_kind = cast("Any", kind or None)
+        return cls(key, table, columns, published, not optional, plan_kind)
+
     @property
     def column_names(self) -> tuple[str, ...]:
         """The columns that the table must have."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import name_rows, published_line
-from railx.figures.tables import FigureInput, Tables, records
+from railx.figures.tables import Tables, records
 from railx.figures.theme import PUBLISHED, PUBLISHED_LINE, colours, dot, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
@@ -137,18 +137,12 @@ def _alternative(data: DataFrame) -> str:
     return f"Hops between nodes and bisection over injection, a row per topology. {rows}."
 
 
-FIGURE = Figure(
+FIGURE = declare(
     TopologyMetricsSettings,
     "Hops and bisection by topology",
     "railx",
-    (
-        FigureInput(
-            "topologies",
-            "metrics.topologies",
-            "topology family chips diameter_node_hops mean_node_hops "
-            "bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
-        ),
-        FigureInput("published", columns="id value", published="railx.csv"),
-    ),
     draw,
+    topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
+    " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
+    published="railx.csv: id value",
 )

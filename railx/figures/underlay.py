@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import at_edge, patch
 from railx.figures.tables import (
-    FigureInput,
     Tables,
     records,
     stack,
@@ -185,17 +184,11 @@ def _words(bar: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     UnderlayFigureSettings,
     "The network under adaptive sequence parallelism",
     "flexsp",
-    (
-        FigureInput(
-            "mix",
-            "underlay.mix",
-            "network label plan basis outside_gb_s made_for iteration iteration_ms degree "
-            "device_ms fidelity",
-        ),
-    ),
     draw,
+    mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
+    " degree device_ms fidelity",
 )

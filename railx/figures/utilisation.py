@@ -12,9 +12,9 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import beside, entries
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, sentence
@@ -162,17 +162,11 @@ def _apart(rows: DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = declare(
     UtilisationSettings,
     "Use of the grid by a stream of jobs",
     "railx",
-    (
-        FigureInput(
-            "utilisation",
-            "tenancy.utilisation",
-            "system policy queue scenario failed_nodes offered_load utilisation "
-            "rejected_share wait_mean_hours fidelity",
-        ),
-    ),
     draw,
+    utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
+    " utilisation rejected_share wait_mean_hours fidelity",
 )
