@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import AxisScale, Canvas, Drawn, Height, TopologyChoice, declare
 from railx.figures.panels import published_marks
 from railx.figures.tables import Tables, records
 from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
@@ -28,14 +28,11 @@ Derived = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
-class AllToAllBandwidthSettings(CanvasSettings):
+class AllToAllBandwidthSettings(TopologyChoice):
     """All-to-all bandwidth by topology for one traffic pattern."""
 
     figure: Literal["all_to_all_bandwidth"] = "all_to_all_bandwidth"
     height_inches: Height = 6.6
-
-    only: tuple[str, ...] = ()
-    """Topologies to show, in that order; empty: all that there are."""
 
     traffic: Annotated[str, NotEmpty()] = "uniform"
     """Traffic pattern of the rows to show."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import AxisScale, Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import AxisScale, Canvas, Drawn, Height, TopologyChoice, declare
 from railx.figures.panels import tiles
 from railx.figures.tables import Tables, stack, to_frame
 from railx.figures.theme import colours, label
@@ -27,14 +27,13 @@ _MOST_STEPS = 800
 
 
 @dataclass(frozen=True)
-class ChannelLoadsSettings(CanvasSettings):
+class ChannelLoadsSettings(TopologyChoice):
     """Channel loads in descending order, one panel per topology."""
 
     figure: Literal["channel_loads"] = "channel_loads"
     height_inches: Height = 6
 
     only: tuple[str, ...] = ("railx_hyperx", "railx_hyperx_m4n2")
-    """Topologies to show, in that order; empty: all that there are."""
 
     columns: Annotated[int, Between(1, 64)] = 2
     """Panels side by side."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import panel_title
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, RunChoice, declare
 from railx.figures.panels import beside
 from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import PALETTE, label
@@ -25,14 +25,11 @@ _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 
 
 @dataclass(frozen=True)
-class ClusterTimeSettings(CanvasSettings):
+class ClusterTimeSettings(RunChoice):
     """Wall time and cluster time of training runs."""
 
     figure: Literal["cluster_time"] = "cluster_time"
     height_inches: Height = 3.6
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all that there are."""
 
 
 def draw(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:

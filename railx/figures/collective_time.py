@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, TopologyChoice, declare
 from railx.figures.panels import ticks, tiles
 from railx.figures.tables import Tables, records
 from railx.figures.theme import GREY, PALETTE, dot, label
@@ -31,14 +31,11 @@ _ORDER = (
 
 
 @dataclass(frozen=True)
-class CollectiveTimeSettings(CanvasSettings):
+class CollectiveTimeSettings(TopologyChoice):
     """Bandwidth of every collective over the payload, one panel per topology."""
 
     figure: Literal["collective_time"] = "collective_time"
     height_inches: Height = 6.6
-
-    only: tuple[str, ...] = ()
-    """Topologies to show, in that order; empty: all that there are."""
 
     scope: Annotated[str, NotEmpty()] = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""

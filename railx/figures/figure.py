@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from railx.figures.tables import FigureInput, Tables
 from railx.figures.types import DataFrame, Page
-from railx.settings import Between
+from railx.settings import Between, NonNegative
 
 __all__ = [
     "AxisScale",
@@ -18,6 +18,9 @@ __all__ = [
     "Drawn",
     "Figure",
     "Height",
+    "PlanChoice",
+    "RunChoice",
+    "TopologyChoice",
     "declare",
 ]
 
@@ -44,6 +47,33 @@ class CanvasSettings:
 
     text_points: Annotated[float, Between(6, 16)] = 9.5
     """Size of all text in points, at the width on paper."""
+
+
+@dataclass(frozen=True)
+class TopologyChoice(CanvasSettings):
+    """Settings of a figure that shows some of the topologies."""
+
+    only: tuple[str, ...] = ()
+    """Topologies to show, in that order; empty: all that there are."""
+
+
+@dataclass(frozen=True)
+class RunChoice(CanvasSettings):
+    """Settings of a figure that shows some of the training runs."""
+
+    only: tuple[str, ...] = ()
+    """Training runs to show, in that order; empty: all that there are."""
+
+
+@dataclass(frozen=True)
+class PlanChoice(CanvasSettings):
+    """Settings of a figure that shows one iteration of some of the plans."""
+
+    only: tuple[str, ...] = ()
+    """Plans to show, in that order; empty: all of this kind."""
+
+    iteration: Annotated[int, NonNegative()] = 0
+    """Iteration to show."""
 
 
 class Canvas(Protocol):

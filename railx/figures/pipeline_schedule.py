@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, PlanChoice, declare
 from railx.figures.panels import name_rows, patch, time_unit
 from railx.figures.tables import Tables, pick, records, stack
 from railx.figures.theme import INK, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
-from railx.settings import NonNegative
 
 __all__ = ["FIGURE", "PipelineScheduleSettings"]
 
@@ -44,17 +43,11 @@ _DIGIT = 0.64
 
 
 @dataclass(frozen=True)
-class PipelineScheduleSettings(CanvasSettings):
+class PipelineScheduleSettings(PlanChoice):
     """Gantt chart of one iteration of pipeline plans."""
 
     figure: Literal["pipeline_schedule"] = "pipeline_schedule"
     height_inches: Height = 5.4
-
-    only: tuple[str, ...] = ()
-    """Plans to show, in that order; empty: all of this kind."""
-
-    iteration: Annotated[int, NonNegative()] = 0
-    """Iteration to show."""
 
     label_blocks: bool = True
     """Whether blocks have the number of their chunk, where there is room."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, RunChoice, declare
 from railx.figures.panels import entries, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import Tables, records, stack, to_frame, where
@@ -30,14 +30,11 @@ _KEYS = ["run", "parallelism", "plan", "device", "mode", "reconfiguration_latenc
 
 
 @dataclass(frozen=True)
-class ReconfigurationSettings(CanvasSettings):
+class ReconfigurationSettings(RunChoice):
     """Iteration time against reconfiguration latency."""
 
     figure: Literal["reconfiguration"] = "reconfiguration"
     height_inches: Height = 5.8
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all that there are."""
 
     confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
     """Confidence of the intervals over repeats."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, TopologyChoice, declare
 from railx.figures.panels import entries, ticks
 from railx.figures.tables import Tables, records, where
 from railx.figures.theme import colours, label
@@ -25,14 +25,11 @@ _MARKERS = "osD^vP"
 
 
 @dataclass(frozen=True)
-class RingAllReduceSettings(CanvasSettings):
+class RingAllReduceSettings(TopologyChoice):
     """Ring all-reduce over the payload, one line per topology."""
 
     figure: Literal["ring_all_reduce"] = "ring_all_reduce"
     height_inches: Height = 4.9
-
-    only: tuple[str, ...] = ()
-    """Topologies to show, in that order; empty: all that there are."""
 
     scope: str | None = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips); null:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, PlanChoice, declare
 from railx.figures.panels import patch, time_unit
 from railx.figures.tables import Tables, pick, records, stack
 from railx.figures.theme import INK, degree_colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
-from railx.settings import NonNegative
 
 __all__ = ["FIGURE", "SequenceParallelPlanSettings"]
 
@@ -54,17 +53,11 @@ class _Look:
 
 
 @dataclass(frozen=True)
-class SequenceParallelPlanSettings(CanvasSettings):
+class SequenceParallelPlanSettings(PlanChoice):
     """One iteration of sequence-parallel plans, one above the other."""
 
     figure: Literal["sequence_parallel_plan"] = "sequence_parallel_plan"
     height_inches: Height = 10.5
-
-    only: tuple[str, ...] = ()
-    """Plans to show, in that order; empty: all of this kind."""
-
-    iteration: Annotated[int, NonNegative()] = 0
-    """Iteration to show."""
 
     label_blocks: bool = True
     """Whether blocks say what they hold, where there is room."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, PlanChoice, declare
 from railx.figures.panels import time_unit
 from railx.figures.tables import Tables, pick, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, label
@@ -27,17 +27,11 @@ _ROOM: dict[str, Any] = {"color": GREY, "linewidth": 1.3, "linestyle": (0, (4, 2
 
 
 @dataclass(frozen=True)
-class StageMemorySettings(CanvasSettings):
+class StageMemorySettings(PlanChoice):
     """Activations of the stages of pipeline plans over one iteration."""
 
     figure: Literal["stage_memory"] = "stage_memory"
     height_inches: Height = 5.4
-
-    only: tuple[str, ...] = ()
-    """Plans to show, in that order; empty: all of this kind."""
-
-    iteration: Annotated[int, NonNegative()] = 0
-    """Iteration to show."""
 
     replica: Annotated[int, NonNegative()] = 0
     """Replica to show; the others do the same with other chunks."""

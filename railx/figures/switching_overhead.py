@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, RunChoice, declare
 from railx.figures.panels import published_line, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import Tables, records, to_frame
@@ -62,14 +62,11 @@ _NOTE = (
 
 
 @dataclass(frozen=True)
-class SwitchingOverheadSettings(CanvasSettings):
+class SwitchingOverheadSettings(RunChoice):
     """Time that optical switching adds, published beside ours."""
 
     figure: Literal["switching_overhead"] = "switching_overhead"
     height_inches: Height = 8.6
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all that there are."""
 
     linear_percent: Annotated[float, Between(0.1, 1000)] = 10
     """Overhead up to which the axis is linear; logarithmic beyond."""
@@ -127,7 +124,7 @@ def _points(tables: Tables, repeats: DataFrame, confidence: float) -> DataFrame:
     points = to_frame(rows)
     names = ["source", "panel", "mode", _LATENCY, "overhead_percent", "low_percent"]
     points = points.reindex(columns=[*names, "high_percent", "set_aside"])
-    return points.assign(set_aside=points["set_aside"] == True)  # noqa: E712
+    return points.assign(set_aside=points["set_aside"] == True)
 
 
 def _published(tables: Tables) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, Drawn, Height, TopologyChoice, declare
 from railx.figures.panels import name_rows, published_line
 from railx.figures.tables import Tables, records
 from railx.figures.theme import PUBLISHED, PUBLISHED_LINE, colours, dot, label
@@ -21,14 +21,11 @@ _DIAMETERS = ("diameter_least", "diameter_most")
 
 
 @dataclass(frozen=True)
-class TopologyMetricsSettings(CanvasSettings):
+class TopologyMetricsSettings(TopologyChoice):
     """Hops between nodes and bisection, one row per topology."""
 
     figure: Literal["topology_metrics"] = "topology_metrics"
     height_inches: Height = 7
-
-    only: tuple[str, ...] = ()
-    """Topologies to show, in that order; empty: all that there are."""
 
 
 def draw(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> Drawn:

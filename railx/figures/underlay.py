@@ -13,13 +13,7 @@ from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import at_edge, patch
-from railx.figures.tables import (
-    Tables,
-    records,
-    stack,
-    to_frame,
-    where,
-)
+from railx.figures.tables import Tables, records, stack, to_frame, where
 from railx.figures.theme import INK, PALETTE, degree_colours, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
