@@ -151,8 +151,9 @@ def _frame(
     inch = 1 / settings.height_inches
     left = 0.12 / settings.width_inches
     wide = int((settings.width_inches - 0.24) * 72 / (_WIDTH * size))
-    notes = textwrap.wrap(footnote, wide)
-    subtitles = textwrap.wrap(subtitle, wide)
+    subtitles, notes = (
+        textwrap.wrap(" ".join(text.split()), wide) for text in (subtitle, footnote)
+    )
     line = size * 1.35 / 72 * inch
     top = 1 - 0.1 * inch
     figure.text(left, top, title, fontweight="bold", va="top")

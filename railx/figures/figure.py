@@ -92,7 +92,8 @@ class Drawn:
     """The words and the data of a figure that has been drawn.
 
     ``caption`` is reStructuredText and ``alternative_text`` replaces the figure for a
-    reader who cannot see it; both are written from the data. ``data`` has a row for
+    reader who cannot see it; both are paragraphs written from the data, and white space
+    in them is one space. ``data`` has a row for
     each mark. ``title`` and ``paper`` replace the figure's own where one kind of figure
     is drawn from different tables; empty: the figure's.
     """

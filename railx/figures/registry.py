@@ -132,14 +132,17 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     published = {table.key for table in figure.inputs if table.published}
     files = {key: [Path(path) for path in paths] for key, paths in inputs.items()}
     write_text(output.with_suffix(".csv"), drawn.data.to_csv(index=False, lineterminator="\n"))
-    write_text(output.with_suffix(".rst"), drawn.caption.strip() + "\n")
+    caption, alternative = (
+        " ".join(text.split()) for text in (drawn.caption, drawn.alternative_text)
+    )
+    write_text(output.with_suffix(".rst"), f"{caption}\n")
     write_json(
         output.with_suffix(".json"),
         {
             "title": drawn.title or figure.title,
             "paper": drawn.paper or figure.paper,
-            "caption": drawn.caption.strip() + "\n",
-            "alternative_text": drawn.alternative_text,
+            "caption": f"{caption}\n",
+            "alternative_text": alternative,
             "published": [path.name for key in files if key in published for path in files[key]],
             "tables": [
                 _name(path, output) for key in files if key not in published for path in files[key]

@@ -13,7 +13,8 @@ from railx.errors import UserError
 from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import tiles
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.published_steps import PUBLISHED_STEPS, published_steps
+from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import INK, MODE_LABELS, MODES, PUBLISHED, mode_colours, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
@@ -29,6 +30,11 @@ _PANELS = {
     "llama64": "Llama-3 8B, 64 A100",
     "deepseek3d": "DeepSeek 16B, 16 A100",
 }
+
+
+#: Published simulations and the generated steps of their settings.
+_SIMULATED = {"fig12": "h200_128", "fig13": "gb200_512"}
+
 _STYLES: dict[str, tuple[Any, str]] = {
     "overlapped": ("-", "behind computation"),
     "in_line": ((0, (6, 2)), "before it goes on"),
@@ -84,86 +90,71 @@ def draw(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Draw
                 style, words = _STYLES[key]
                 legend[f"Gradients {words}"] = {"color": INK, "linestyle": style}
         share_legend(page, legend, 4)
-    return Drawn(_caption(points, panels), _alternative(points, panels), points)
+    return Drawn(*_texts(points, panels), points)
 
 
 def _points(tables: Tables, rule: str) -> DataFrame:
-    points = stack([_ours(tables.read("times"), rule), _published(tables)])
-    ours = set(points.loc[points["source"] == "ours", "panel"])
+    points = stack([_ours(tables, rule), _published(tables)])
+    ours = set(where(points, source="ours")["panel"])
     shown = points[points["panel"].isin(ours) & (points[_LATENCY] > 0)]
     if shown.empty:
         raise UserError("times: no job with published numbers; allowed: h200_128, smoke, ...")
     return shown.reset_index(drop=True)
 
 
-def _ours(frame: DataFrame, rule: str) -> DataFrame:
-    rows = []
-    switched = frame[(frame["rule"] == rule) & frame["mode"].isin(MODES)]
-    for (step, job, mode), steps in switched.groupby(["step", "job", "mode"], sort=False):
-        panel = str(job) if job in _PANELS else str(step)
-        if panel not in _PANELS:
-            continue
-        steps = steps[steps["scale_out_gb_s"] == steps["scale_out_gb_s"].iloc[0]]
-        # Simulations are published against latency 0, other runs against no controller.
-        reference = steps["electrical_ms"]
-        if str(step) in _PANELS:
-            reference = steps.loc[steps[_LATENCY] == 0, "step_ms"]
-        base = float(reference.iloc[0])
-        rows += [
-            (
-                *("ours", panel, str(row["gradients"]), str(mode)),
-                *(float(row[_LATENCY]), row["step_ms"] - base, "replay"),
-            )
-            for row in records(steps)
-            if row[_LATENCY] <= 3000
-        ]
-    return to_frame(rows, _POINT)
+def _ours(tables: Tables, rule: str) -> DataFrame:
+    """Generated steps less their references.
+
+    Simulations are published against latency 0, other runs against no controller.
+    """
+    rows = tables.query(
+        f"""
+        select 'ours' as source, step, job, gradients, mode,
+            reconfiguration_latency_ms::double as reconfiguration_latency_ms, step_ms,
+            first(electrical_ms) over line as electrical_ms,
+            max(if(reconfiguration_latency_ms = 0, step_ms, null)) over line as zero_ms,
+            'replay' as fidelity
+        from times where rule = '{rule}' and mode in ('on_demand', 'provisioned')
+        window line as (
+            partition by step, job, mode order by rowid_
+            rows between unbounded preceding and unbounded following
+        )
+        qualify scale_out_gb_s = first(scale_out_gb_s) over line
+        order by min(rowid_) over (partition by step, job, mode), rowid_
+        """
+    )
+    of_step = rows["step"].isin(_PANELS)
+    rows["panel"] = rows["job"].where(rows["job"].isin(_PANELS), rows["step"])
+    rows["added_ms"] = rows["step_ms"] - rows["zero_ms"].where(of_step, rows["electrical_ms"])
+    return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
 
 
 def _published(tables: Tables) -> DataFrame:
     """Simulations of figs. 12 and 13, the smoke run and the runs on Perlmutter."""
-    return tables.query(
-        """
-        with steps as (
-            select * from (values ('h200_128', 'fig12', 0), ('gb200_512', 'fig13', 1))
-                as steps(panel, figure, panel_number)
-        ), modes as (
-            select * from (values ('on_demand', 'opus_on_demand', 0),
-                ('provisioned', 'opus_provision', 1)) as modes(mode, system, number)
-        ), points as (
-            select 0 as part, 2 * panel_number + number as line, s.rowid_ as row, panel, mode,
-                s.reconfig_latency_ms as latency,
-                1e3 * (s.step_latency_s - zero.step_latency_s) as added
-            from simulation s join steps using (figure) join modes using (system)
-            join simulation zero using (figure, system) where zero.reconfig_latency_ms = 0
-            union all
-            select 1, rowid_, number, 'smoke', mode, reconfig_latency_ms,
-                1e3 * (case mode when 'on_demand' then on_demand_step_s
-                    else provision_step_s end - eps_step_s)
-            from smoke, modes
-            union all
-            select 2, 0, p.rowid_, "case",
-                case p.mode when 'on_demand' then 'on_demand' else 'provisioned' end,
-                p.reconfig_latency_ms,
-                1e3 * (p.mean_iteration_latency_s - alone.mean_iteration_latency_s)
-            from perlmutter p join perlmutter alone using ("case")
-            where p.mode != 'no_controller' and alone.mode = 'no_controller'
-        )
-        select 'published' as source, panel, '' as gradients, mode,
-            latency::double as reconfiguration_latency_ms, added as added_ms, '' as fidelity
-        from points order by part, line, row
-        """
+    steps = published_steps(tables).rename(columns={"latency_ms": _LATENCY})
+    zero = steps["seconds"].where(steps[_LATENCY] == 0)
+    first = zero.groupby([steps["setting"], steps["mode"]]).transform("max")
+    simulated = steps["setting"].isin(_SIMULATED)
+    added = 1e3 * (steps["seconds"] - first.where(simulated, steps["base_s"]))
+    steps = steps.assign(
+        source="published",
+        panel=steps["setting"].replace(_SIMULATED),
+        gradients="",
+        added_ms=added,
+        fidelity="",
     )
+    lines = steps[simulated].sort_values(["setting", "mode"], kind="stable")
+    return stack([lines, steps[~simulated]])[_POINT]
 
 
 def _panel(axes: Axes, rows: DataFrame) -> None:
     above = rows[rows["added_ms"] > 0.05]
     for mode, colour in mode_colours().items():
-        ours = above[(above["mode"] == mode) & (above["source"] == "ours")]
+        ours = where(above, mode=mode, source="ours")
         for gradients, line in ours.groupby("gradients", sort=False):
             style = _STYLES[str(gradients)][0]
             axes.plot(line[_LATENCY], line["added_ms"], color=colour, linestyle=style)
-        theirs = above[(above["mode"] == mode) & (above["source"] == "published")]
+        theirs = where(above, mode=mode, source="published")
         axes.plot(theirs[_LATENCY], theirs["added_ms"], **published_series(colour))
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
@@ -171,36 +162,31 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
 
 
 def _words(points: DataFrame, panel: str) -> str:
-    rows = points[points["panel"] == panel]
-    ours, theirs = (set(rows.loc[rows["source"] == who, _LATENCY]) for who in ("ours", "published"))
-    latency = max(ours & theirs)
+    rows = where(points, panel=panel)
+    ours, theirs = (where(rows, source=name) for name in ("ours", "published"))
+    latency = max(set(ours[_LATENCY]) & set(theirs[_LATENCY]))
     parts = []
     for mode in MODES:
-        at = rows[(rows[_LATENCY] == latency) & (rows["mode"] == mode)]
-        published = at.loc[at["source"] == "published", "added_ms"]
+        at = {_LATENCY: latency, "mode": mode}
         values = ", ".join(
             f"{quantity(row['added_ms'])} ms ({_STYLES[row['gradients']][1]})"
-            for row in records(at[at["source"] == "ours"])
+            for row in records(where(ours, **at))
         )
-        stated = quantity(float(published.iloc[0])) if len(published) else "none"
-        parts.append(f"{MODE_LABELS[mode].lower()} {values}, published {stated}")
+        stated = [quantity(added) for added in where(theirs, **at)["added_ms"]]
+        parts.append(f"{MODE_LABELS[mode].lower()} {values}, published {[*stated, 'none'][0]}")
     return f"{_PANELS[panel]} at {quantity(latency)} ms: {'; '.join(parts)}"
 
 
-def _caption(points: DataFrame, panels: list[str]) -> str:
-    hidden = int(((points["source"] == "published") & (points["added_ms"] <= 0.05)).sum())
+def _texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
+    """Caption and alternative text."""
+    hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
     left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
     words = ". ".join(_words(points, panel) for panel in panels)
     return (
         f"Time that switching adds, over latency. {words}.{left} When the published runs reduce"
-        " gradients is not known, and no way gives all of their numbers."
-    )
-
-
-def _alternative(points: DataFrame, panels: list[str]) -> str:
-    return (
+        " gradients is not known, and no way gives all of their numbers.",
         "Lines of added time over switching latency on logarithmic axes, a panel per job:"
-        f" {'. '.join(_words(points, panel) for panel in panels)}."
+        f" {words}.",
     )
 
 
@@ -211,9 +197,5 @@ FIGURE = declare(
     draw,
     times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms fidelity",
-    perlmutter="opus_perlmutter_iteration_latency.csv: case mode reconfig_latency_ms"
-    " mean_iteration_latency_s",
-    simulation="opus_simulation_latency.csv: figure system reconfig_latency_ms step_latency_s",
-    smoke="opus_simulation_smoke.csv: reconfig_latency_ms eps_step_s on_demand_step_s"
-    " provision_step_s",
+    **PUBLISHED_STEPS,
 )

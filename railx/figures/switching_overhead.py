@@ -17,8 +17,9 @@ import numpy as np
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, Drawn, Height, RunChoice, declare
 from railx.figures.panels import published_line, ticks
+from railx.figures.published_steps import PUBLISHED_STEPS, published_steps
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import Tables, records, to_frame
+from railx.figures.tables import Tables, stack, to_frame, where
 from railx.figures.theme import (
     INK,
     LINE_POINTS,
@@ -31,7 +32,7 @@ from railx.figures.theme import (
     published_series,
 )
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import Between
 
 __all__ = ["FIGURE", "SwitchingOverheadSettings"]
@@ -44,7 +45,6 @@ _GENERATED = {
     "smoke": "smoke run of 8 GPUs",
     "deepseek2d": "DeepSeek, PP and TP only",
 }
-_JOBS = {**OPUS_JOBS, "deepseek2d": "DeepSeek, PP and TP only"}
 _SOURCES = {
     "ours": "Ours, live",
     "replay": "Ours, replay",
@@ -102,7 +102,9 @@ def draw(settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas) ->
                 axes = grid[line + number // _COLUMNS, number % _COLUMNS]
                 _panel(axes, by_panel[source, name], promised, source)
                 title = (_SOURCES[source], f"{name[:1].upper()}{name[1:]}")
-                axes.set_title("\n".join(part for text in title for part in _wrapped(text)))
+                axes.set_title(
+                    "\n".join(part for text in title for part in textwrap.wrap(text, _WIDE))
+                )
             line += -(-len(names) // _COLUMNS)
         _axes(grid, points, settings.linear_percent)
         legend: dict[str, Any] = {}
@@ -114,65 +116,25 @@ def draw(settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas) ->
     return Drawn(_caption(points, repeats, promised), _alternative(points), points)
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDE)
-
-
 def _points(tables: Tables, repeats: DataFrame, confidence: float) -> DataFrame:
     """A row for each source, panel, mode and latency."""
-    rows = [*_ours(repeats, confidence), *_replayed(tables), *_published(tables)]
-    points = to_frame(rows)
+    points = stack([_ours(repeats, confidence), _replayed(tables), _published(tables)])
     names = ["source", "panel", "mode", _LATENCY, "overhead_percent", "low_percent"]
     points = points.reindex(columns=[*names, "high_percent", "set_aside"])
-    return points.assign(set_aside=points["set_aside"] == True)
+    return points.assign(set_aside=points["set_aside"].eq(True))
 
 
-def _published(tables: Tables) -> list[dict[str, Any]]:
+def _published(tables: Tables) -> DataFrame:
     """Simulations, the smoke run and runs on Perlmutter, over their references."""
-    rows = tables.query(
-        """
-        with base as (
-            select figure, platform, gpus, step_latency_s as reference from simulation
-            where system = 'eps_full_bw_analytical'
-        ), alone as (
-            select "case", mean_iteration_latency_s as reference from perlmutter
-            where mode = 'no_controller'
-        ), latencies as (
-            select 0 as part, 'simulation' as source, simulation.rowid_ as number,
-                concat(platform, ', ', gpus, ' GPUs (', replace(figure, 'fig', 'fig. '), ')')
-                    as panel,
-                case system when 'opus_on_demand' then 'on_demand' else 'provisioned' end as mode,
-                reconfig_latency_ms as latency, step_latency_s as seconds, reference,
-                null as spread
-            from simulation join base using (figure, platform, gpus)
-            where system in ('opus_on_demand', 'opus_provision')
-            union all
-            select 1, 'simulation', 2 * smoke.rowid_, 'smoke run of 8 GPUs', 'on_demand',
-                reconfig_latency_ms, on_demand_step_s, eps_step_s, null from smoke
-            union all
-            select 1, 'simulation', 2 * smoke.rowid_ + 1, 'smoke run of 8 GPUs', 'provisioned',
-                reconfig_latency_ms, provision_step_s, eps_step_s, null from smoke
-            union all
-            select 2, 'perlmutter', perlmutter.rowid_, "case",
-                case mode when 'on_demand' then 'on_demand' else 'provisioned' end,
-                reconfig_latency_ms, mean_iteration_latency_s, reference, std_iteration_latency_s
-            from perlmutter join alone using ("case") where mode != 'no_controller'
-        )
-        select source, panel, mode, latency as reconfiguration_latency_ms,
-            100 * (seconds / reference - 1) as overhead_percent,
-            100 * ((seconds - spread) / reference - 1) as low_percent,
-            100 * ((seconds + spread) / reference - 1) as high_percent
-        from latencies order by part, number
-        """
-    )
-    return records(rows.assign(panel=rows["panel"].map(lambda case: _JOBS.get(case, case))))
+    steps = published_steps(tables).rename(columns={"latency_ms": _LATENCY})
+    spread = {"overhead_percent": 0.0, "low_percent": -1.0, "high_percent": 1.0}
+    for column, sign in spread.items():
+        seconds = steps["seconds"] + (sign * steps["spread_s"] if sign else 0.0)
+        steps[column] = 100 * (seconds / steps["base_s"] - 1)
+    return steps.assign(panel=steps["words"].replace(_GENERATED))
 
 
-def _percent(seconds: float, reference: float) -> float:
-    return 100 * (seconds / reference - 1)
-
-
-def _ours(repeats: DataFrame, confidence: float) -> list[dict[str, Any]]:
+def _ours(repeats: DataFrame, confidence: float) -> DataFrame:
     """The median of each setting with its interval, and every repeat."""
     rows: list[dict[str, Any]] = []
     keys = ["run", "device", "mode", _LATENCY]
@@ -188,34 +150,26 @@ def _ours(repeats: DataFrame, confidence: float) -> list[dict[str, Any]]:
             {"source": "repeat", **head, "overhead_percent": percent, "set_aside": not counts}
             for percent, counts in zip(percents, runs["counts"], strict=True)
         ]
-    return rows
+    return to_frame(rows)
 
 
-def _replayed(tables: Tables) -> list[dict[str, Any]]:
+def _replayed(tables: Tables) -> DataFrame:
     """Generated steps by a bit a stage, gradients reduced behind computation."""
     if "times" not in tables:
-        return []
-    steps = tables.read("times")
-    steps = steps[
-        (steps["rule"] == "stage_bits") & steps["gradients"].isin(("overlapped", "sharded"))
-    ]
-    rows = []
-    for (step, job), times in steps.groupby(["step", "job"], sort=False):
-        panel = _GENERATED.get(str(job)) or _GENERATED.get(str(step))
-        first = times["scale_out_gb_s"].iloc[0]
-        rows += [
-            {
-                "source": "replay",
-                "panel": panel,
-                "mode": time["mode"],
-                _LATENCY: time[_LATENCY],
-                "overhead_percent": _percent(time["step_ms"], time["electrical_ms"]),
-            }
-            for time in records(times)
-            if panel and time["scale_out_gb_s"] == first and time["mode"] in MODES
-            if time[_LATENCY] <= 3000
-        ]
-    return rows
+        return to_frame([])
+    rows = tables.query(
+        """
+        select 'replay' as source, step, job, mode, reconfiguration_latency_ms,
+            100 * (step_ms / electrical_ms - 1) as overhead_percent
+        from times
+        where rule = 'stage_bits' and gradients in ('overlapped', 'sharded')
+            and mode in ('on_demand', 'provisioned') and reconfiguration_latency_ms <= 3000
+        qualify scale_out_gb_s = first(scale_out_gb_s) over (partition by step, job order by rowid_)
+        order by min(rowid_) over (partition by step, job), rowid_
+        """
+    )
+    rows["panel"] = rows["job"].map(_GENERATED).fillna(rows["step"].map(_GENERATED))
+    return rows[rows["panel"].notna()]
 
 
 def _panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
@@ -257,19 +211,15 @@ def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
 
 def _within(rows: DataFrame, column: str, percent: float) -> float:
     """The longest latency up to which every point stays within ``percent``."""
-    longest = float("nan")
-    for row in records(rows.sort_values(_LATENCY)):
-        if row[column] > percent:
-            break
-        longest = row[_LATENCY]
-    return longest
+    line = rows.sort_values(_LATENCY)
+    return float(line.loc[(line[column] <= percent).cummin(), _LATENCY].max())
 
 
 def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
     sentences = []
     for source, name in _SOURCES.items():
         parts = []
-        rows = points[(points["source"] == source) & (points["mode"] == "provisioned")]
+        rows = where(points, source=source, mode="provisioned")
         for panel, line in rows.groupby("panel", sort=False):
             if source == "ours" and line["high_percent"].isna().any():
                 parts.append(f"{panel} undecided: too few repeats")
@@ -281,28 +231,23 @@ def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
             parts.append(f"{panel} {reach}")
         if parts:
             sentences.append(f"{name}: {'; '.join(parts)}.")
-    unlike = (
-        "The paper's points are other jobs on other machines; only the shape can be compared. Ours"
-        " live are real training steps on processor cores, with emulated switches; ours replayed"
-        " are generated steps at the published settings."
-    )
     return (
         f"Time that switching adds to a step. Provisioned switching stays within {promised:g} % of"
-        f" the step without it: {' '.join(sentences)} {unlike} Ours: {repeats_words(repeats)}."
+        f" the step without it: {' '.join(sentences)} The paper's points are other jobs on other"
+        " machines; only the shape can be compared. Ours live are real training steps on processor"
+        " cores, with emulated switches; ours replayed are generated steps at the published"
+        f" settings. Ours: {repeats_words(repeats)}."
     )
 
 
 def _alternative(points: DataFrame) -> str:
     parts = []
     for source, name in _SOURCES.items():
-        for panel, rows in points[points["source"] == source].groupby("panel", sort=False):
-            longest = rows[rows[_LATENCY] == rows[_LATENCY].max()]
-            values = ", ".join(
-                f"{label(row['mode']).lower()} {quantity(row['overhead_percent'])} %"
-                for row in records(longest)
-            )
-            latency = quantity(float(longest[_LATENCY].iloc[0]))
-            parts.append(f"{name}, {panel}: {values} at {latency} ms")
+        for panel, rows in where(points, source=source).groupby("panel", sort=False):
+            latency = rows[_LATENCY].max()
+            longest = where(rows, **{_LATENCY: latency})
+            values = phrases(longest, "{mode:lower} {overhead_percent:q} %", ", ")
+            parts.append(f"{name}, {panel}: {values} at {quantity(latency)} ms")
     return f"Panels of added time over switching latency. {'; '.join(parts)}."
 
 
@@ -314,11 +259,6 @@ FIGURE = declare(
     iterations=f"training.iterations: {REPEAT_COLUMNS}",
     times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms fidelity",
-    perlmutter="opus_perlmutter_iteration_latency.csv: case mode reconfig_latency_ms"
-    " mean_iteration_latency_s std_iteration_latency_s",
-    simulation="opus_simulation_latency.csv: figure platform gpus system reconfig_latency_ms"
-    " step_latency_s",
-    smoke="opus_simulation_smoke.csv: reconfig_latency_ms eps_step_s on_demand_step_s"
-    " provision_step_s",
+    **PUBLISHED_STEPS,
     headline="opus.csv: id value",
 )
