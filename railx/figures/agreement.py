@@ -39,10 +39,8 @@ def draw(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> D
     colour = colours(rows["topology"])
     marker = dict(zip(rows["traffic"].unique(), _MARKERS * 3, strict=False))
     routings = list(rows["routing"].unique())
-    subtitle = (
-        "Left: what arrives in both models. Right: packets over flows; below 1 on the load axis no"
-        " link is overloaded."
-    )
+    subtitle = """Left: what arrives in both models. Right: packets over flows; below 1 on the load
+        axis no link is overloaded."""
     fidelities = [*rows["flow_fidelity"], *rows["packet_fidelity"]]
     footnote = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
     with canvas(subtitle, footnote) as page:
@@ -87,13 +85,10 @@ def _caption(rows: DataFrame) -> str:
     ):
         if len(part):
             worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
-            parts.append(
-                f"{where} packets bring {span(100 * part['ratio'])} % of what flows do, median"
-                f" {quantity(100 * float(part['ratio'].median()))} %; farthest apart are"
-                f" {spoken(label(worst['topology']))} under {label(worst['traffic']).lower()}"
-                f" traffic, {worst['routing']} routing, at {worst['load_over_bound']:g} times that"
-                " load."
-            )
+            parts.append(f"""{where} packets bring {span(100 * part["ratio"])} % of what flows do,
+                median {quantity(100 * float(part["ratio"].median()))} %; farthest apart are
+                {spoken(label(worst["topology"]))} under {label(worst["traffic"]).lower()} traffic,
+                {worst["routing"]} routing, at {worst["load_over_bound"]:g} times that load.""")
     topologies = counted(rows["topology"].nunique(), "topology", "topologies")
     return sentence(
         "The same traffic, routing and offered load in the flow model and in the packet simulator:"

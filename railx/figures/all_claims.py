@@ -81,12 +81,10 @@ def draw(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     frame = _placed(tables.read("claims"), settings.largest_ratio)
     names, rows = _rows(frame)
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
-    subtitle = (
-        f"What this run found over what the paper states, {int(counts.sum())} published claims;"
-        " shaded: where a headline claim holds. What lies beyond the axis stands"
-        " at its end with its number, many with their range; dots that would hide one another stand"
-        " side by side. Bars: 95 % intervals over repeats or seeds."
-    )
+    subtitle = f"""What this run found over what the paper states, {int(counts.sum())} published
+        claims; shaded: where a headline claim holds. What lies beyond the axis stands at its end
+        with its number, many with their range; dots that would hide one another stand side by side.
+        Bars: 95 % intervals over repeats or seeds."""
     fidelities = [name for name in _FIDELITIES if name in set(frame["fidelity"].dropna())]
     with canvas(subtitle, fidelity_line(fidelities)) as page:
         axes, edge = page.subplots(1, 2, sharey=True, width_ratios=[3.2, 1.3])
@@ -301,10 +299,8 @@ def _caption(frame: DataFrame, counts: Series[Any]) -> str:
         f"{label(str(paper))} {_counted(claims['verdict'].value_counts())}"
         for paper, claims in published.groupby("paper", sort=False)
     )
-    text = (
-        f"The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:"
-        f" {by_paper}."
-    )
+    text = f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
+        {by_paper}."""
     failed = published[(published["verdict"] == "not reproduced") & (published["edge"] == "")]
     ratios = zip(failed["claim"], failed["ratio"], strict=True)
     if len(failed):
@@ -319,12 +315,10 @@ def _caption(frame: DataFrame, counts: Series[Any]) -> str:
 def _alternative(frame: DataFrame, counts: Series[Any]) -> str:
     inside = frame[(frame["kind"] == "published") & (frame["edge"] == "")]
     near = int(inside["ratio"].between(0.9, 1.1).sum())
-    return (
-        f"Dots of ours over published by paper: {int(counts.sum())} published claims,"
-        f" {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 %"
-        " of the published number. Columns at the right edge hold those without a ratio, undecided"
-        " and not attempted."
-    )
+    return f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
+        {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
+        the published number. Columns at the right edge hold those without a ratio, undecided and
+        not attempted."""
 
 
 FIGURE = declare(

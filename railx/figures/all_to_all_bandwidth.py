@@ -73,10 +73,8 @@ def draw(settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas) ->
     )
     derived = _derived(settings, rows, tables.read("derived"))
     speeds = [f"{speed:,.0f}" for speed in sorted(set(injection))]
-    subtitle = (
-        f"{label(settings.traffic)} traffic, one direction. Ideal: even load on all external"
-        " channels. Bound: set by the most loaded channel."
-    )
+    subtitle = f"""{label(settings.traffic)} traffic, one direction. Ideal: even load on all
+        external channels. Bound: set by the most loaded channel."""
     if len(speeds) > 1:
         subtitle += (
             f" Injection differs, {listed(speeds)} GB/s a chip: shares compare, bandwidths do not."

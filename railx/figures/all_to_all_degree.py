@@ -69,10 +69,8 @@ def draw(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Dr
     refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
     points = _points(settings, tables)
     ours = points[points["source"] == "ours"]
-    subtitle = (
-        "Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published; dots:"
-        " calculated back from the predicted times of this experiment's plans."
-    )
+    subtitle = """Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published;
+        dots: calculated back from the predicted times of this experiment's plans."""
     with canvas(subtitle, fidelity_line(ours["fidelity"], _NOTE)) as page:
         colour = dict(zip(settings.tables, PALETTE, strict=False))
         _lines(page.subplots(), points, colour, settings.devices_per_node)
@@ -148,10 +146,8 @@ def _caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
         table = published[name]
         if {node, 2 * node} <= set(table.index):
             inside, outside = float(table[node]), float(table[2 * node])
-            parts.append(
-                f"{words} {quantity(inside)} to {quantity(outside)} GB/s,"
-                f" {quantity(inside / outside)} times less"
-            )
+            parts.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
+                {quantity(inside / outside)} times less""")
     text = f"From degree {node} to {2 * node}, out of the node: {'; '.join(parts)}."
     ours = points[points["source"] == "ours"]
     if not len(ours):
@@ -159,11 +155,9 @@ def _caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     table = published[next(iter(settings.tables))]
     off = (ours["gb_s"] / ours["degree"].map(table) - 1).abs().max()
     exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
-    return (
-        f"{text} The {ours['name'].nunique()} plans of this experiment for the published cluster"
-        f" were costed {exact} the first of these tables, which shows that they rest on it, not"
-        " that it holds."
-    )
+    return f"""{text} The {ours["name"].nunique()} plans of this experiment for the published
+        cluster were costed {exact} the first of these tables, which shows that they rest on it, not
+        that it holds."""
 
 
 def _alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
@@ -171,14 +165,10 @@ def _alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
     for name, words in settings.tables.items():
         line = points[(points["source"] == "published") & (points["name"] == name)]
         first, last = (line.sort_values("degree").iloc[end] for end in (0, -1))
-        parts.append(
-            f"{words} from {quantity(float(first['gb_s']))} GB/s at degree {first['degree']} to"
-            f" {quantity(float(last['gb_s']))} at {last['degree']}"
-        )
-    return (
-        "Lines of the all-to-all bandwidth over the degree of sequence parallelism, with a cliff"
-        f" between a node and several: {'; '.join(parts)}."
-    )
+        parts.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
+            {first["degree"]} to {quantity(float(last["gb_s"]))} at {last["degree"]}""")
+    return f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism, with a
+        cliff between a node and several: {"; ".join(parts)}."""
 
 
 FIGURE = declare(

@@ -47,10 +47,8 @@ def draw(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Draw
     frame = tables.read("channels", "topology", settings.only)
     groups = list(frame.groupby(["topology", "routing"], sort=False))
     columns = min(settings.columns, len(groups))
-    subtitle = (
-        "Every channel in descending order of its load. "
-        "Load: flits per cycle on a channel when each chip offers one flit per cycle."
-    )
+    subtitle = """Every channel in descending order of its load. Load: flits per cycle on a channel
+        when each chip offers one flit per cycle."""
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         panels = tiles(page, len(groups), columns, sharex=True)
         colour = colours(sorted(set(frame["kind"])))

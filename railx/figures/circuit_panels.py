@@ -183,12 +183,10 @@ def _draw_switched(settings: SwitchedCircuitsSettings, tables: Tables, canvas: C
     Raises ValueError for a job, a network or a mode that the table does not have.
     """
     table = tables.read("steps")
-    subtitle = (
-        f"Time of a training step on {int(table['gpus'].max()):,} GPUs over the latency of the"
-        " optical switches, in times of RailX set once. No paper compares these: nothing is"
-        " published here. Equal bandwidth: as many ports a GPU, of which RailX's mostly end in its"
-        " node. Equal cost: ports as fast as RailX's bill buys. Lines may leave the panels."
-    )
+    subtitle = f"""Time of a training step on {int(table["gpus"].max()):,} GPUs over the latency of
+        the optical switches, in times of RailX set once. No paper compares these: nothing is
+        published here. Equal bandwidth: as many ports a GPU, of which RailX's mostly end in its
+        node. Equal cost: ports as fast as RailX's bill buys. Lines may leave the panels."""
     note = "Nothing overlaps but switching with its windows"
     return _draw(settings, table, canvas, subtitle, note, "at equal bandwidth")
 
@@ -201,12 +199,10 @@ def _draw_generated(settings: RailStepsSettings, tables: Tables, canvas: Canvas)
     # Jobs of the table are variants of the steps.
     table = tables.read("generated").drop(columns="job", errors="ignore")
     table = table.rename(columns={"step": "job", "reconfigurations": "changes"})
-    subtitle = (
-        "Time of a generated training step over the latency of the optical switches, in times of"
-        " electrical rails at the same rate. No paper compares these: nothing is published here."
-        " Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the"
-        " bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."
-    )
+    subtitle = """Time of a generated training step over the latency of the optical switches, in
+        times of electrical rails at the same rate. No paper compares these: nothing is published
+        here. Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the
+        bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."""
     note = "Servers are the same everywhere, and what overlaps in the step overlaps here"
     last = list(settings.jobs.values())[-1]
     return _draw(settings, table, canvas, subtitle, note, f"of {last}")
@@ -340,10 +336,8 @@ def _caption(
             fastest = rows[rows["latency_ms"] == at].sort_values("step_ms")
             best = fastest.iloc[0]
             optical = fastest[fastest["mode"] != "packets"].iloc[0]
-            text = (
-                f"{name} at {basis_words} and {at:g} ms: {optical['words']} is the fastest optical"
-                f" network at {quantity(optical['relative'])}"
-            )
+            text = f"""{name} at {basis_words} and {at:g} ms: {optical["words"]} is the fastest
+                optical network at {quantity(optical["relative"])}"""
             if best["mode"] == "packets":
                 text += f", {best['words']} at {quantity(best['relative'])}"
             parts.append(text + ".")
@@ -363,14 +357,10 @@ def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
         for number, line in enumerate(settings.lines):
             rows = wide[(wide["job"] == job) & (wide["line"] == number)].sort_values("latency_ms")
             first, last = rows.iloc[0], rows.iloc[-1]
-            texts.append(
-                f"{name}, {line.words}: {quantity(first['relative'])} without latency,"
-                f" {quantity(last['relative'])} at {last['latency_ms']:g} ms"
-            )
-    return (
-        "Step times over switching latency at equal bandwidth and at equal cost, with bars of cost"
-        f" and power of {len(settings.bars)} networks. {'; '.join(texts)}."
-    )
+            texts.append(f"""{name}, {line.words}: {quantity(first["relative"])} without latency,
+                {quantity(last["relative"])} at {last["latency_ms"]:g} ms""")
+    return f"""Step times over switching latency at equal bandwidth and at equal cost, with bars of
+        cost and power of {len(settings.bars)} networks. {"; ".join(texts)}."""
 
 
 SWITCHED_CIRCUITS = declare(

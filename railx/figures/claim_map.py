@@ -81,11 +81,9 @@ def draw(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Dr
         "injection": settings.injection_lines,
         "all_to_all": settings.all_to_all_lines,
     }
-    subtitle = (
-        "Shaded: the claim holds at the base case (ideal all-to-all, fat tree of three full tiers"
-        " with optics throughout). Lines: its boundary, and where other assumptions move it. Marks:"
-        " price lists, filled where the claim holds at the base case. Optics: a transceiver."
-    )
+    subtitle = """Shaded: the claim holds at the base case (ideal all-to-all, fat tree of three full
+        tiers with optics throughout). Lines: its boundary, and where other assumptions move it.
+        Marks: price lists, filled where the claim holds at the base case. Optics: a transceiver."""
     title = "For which prices the cost claims hold"
     with canvas(subtitle, fidelity_line(table["fidelity"]), title=title) as page:
         panels = page.subplots(1, 3)

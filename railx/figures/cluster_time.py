@@ -39,10 +39,8 @@ def draw(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn
     computed = (
         "computation by a profile of a layer" if profiled else "each rank's own processor time"
     )
-    subtitle = (
-        "Median iteration with electrical switching, slowest rank. Wall: as measured, ranks share"
-        f" the machine. Others: {computed}, communication at that topology's bandwidth."
-    )
+    subtitle = f"""Median iteration with electrical switching, slowest rank. Wall: as measured,
+        ranks share the machine. Others: {computed}, communication at that topology's bandwidth."""
     shows = {
         str(fidelity): "wall time" if set(part) == {"wall"} else "cluster time"
         for fidelity, part in rows.groupby("fidelity")["topology"]
@@ -63,10 +61,8 @@ def draw(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn
         f" the same recording with {computed} and with communication at the bandwidth of a"
         " topology, flight times included, software overhead not.",
     )
-    alternative = (
-        "Bars of the iteration time on the wall and on each topology, a panel per run:"
-        f" {'. '.join(f'{run}, {text}' for run, text in words.items())}."
-    )
+    alternative = f"""Bars of the iteration time on the wall and on each topology, a panel per run:
+        {". ".join(f"{run}, {text}" for run, text in words.items())}."""
     return Drawn(caption, alternative, rows)
 
 

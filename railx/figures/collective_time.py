@@ -63,10 +63,8 @@ def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Dr
     colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}
     topologies = list(dict.fromkeys(rows["topology"]))
     across = min(settings.columns, len(topologies))
-    subtitle = (
-        "Payload of a participant over the time of the collective. Reduce-scatter and all-gather"
-        " take the same time."
-    )
+    subtitle = """Payload of a participant over the time of the collective. Reduce-scatter and
+        all-gather take the same time."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         panels = tiles(page, len(topologies), across, sharex=True, sharey=True)
         for axes, topology in zip(panels, topologies, strict=True):
@@ -137,11 +135,9 @@ def _against(rows: DataFrame) -> str:
     if not {"analytic", "flow"} <= set(both.columns):
         return ""
     ratios = (both["flow"] / both["analytic"]).dropna()
-    return (
-        "Lines add up latency and serialisation in closed form; circles send the messages of"
-        " every step over the links, which they share max-min fairly, and reach"
-        f" {span(100 * ratios)} % of the lines."
-    )
+    return f"""Lines add up latency and serialisation in closed form; circles send the messages of
+        every step over the links, which they share max-min fairly, and reach {span(100 * ratios)} %
+        of the lines."""
 
 
 def _alternative(rows: DataFrame) -> str:

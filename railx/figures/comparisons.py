@@ -105,11 +105,9 @@ def _draw_adaptive(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: C
     points = _adaptive_points(tables, ours)
     corpora = list(dict.fromkeys(seconds["corpus"]))
     cases = list(dict.fromkeys(zip(seconds["context"], seconds["model"], strict=True)))
-    subtitle = (
-        "Published: hollow diamonds, 64 A100; seconds read off its bars to within"
-        f" {span(seconds['reading_error_seconds'])} s. Ours: dots, predicted by the cost"
-        " model, on lengths of this project where a list is not public. Speed-up axes begin at 1."
-    )
+    subtitle = f"""Published: hollow diamonds, 64 A100; seconds read off its bars to within
+        {span(seconds["reading_error_seconds"])} s. Ours: dots, predicted by the cost model, on
+        lengths of this project where a list is not public. Speed-up axes begin at 1."""
     with canvas(subtitle, fidelity_line(ours["fidelity"], "" if len(ours) else _NO_PLAN)) as page:
         panels = page.subplots(2, len(corpora), sharex=True, sharey="row", squeeze=False)
         for (above, below), corpus in zip(panels.T, corpora, strict=True):
@@ -267,10 +265,8 @@ def _adaptive_alternative(points: DataFrame, corpora: list[str]) -> str:
     for corpus in corpora:
         ours = span(values[corpus, "ours"]) if (corpus, "ours") in values else "none"
         parts.append(f"{label(corpus)}: published {span(values[corpus, 'printed'])}, ours {ours}")
-    return (
-        "Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the seconds of"
-        f" an iteration of each system. Speed-ups: {'; '.join(parts)}."
-    )
+    return f"""Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the
+        seconds of an iteration of each system. Speed-ups: {"; ".join(parts)}."""
 
 
 ADAPTIVE_SPEEDUPS = declare(
@@ -333,11 +329,9 @@ def _draw_pipelines(settings: PipelineSpeedupsSettings, tables: Tables, canvas: 
     groups = tables.read("groups", "plan", settings.only)
     schedule = tables.read("schedule", "plan", settings.only)
     points = to_frame([*_headlines(settings.rows, published), *_our_pipelines(groups, schedule)])
-    subtitle = (
-        "Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost model"
-        " predicts for plans of this experiment on the same batches; other models, devices and"
-        " lengths than the paper's. The axis of speed-ups does not begin at 0."
-    )
+    subtitle = """Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost
+        model predicts for plans of this experiment on the same batches; other models, devices and
+        lengths than the paper's. The axis of speed-ups does not begin at 0."""
     with canvas(subtitle, fidelity_line(schedule["fidelity"])) as page:
         speed = points[points["quantity"] == "speedup"]
         bubble = points[points["quantity"] == "bubble"]
@@ -461,11 +455,9 @@ def _pipeline_caption(points: DataFrame) -> str:
         f"{row['source']} {100 * row['value']:.3g} %"
         for row in records(points[points["quantity"] == "bubble"])
     )
-    return (
-        f"Speed-ups of elastic pipelines: {'; '.join(parts)}. Idle time of the stages: {shares}"
-        " (the published share also holds point-to-point time). The published times are measured;"
-        " ours are predictions, of both plans for the same batches."
-    )
+    return f"""Speed-ups of elastic pipelines: {"; ".join(parts)}. Idle time of the stages: {shares}
+        (the published share also holds point-to-point time). The published times are measured; ours
+        are predictions, of both plans for the same batches."""
 
 
 def _pipeline_alternative(points: DataFrame) -> str:
@@ -529,12 +521,10 @@ def _draw_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas
     published, scale = tables.read("published"), tables.read("scale")
     points = _price_points(settings, published, scale)
     sizes = sorted(set(points["size"]))
-    subtitle = (
-        "Cost of a network over that of a full fat tree for as many chips: published per chip, ours"
-        " per injection bandwidth. Hollow diamonds: published, confidence"
-        f" {' and '.join(sorted(set(published['confidence'])))}; dots: ours at the price list"
-        f" {label(settings.price_set)}."
-    )
+    subtitle = f"""Cost of a network over that of a full fat tree for as many chips: published per
+        chip, ours per injection bandwidth. Hollow diamonds: published, confidence
+        {" and ".join(sorted(set(published["confidence"])))}; dots: ours at the price list
+        {label(settings.price_set)}."""
     with canvas(subtitle, fidelity_line(scale["fidelity"])) as page:
         panels = page.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
         for axes, size in zip(panels, sizes, strict=True):
@@ -594,11 +584,9 @@ def _price_caption(points: DataFrame) -> str:
             text = f"{name} {quantity(row['published'])}"
             parts.append(text + (f", ours {quantity(ours)}" if ours == ours else ""))
         sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
-    return (
-        f"{' '.join(sentences)} The published costs are from memory and per chip, ours per"
-        " injection bandwidth at the ports of this experiment and without the links on a board, so"
-        " that only ratios compare."
-    )
+    return f"""{" ".join(sentences)} The published costs are from memory and per chip, ours per
+        injection bandwidth at the ports of this experiment and without the links on a board, so
+        that only ratios compare."""
 
 
 def _price_alternative(points: DataFrame) -> str:
@@ -606,10 +594,8 @@ def _price_alternative(points: DataFrame) -> str:
     if "ours" not in both or both["ours"].notna().sum() == 0:
         return f"Dots of {len(both)} published cost ratios over a fat tree; ours has none."
     pairs = both.dropna()
-    return (
-        f"Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours; ours"
-        f" are {span(pairs['ours'] / pairs['published'])} times the published ratios."
-    )
+    return f"""Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours;
+        ours are {span(pairs["ours"] / pairs["published"])} times the published ratios."""
 
 
 NETWORK_PRICES = declare(

@@ -38,10 +38,8 @@ _KINDS = {
 
 #: Tokens of a long sequence, in the caption.
 _LONG = 32_000
-_FOOTNOTE = (
-    "Real text and real lengths are data as they are; synthetic ones are drawn from a distribution"
-    " that the config states"
-)
+_FOOTNOTE = """Real text and real lengths are data as they are; synthetic ones are drawn from a
+    distribution that the config states"""
 
 
 @dataclass(frozen=True)
@@ -167,19 +165,15 @@ def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
     for corpus in corpora:
         lengths = corpus.lengths
         occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
-        parts.append(
-            f"{label(corpus.name)} ({corpus.words}) median"
-            f" {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},"
-            f" {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or"
-            f" more hold {100 * occupied:.3g} % of the tokens"
-        )
+        parts.append(f"""{label(corpus.name)} ({corpus.words}) median
+            {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},
+            {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or more hold
+            {100 * occupied:.3g} % of the tokens""")
         if corpus.name == "wikipedia":
             seen = published[published["share"] * len(lengths) >= 10]
             ratios = corpus.share(seen["length_tokens"]) / seen["share"].to_numpy()
-            off = (
-                f"Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the"
-                " published shares wherever ten or more of them are longer."
-            )
+            off = f"""Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the
+                published shares wherever ten or more of them are longer."""
     return sentence(
         f"Sequence lengths in tokens: {'; '.join(parts)}.",
         off,

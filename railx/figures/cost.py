@@ -91,10 +91,8 @@ def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     ratios = _ratios(summary, settings)
     reference = _name(settings.reference)
     others = listed([_name(name) for name in summary.index if name != settings.reference])
-    subtitle = (
-        f"Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's, each"
-        " with its source."
-    )
+    subtitle = f"""Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's,
+        each with its source."""
     title = f"Cost of {others} against {reference}"
     line = fidelity_line([*bill["fidelity"], *summary["fidelity"]])
     with canvas(subtitle, line, title=title) as page:
@@ -336,12 +334,10 @@ def _caption(
         )
     lists = ""
     if prices is not None:
-        lists = (
-            f"Under {counted(prices['prices'].nunique(), 'price list')} the share per injection"
-            f" bandwidth goes from {span(100 * prices['injection_cost_ratio'])} % and per"
-            f" all-to-all bandwidth from {span(100 * prices['all_to_all_cost_ratio'])} %;"
-            " hollow dots take the bandwidth under the published routing instead of the ideal."
-        )
+        lists = f"""Under {counted(prices["prices"].nunique(), "price list")} the share per
+            injection bandwidth goes from {span(100 * prices["injection_cost_ratio"])} % and per
+            all-to-all bandwidth from {span(100 * prices["all_to_all_cost_ratio"])} %; hollow dots
+            take the bandwidth under the published routing instead of the ideal."""
     networks = [
         f"{_name(name)} {_usd(costs[name])} for {int(summary.loc[name, 'chips']):,} chips"
         for name in summary.index
@@ -366,10 +362,8 @@ def _alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, float]) -
         for row in records(ratios)
     )
     published = f" Diamonds: {', '.join(map(_usd, totals.values()))}." if totals else ""
-    return (
-        f"Stacked bars of cost. {'; '.join(bars)}.{published} Bars relative to the reference."
-        f" {shares}."
-    )
+    return f"""Stacked bars of cost. {"; ".join(bars)}.{published} Bars relative to the reference.
+        {shares}."""
 
 
 def _usd(value: float) -> str:

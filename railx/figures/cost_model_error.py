@@ -46,10 +46,8 @@ def draw(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Dr
     rows = rows.assign(measured_ms=rows["forward_ms"] + rows["backward_ms"])
     allowed = float(tables.values("published")["cost_model_error_most"])
     unseen = {name: _unseen(rows, *kind) for name, kind in _KINDS.items()}
-    subtitle = (
-        "Left: forward and backward pass of a layer. Right: how far predictions are off where the"
-        " fit has not seen the point."
-    )
+    subtitle = """Left: forward and backward pass of a layer. Right: how far predictions are off
+        where the fit has not seen the point."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         times, errors = page.subplots(1, 2)
         for recomputed, held_out in itertools.product((False, True), repeat=2):

@@ -67,11 +67,9 @@ def draw(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     rows = _chosen(settings, table)
     names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
-    subtitle = (
-        f"All at {injection} GB/s of injection per chip and the prices of"
-        f" {label(settings.price_set)}; electrical and optical switches by the port; links inside a"
-        " node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."
-    )
+    subtitle = f"""All at {injection} GB/s of injection per chip and the prices of
+        {label(settings.price_set)}; electrical and optical switches by the port; links inside a
+        node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         panels = page.subplots(1, 3)
         for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
@@ -122,10 +120,8 @@ def _caption(rows: DataFrame, settings: CostScaleSettings) -> str:
         ends = _largest(rows, column)
         if ends:
             (low, chips, lowest), (high, more, most) = ends[0], ends[-1]
-            parts.append(
-                f"{title}: at their largest, lowest on {low} with {quantity(lowest)} {unit} at"
-                f" {chips:,} chips, highest on {high} with {quantity(most)} at {more:,}."
-            )
+            parts.append(f"""{title}: at their largest, lowest on {low} with {quantity(lowest)}
+                {unit} at {chips:,} chips, highest on {high} with {quantity(most)} at {more:,}.""")
     injection = float(rows["injection_gb_s_per_chip"].iloc[0])
     return sentence(
         f"{rows['topology'].nunique()} topologies from {rows['chips'].min():,} to"

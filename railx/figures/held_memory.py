@@ -38,10 +38,8 @@ def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     rows = where(tables.read("passes", "run", settings.only), replica=0, place=0)
     runs = list(rows["run"].unique())
     stages = int(rows["stage"].max()) + 1
-    subtitle = (
-        "Bytes beyond those before the batch, after each pass of the last warm-up step: chunks"
-        " alive, gradients, receives. Steps: chunks alive."
-    )
+    subtitle = """Bytes beyond those before the batch, after each pass of the last warm-up step:
+        chunks alive, gradients, receives. Steps: chunks alive."""
     note = "Messages that have not left yet are measured, not expected"
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         panels = page.subplots(stages, len(runs), squeeze=False, sharex="col")
@@ -64,20 +62,15 @@ def draw(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     parts = []
     for (name, stage_number), part in rows.groupby(["run", "stage"], sort=False):
         most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
-        parts.append(
-            f"{label(str(name))}, stage {stage_number}: {int(part['live_chunks'].max())} chunks and"
-            f" {quantity(float(most) / _MIB)} MiB at most, expected"
-            f" {int(part['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
-        )
-    caption = (
-        f"What a stage holds after each pass of a batch. {'; '.join(parts)}. Measured: the storages"
-        " of all tensors that the step made and that are still there (on a GPU, what the allocator"
-        " has handed out). Expected: the tensors that the trainer keeps, counted from the plan."
-    )
-    alternative = (
-        "Lines of the memory that a stage holds after each pass with dots where it is expected, a"
-        f" panel for each stage: {'; '.join(parts)}."
-    )
+        parts.append(f"""{label(str(name))}, stage {stage_number}: {int(part["live_chunks"].max())}
+            chunks and {quantity(float(most) / _MIB)} MiB at most, expected
+            {int(part["predicted_live_chunks"].max())} and {quantity(float(expected) / _MIB)}""")
+    caption = f"""What a stage holds after each pass of a batch. {"; ".join(parts)}. Measured: the
+        storages of all tensors that the step made and that are still there (on a GPU, what the
+        allocator has handed out). Expected: the tensors that the trainer keeps, counted from the
+        plan."""
+    alternative = f"""Lines of the memory that a stage holds after each pass with dots where it is
+        expected, a panel for each stage: {"; ".join(parts)}."""
     return Drawn(caption, alternative, rows)
 
 

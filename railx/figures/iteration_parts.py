@@ -94,10 +94,8 @@ def draw(settings: IterationPartsSettings, tables: Tables, canvas: Canvas) -> Dr
     rows = _rows(settings, tables)
     panels = list(dict.fromkeys(rows["panel"]))
     columns = min(settings.columns, len(panels))
-    subtitle = (
-        "Predicted seconds of an iteration, mean over its batches and devices; in brackets, times"
-        f" the first of each panel. {settings.note}"
-    )
+    subtitle = f"""Predicted seconds of an iteration, mean over its batches and devices; in
+        brackets, times the first of each panel. {settings.note}"""
     line = fidelity_line(rows["fidelity"])
     with canvas(subtitle.strip(), line, title=settings.title) as page:
         grid = tiles(page, len(panels), columns)
@@ -213,10 +211,8 @@ def _caption(settings: IterationPartsSettings, rows: DataFrame) -> str:
     for panel, bars in rows.groupby("panel", sort=False):
         words = ", ".join(f"{row['words']} {quantity(row['seconds'])} s" for row in records(bars))
         sentences.append(f"{panel}: {words}.")
-    return (
-        f"{settings.title}. {' '.join(sentences)} All are predictions of the cost model, parted"
-        " into means over the devices."
-    )
+    return f"""{settings.title}. {" ".join(sentences)} All are predictions of the cost model, parted
+        into means over the devices."""
 
 
 def _alternative(rows: DataFrame) -> str:

@@ -70,10 +70,8 @@ def draw(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     formula = where(frame, placement="distinct_lines", system="railx")
     draws, failed = int(lines["draws"].max()), int(drawn["failed_nodes"].max())
     nodes = int(frame["nodes"].iloc[0])
-    subtitle = (
-        f"Exact optimum for one job on {nodes:,} nodes, failed nodes drawn uniformly: mean, band"
-        f" from the {100 * ends[0]:g} % to the {100 * ends[1]:g} % quantile of {draws} draws."
-    )
+    subtitle = f"""Exact optimum for one job on {nodes:,} nodes, failed nodes drawn uniformly: mean,
+        band from the {100 * ends[0]:g} % to the {100 * ends[1]:g} % quantile of {draws} draws."""
     with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
         axes = page.subplots()
         healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
@@ -94,27 +92,19 @@ def draw(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
         share_legend(page, entries(axes), 2)
     means = where(lines, failed_nodes=failed).set_index("system")["mean"]
     shares = {name: f"{100 * float(means[name]):.3g} %" for name in _NAMES if name in means}
-    caption = (
-        f"Nodes that one job can still take when {failed} of {nodes:,} have failed, mean of"
-        f" {draws} draws: {', '.join(f'{_NAMES[name]} {text}' for name, text in shares.items())}."
-    )
+    caption = f"""Nodes that one job can still take when {failed} of {nodes:,} have failed, mean of
+        {draws} draws: {", ".join(f"{_NAMES[name]} {text}" for name, text in shares.items())}."""
     worst = where(formula, failed_nodes=failed)["formula_share"]
     if len(worst):
-        caption += (
-            f" The closed form for failures of which no two share a row or a column gives"
-            f" {100 * float(worst.iloc[0]):.3g} %, the worst case while there are at most as many"
-            " as lines."
-        )
-    alternative = (
-        "Lines of the share of nodes that the largest job can use, falling from 100 % with no"
-        f" failed node; at {failed} failed nodes:"
-        f" {', '.join(f'{label(name)} {text}' for name, text in shares.items())}. Bands show the"
-        " spread of the draws."
-    )
-    caption += (
-        " RailX and HammingMesh let a job take any rows times any columns, a torus only a"
-        " contiguous block. The optimum is exact for every draw."
-    )
+        caption += f""" The closed form for failures of which no two share a row or a column gives
+            {100 * float(worst.iloc[0]):.3g} %, the worst case while there are at most as many as
+            lines."""
+    alternative = f"""Lines of the share of nodes that the largest job can use, falling from 100 %
+        with no failed node; at {failed} failed nodes:
+        {", ".join(f"{label(name)} {text}" for name, text in shares.items())}. Bands show the spread
+        of the draws."""
+    caption += """ RailX and HammingMesh let a job take any rows times any columns, a torus only a
+        contiguous block. The optimum is exact for every draw."""
     closed = formula[["system", "failed_nodes", "formula_share"]]
     data = stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
     return Drawn(caption, alternative, data)

@@ -68,12 +68,9 @@ def draw(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn
     points, sweeps, names = _points(frame), _sweeps(frame), _names(frame)
     seeds = int(sweeps["seeds"].max())
     repeats = f"line: median, band: least to most of {seeds} seeds"
-    subtitle = (
-        "Above: creation to arrival of the tail, queueing at the source included;"
-        f" {repeats if seeds > 1 else 'one seed, bars: 95 % confidence'};"
-        " hollow: saturated; dotted: the saturation point. Below: the loads at which each network"
-        " saturates and would at best."
-    )
+    subtitle = f"""Above: creation to arrival of the tail, queueing at the source included;
+        {repeats if seeds > 1 else "one seed, bars: 95 % confidence"}; hollow: saturated; dotted:
+        the saturation point. Below: the loads at which each network saturates and would at best."""
     panels = _panels(frame, settings.panels)
     order = [sweep for members in panels.values() for sweep in members]
     places = [position for members in panels.values() for position in range(len(members))]
@@ -262,10 +259,8 @@ def _alternative(sweeps: DataFrame, names: dict[str, str]) -> str:
         f" {quantity(row['bound'])}, ideal {quantity(row['ideal'])}"
         for sweep, row in sweeps.iterrows()
     )
-    return (
-        "Lines of mean latency over offered load that turn up at saturation, and the saturation"
-        f" points in flits per chip and cycle. {rows}."
-    )
+    return f"""Lines of mean latency over offered load that turn up at saturation, and the
+        saturation points in flits per chip and cycle. {rows}."""
 
 
 def _names(frame: DataFrame) -> dict[str, str]:

@@ -35,11 +35,9 @@ def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Dra
     """A row of two panels for each program."""
     frame = tables.read("settings", "program", settings.only)
     programs = list(frame["program"].unique())
-    subtitle = (
-        "Lines: the time at the least latency and, for each change of circuits, the latency less"
-        " its window. Windows are those of the same iterations, by the ranks' own clocks; crosses:"
-        " the controller was killed and started again in the middle."
-    )
+    subtitle = """Lines: the time at the least latency and, for each change of circuits, the latency
+        less its window. Windows are those of the same iterations, by the ranks' own clocks;
+        crosses: the controller was killed and started again in the middle."""
     with canvas(
         subtitle,
         fidelity_line(frame["fidelity"], "Ranks share the cores of one machine"),
@@ -68,10 +66,8 @@ def draw(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Dra
     compared = compared[compared["all_predicted_stalls_ms"] > 0]
     if len(compared):
         ratios = compared["all_stalls_ms"] / compared["all_predicted_stalls_ms"]
-        caption += (
-            f" Provisioned, the controller's account of the stalls is {span(ratios)} times what the"
-            " windows leave of the latency."
-        )
+        caption += f""" Provisioned, the controller's account of the stalls is {span(ratios)} times
+            what the windows leave of the latency."""
     parts = []
     switched = frame[frame["mode"] != "electrical"].groupby(["program", "mode"], sort=False)
     for (program, mode), rows in switched:

@@ -58,11 +58,9 @@ def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     points = _points(frame, list(settings.runs))
     repeats = int(frame.groupby("run")["repeat"].nunique().min())
     times = "once" if repeats == 1 else f"{repeats} times"
-    subtitle = (
-        f"Mean loss of a token at each step; every run trained {times} under electrical"
-        " switching, lines are medians of repeats. Below, steps at which the losses are equal"
-        " to the last digit have no mark."
-    )
+    subtitle = f"""Mean loss of a token at each step; every run trained {times} under electrical
+        switching, lines are medians of repeats. Below, steps at which the losses are equal to the
+        last digit have no mark."""
     colour = dict(zip(settings.runs, colours(settings.runs).values(), strict=True))
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         above, below = page.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
@@ -87,20 +85,14 @@ def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
         for chosen in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:])
     )
     shown = min(_MEAN_STEPS, len(steps))
-    caption = (
-        f"Loss of {len(settings.runs)} runs on the same batches over {len(steps)} steps: from"
-        f" {first} (mean of the first {shown}) to {last} (mean of the last {shown})."
-    )
+    caption = f"""Loss of {len(settings.runs)} runs on the same batches over {len(steps)} steps:
+        from {first} (mean of the first {shown}) to {last} (mean of the last {shown})."""
     if others:
-        caption += (
-            f" Largest difference at any step from {reference[1].lower()}, relative to the loss:"
-            f" {largest}."
-        )
-    alternative = (
-        f"Lines of the loss over the step for {', '.join(settings.runs.values())}, from {first} to"
-        f" {last}; below, dots of their relative difference"
-        f"{f' of at most {largest}' if others else ''}."
-    )
+        caption += f""" Largest difference at any step from {reference[1].lower()}, relative to the
+            loss: {largest}."""
+    alternative = f"""Lines of the loss over the step for {", ".join(settings.runs.values())}, from
+        {first} to {last}; below, dots of their relative
+        difference{f" of at most {largest}" if others else ""}."""
     return Drawn(caption, alternative, points)
 
 

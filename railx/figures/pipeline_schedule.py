@@ -192,24 +192,20 @@ def _facts(name: str, frame: DataFrame) -> str:
     kinds = ", ".join(
         f"{int(chunks[kind])} {words}" for kind, (words, _) in _KINDS.items() if kind in chunks
     )
-    return (
-        f"{label(name)} {quantity(float(frame['end_ms'].max()) / 1e3)} s on"
-        f" {frame['stage'].nunique()} stages, {counted(frame['pipeline'].nunique(), 'pipeline')} of"
-        f" chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"
-    )
+    return f"""{label(name)} {quantity(float(frame["end_ms"].max()) / 1e3)} s on
+        {frame["stage"].nunique()} stages, {counted(frame["pipeline"].nunique(), "pipeline")} of
+        chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"""
 
 
 def _caption(schedules: Mapping[str, DataFrame]) -> str:
     facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
     put_off = any((frame["kind"] == "weight").any() for frame in schedules.values())
     pale = ", a pale one the gradients of its weights, which were put off" if put_off else ""
-    return (
-        f"One iteration of each pipeline plan: {facts}. Each row is a stage, each block a forward"
-        f" (light) or backward (dark) pass of a chunk{pale}; a number is the chunk's place in"
-        " forward order. The hue tells chunks of whole sequences, slices of one long sequence, and"
-        " a tail of one packed with whole ones apart. Times are predictions of the cost model, not"
-        " measurements."
-    )
+    return f"""One iteration of each pipeline plan: {facts}. Each row is a stage, each block a
+        forward (light) or backward (dark) pass of a chunk{pale}; a number is the chunk's place in
+        forward order. The hue tells chunks of whole sequences, slices of one long sequence, and a
+        tail of one packed with whole ones apart. Times are predictions of the cost model, not
+        measurements."""
 
 
 def _alternative(schedules: Mapping[str, DataFrame]) -> str:

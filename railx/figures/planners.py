@@ -87,11 +87,10 @@ def draw(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Drawn:
     corpora = list(dict.fromkeys(bars["corpus"]))
     planners = [name for name in settings.planners if name in set(bars["planner"])]
     reference = settings.planners[settings.reference]
-    subtitle = (
-        f"Seconds of an iteration, and what they are of those of “{reference}”. One cost model and"
-        " the same batches for all; Megatron-LM's own communication is derived from it. Hollow"
-        " diamonds: read off FlexSP's bars, whose lengths are other ones where ours are synthetic."
-    )
+    subtitle = f"""Seconds of an iteration, and what they are of those of “{reference}”. One cost
+        model and the same batches for all; Megatron-LM's own communication is derived from it.
+        Hollow diamonds: read off FlexSP's bars, whose lengths are other ones where ours are
+        synthetic."""
     with canvas(subtitle, fidelity_line(bars["fidelity"], _NOTE)) as page:
         panels = page.subplots(1, len(corpora), sharey=True, squeeze=False)[0]
         for axes, corpus in zip(panels, corpora, strict=True):
@@ -180,10 +179,9 @@ def _caption(settings: PlannersSettings, bars: DataFrame) -> str:
     for corpus, rows in bars.groupby("corpus", sort=False):
         ends = rows.sort_values("seconds")
         best, worst = ends.iloc[0], ends.iloc[-1]
-        parts.append(
-            f"{label(str(corpus))}: from {quantity(best['seconds'])} s ({words[best['planner']]})"
-            f" to {quantity(worst['seconds'])} s ({words[worst['planner']]})"
-        )
+        parts.append(f"""{label(str(corpus))}: from {quantity(best["seconds"])} s
+            ({words[best["planner"]]}) to {quantity(worst["seconds"])} s
+            ({words[worst["planner"]]})""")
     sentences = [f"Predicted seconds of an iteration. {'; '.join(parts)}."]
     both = [
         f"{words[row['planner']]} on {label(row['corpus'])} {quantity(row['seconds'])} for"
@@ -192,11 +190,10 @@ def _caption(settings: PlannersSettings, bars: DataFrame) -> str:
     ]
     if both:
         sentences.append(f"Beside FlexSP's bars: {'; '.join(both)}.")
-    sentences.append(
-        "All come from the cost model with FlexSP's constants, not from a machine. Baselines are"
-        " our implementations of published rules; runtimes that do not wait between micro-batches"
-        " (dynamic context parallelism, ByteScale) would take less than a plan, which does."
-    )
+    sentences.append("""All come from the cost model with FlexSP's constants, not from a machine.
+        Baselines are our implementations of published rules; runtimes that do not wait between
+        micro-batches (dynamic context parallelism, ByteScale) would take less than a plan, which
+        does.""")
     return " ".join(sentences)
 
 

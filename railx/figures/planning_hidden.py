@@ -46,10 +46,8 @@ def draw(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Dr
     rows = _per_repeat(tables.read("iterations", "run", settings.only))
     runs = {str(run): part for run, part in rows.groupby("run", sort=False)}
     note = "Means over the steps of a repeat; the slowest rank counts"
-    subtitle = (
-        "A process beside the ranks plans the next batch while this one is trained. Hidden is"
-        " planning for which no rank waits. Bars: means of the repeats."
-    )
+    subtitle = """A process beside the ranks plans the next batch while this one is trained. Hidden
+        is planning for which no rank waits. Bars: means of the repeats."""
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         times, shares = page.subplots(1, 2, width_ratios=(3, 2))
         _times(times, rows)
@@ -71,16 +69,12 @@ def draw(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Dr
         for run, mean in means.items()
     )
     repeats = int(rows.groupby("run").size().min())
-    caption = (
-        f"Planning of a batch beside the training of the one before: {facts}. Means of"
-        f" {counted(repeats, 'repeat')} with electrical switching. Ranks and planner share the"
-        " machine's processors, so both are slower than alone. No paper prints this share; FlexSP"
-        " and InfiniPipe say that planning is hidden."
-    )
-    alternative = (
-        "Bars of the time of a training step, of planning its batch and of the wait for the plan,"
-        f" beside the share of planning that is hidden: {facts}."
-    )
+    caption = f"""Planning of a batch beside the training of the one before: {facts}. Means of
+        {counted(repeats, "repeat")} with electrical switching. Ranks and planner share the
+        machine's processors, so both are slower than alone. No paper prints this share; FlexSP and
+        InfiniPipe say that planning is hidden."""
+    alternative = f"""Bars of the time of a training step, of planning its batch and of the wait for
+        the plan, beside the share of planning that is hidden: {facts}."""
     return Drawn(caption, alternative, rows)
 
 

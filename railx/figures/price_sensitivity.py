@@ -65,10 +65,8 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
         "injection": settings.published_per_injection,
         "all-to-all": settings.published_per_all_to_all,
     }
-    subtitle = (
-        f"Share of {label(settings.reference).lower()} (%), all-to-all bandwidth:"
-        f" {label(settings.all_to_all).lower()}. Outlined: below the limit in the paper's abstract."
-    )
+    subtitle = f"""Share of {label(settings.reference).lower()} (%), all-to-all bandwidth:
+        {label(settings.all_to_all).lower()}. Outlined: below the limit in the paper's abstract."""
     cells = {bandwidth: _cells(rows, bandwidth) for bandwidth in limits}
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         panels = page.subplots(1, 2, sharey=True)
@@ -79,11 +77,9 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
     parts = []
     for bandwidth, limit in limits.items():
         shares = 100 * rows[_column(bandwidth)]
-        parts.append(
-            f"Per {bandwidth} bandwidth it goes from {span(shares)} % of"
-            f" {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of"
-            f" {len(rows)} price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %."
-        )
+        parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
+            {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of {len(rows)}
+            price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
     caption = sentence(
         f"Cost of {spoken(label(str(rows['topology'].iloc[0])))} for the same bandwidth, over the"
         " prices of an optical and of an electrical switch port relative to a transceiver"

@@ -112,12 +112,10 @@ def draw(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """
     bills = tables.read("rails")
     points = _points(settings, bills, tables.read("published"))
-    subtitle = (
-        "Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds: the"
-        " published bills. A rail of more GPUs than half of the switch's ports needs leaves and"
-        " spines of such switches; shaded: circuits may move, at half to twice the sourced"
-        " price per port."
-    )
+    subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
+        the published bills. A rail of more GPUs than half of the switch's ports needs leaves and
+        spines of such switches; shaded: circuits may move, at half to twice the sourced price per
+        port."""
     switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
     note = f"Port prices beyond one switch are assumed, the price of {switch}'s"
     with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
@@ -220,30 +218,23 @@ def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
                 other = costs[platform, key, series]
                 gpus = 512 if 512 in other.index else int(other.index[0])
                 ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
-            parts.append(
-                f"{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on electrical ones"
-                f" {listed(ratios)}"
-            )
+            parts.append(f"""{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on
+                electrical ones {listed(ratios)}""")
         sentences.append(f"{words.words}: {'; '.join(parts)}.")
     beyond = ours[ours["series"] == "clos"]
     if not beyond.empty:
-        sentences.append(
-            f"The published bills charge two optical ports a GPU at any size; from"
-            f" {int(beyond['gpus'].min()):,} GPUs on a rail may outgrow one switch, and leaves and"
-            " spines take three ports for each of a GPU."
-        )
+        sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
+            {int(beyond["gpus"].min()):,} GPUs on a rail may outgrow one switch, and leaves and
+            spines take three ports for each of a GPU.""")
     return " ".join(sentences)
 
 
 def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
     sizes = sorted(set(points["gpus"]))
-    return (
-        "Cost and power per GPU of electrical and photonic rails from"
-        f" {sizes[0]:,} to {sizes[-1]:,} GPUs on {len(settings.platforms)} platforms. Lines are"
-        " nearly level in size; those counted as the artifact does lie highest, electrical rails"
-        " without a spine nearest to photonic ones, which rise where a rail needs leaves and"
-        " spines of switches."
-    )
+    return f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
+        {sizes[-1]:,} GPUs on {len(settings.platforms)} platforms. Lines are nearly level in size;
+        those counted as the artifact does lie highest, electrical rails without a spine nearest to
+        photonic ones, which rise where a rail needs leaves and spines of switches."""
 
 
 FIGURE = declare(

@@ -101,11 +101,9 @@ def draw(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     table = tables.read("map")
     points = _points(settings, table)
     limits = {str(claim): float(rows["limit"].iloc[0]) for claim, rows in table.groupby("claim")}
-    subtitle = (
-        "Electrical over photonic rails. Shaded: the claim holds"
-        f" ({settings.boundaries[0].words}). Lines: where it just holds; grey contours: times lower"
-        " with photonic rails. Marks: filled where the claim holds."
-    )
+    subtitle = f"""Electrical over photonic rails. Shaded: the claim holds
+        ({settings.boundaries[0].words}). Lines: where it just holds; grey contours: times lower
+        with photonic rails. Marks: filled where the claim holds."""
     line = fidelity_line(table["fidelity"], "Port prices and power: the artifact's")
     with canvas(subtitle, line) as page:
         panels = page.subplots(1, 2)
@@ -215,11 +213,9 @@ def _caption(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, 
         words = settings.boundaries[0].words
         edge = where(points, claim=claim, kind="boundary", words=words)
         edge = edge[np.isclose(edge["transceiver"], level)]
-        parts.append(
-            f"{title}: {'; '.join(ratios)}. With transceivers of {quantity(level)} {unit} the"
-            f" {quantity(limits[claim])} times of the abstract take"
-            f" {quantity(float(edge[_PORTS].iloc[0]))} switch ports a GPU."
-        )
+        parts.append(f"""{title}: {"; ".join(ratios)}. With transceivers of {quantity(level)} {unit}
+            the {quantity(limits[claim])} times of the abstract take
+            {quantity(float(edge[_PORTS].iloc[0]))} switch ports a GPU.""")
     return sentence(*parts)
 
 
@@ -229,11 +225,9 @@ def _alternative(settings: RailClaimsSettings, points: DataFrame) -> str:
         f" {'holds' if row['holds'] else 'does not hold'}"
         for row in records(where(points, kind="point"))
     )
-    return (
-        "Two maps of switch ports per GPU over the price and over the power of a transceiver, with"
-        f" the region where photonic rails save as much as claimed and {len(settings.boundaries)}"
-        f" boundaries. {marks}."
-    )
+    return f"""Two maps of switch ports per GPU over the price and over the power of a transceiver,
+        with the region where photonic rails save as much as claimed and {len(settings.boundaries)}
+        boundaries. {marks}."""
 
 
 FIGURE = declare(

@@ -59,11 +59,9 @@ def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     shown = rails[: settings.max_rails]
     joined = len(circuits[["node_a", "node_b"]].drop_duplicates())
     pairs = len(nodes) * (len(nodes) - 1)
-    subtitle = (
-        f"{label(name)}, dimension {settings.dimension.upper()}, line {settings.line}: {len(rails)}"
-        f" rails, one optical circuit switch (OCS) each. The rings join {joined:,} of {pairs:,}"
-        f" ordered pairs of nodes with {len(circuits):,} circuits."
-    )
+    subtitle = f"""{label(name)}, dimension {settings.dimension.upper()}, line {settings.line}:
+        {len(rails)} rails, one optical circuit switch (OCS) each. The rings join {joined:,} of
+        {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits."""
     note = f"Rails {shown[0]} to {shown[-1]} of {len(rails)} are shown one by one"
     footnote = fidelity_line(["analytic"], note if len(shown) < len(rails) else "")
     title = f"Rail rings of one line of {len(nodes)} nodes"

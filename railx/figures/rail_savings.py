@@ -67,11 +67,9 @@ def draw(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn
     """
     headline, rails = tables.values("headline"), tables.read("rails")
     points = _points(settings, tables.read("published"), rails)
-    subtitle = (
-        "Electrical rails over photonic rails: network cost, network power. Hollow diamonds:"
-        " published bills; dots: ours, counted as the published script does. The axes of ratios"
-        " begin at 0."
-    )
+    subtitle = """Electrical rails over photonic rails: network cost, network power. Hollow
+        diamonds: published bills; dots: ours, counted as the published script does. The axes of
+        ratios begin at 0."""
     colours = dict(zip(settings.platforms, PALETTE, strict=False))
     note = "Published bills: the artifact's, recalculated"
     with canvas(subtitle, fidelity_line(rails["fidelity"], note)) as page:
@@ -130,10 +128,8 @@ def _caption(settings: RailSavingsSettings, points: DataFrame, headline: Series[
         for platform, rows in where(points, quantity=key).groupby("platform", sort=False):
             both = rows.pivot_table(index="gpus", columns="source", values="ratio").dropna()
             apart = float((both["ours"] / both["published"] - 1).abs().max())
-            parts.append(
-                f"{settings.platforms[str(platform)].words} {span(both['published'])}, ours within"
-                f" {quantity(100 * apart)} % at {len(both)} sizes"
-            )
+            parts.append(f"""{settings.platforms[str(platform)].words} {span(both["published"])},
+                ours within {quantity(100 * apart)} % at {len(both)} sizes""")
         sentences.append(
             f"{title}, {headline[promise]:g} times lower in the abstract: {'; '.join(parts)}."
         )
@@ -144,11 +140,9 @@ def _alternative(settings: RailSavingsSettings, points: DataFrame) -> str:
     sizes = sorted(set(points["gpus"]))
     means = points.groupby(["quantity", "platform"], sort=False)["ratio"].mean()
     best = {key: settings.platforms[str(means[key].idxmax())].words for key in _PANELS}
-    return (
-        "Lines of the cost and of the power of electrical over photonic rails from"
-        f" {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest"
-        f" saving in cost is {best['cost']}, in power {best['power']}."
-    )
+    return f"""Lines of the cost and of the power of electrical over photonic rails from
+        {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
+        saving in cost is {best["cost"]}, in power {best["power"]}."""
 
 
 FIGURE = declare(

@@ -52,10 +52,8 @@ def draw(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> D
     repeats = per_repeat(frame)
     points = _points(repeats, settings.confidence)
     runs = list(points["run"].unique())
-    subtitle = (
-        f"Lines: medians over repeats, bars: {100 * settings.confidence:g} % intervals (bootstrap),"
-        f" dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."
-    )
+    subtitle = f"""Lines: medians over repeats, bars: {100 * settings.confidence:g} % intervals
+        (bootstrap), dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."""
     # An emulated line is never taken for a measured one.
     modes = frame.drop_duplicates(["fidelity", "mode"]).groupby("fidelity")["mode"]
     origins = {
@@ -169,16 +167,12 @@ def _caption(points: DataFrame, repeats: DataFrame) -> str:
                 text += f" ({quantity(row['low'])} to {quantity(row['high'])})"
             parts.append(text)
         if parts:
-            sentences.append(
-                f"{label(str(run))} at {quantity(latency)} ms: {', '.join(parts)} times the"
-                " electrical iteration."
-            )
-    return (
-        f"Training with emulated optical switches, {repeats_words(repeats)}."
-        f" {' '.join(sentences)} Above, the iteration time of the slowest rank; below, the share of"
-        " it in which ranks wait for light paths. The electrical runs are measured; in the others"
-        " the training is real and the switches are emulated delays."
-    )
+            sentences.append(f"""{label(str(run))} at {quantity(latency)} ms: {", ".join(parts)}
+                times the electrical iteration.""")
+    return f"""Training with emulated optical switches, {repeats_words(repeats)}.
+        {" ".join(sentences)} Above, the iteration time of the slowest rank; below, the share of it
+        in which ranks wait for light paths. The electrical runs are measured; in the others the
+        training is real and the switches are emulated delays."""
 
 
 def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
@@ -191,10 +185,8 @@ def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
         if values:
             latency = next(iter(stalls.values()))["reconfiguration_latency_ms"]
             parts.append(f"{label(run)} stalled {values} at {quantity(latency)} ms")
-    return (
-        "Lines of the iteration time and of the share of it spent waiting for light paths over the"
-        f" reconfiguration latency, a column per run: {'; '.join(parts)}."
-    )
+    return f"""Lines of the iteration time and of the share of it spent waiting for light paths over
+        the reconfiguration latency, a column per run: {"; ".join(parts)}."""
 
 
 FIGURE = declare(

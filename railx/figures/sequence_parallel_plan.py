@@ -91,10 +91,8 @@ def draw(settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas)
     shade = degree_colours(degrees, max(devices for devices, _ in spans))
     size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
     look = _Look(unit, divisor, shade, settings.label_blocks, *size)
-    subtitle = (
-        f"Iteration {settings.iteration}; plans of the same batch have the same axis of time."
-        " Hatched: devices that wait for the slowest group of their micro-batch."
-    )
+    subtitle = f"""Iteration {settings.iteration}; plans of the same batch have the same axis of
+        time. Hatched: devices that wait for the slowest group of their micro-batch."""
     footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
     with canvas(subtitle, footnote, title="Sequence-parallel groups over time") as page:
         panels = page.subplots(len(plans), 1, squeeze=False)[:, 0]
@@ -184,10 +182,8 @@ def _facts(name: str, groups: DataFrame) -> str:
     span = str(degrees[0]) if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
     total, (devices, _) = _total_ms(groups), _work(groups)
     busy = float((groups["predicted_ms"] * groups["degree"]).sum()) / (devices * total)
-    return (
-        f"{label(name)} {quantity(total / 1e3)} s in {_micro_batches(groups)} of degree {span},"
-        f" devices idle {100 * (1 - busy):.3g} %"
-    )
+    return f"""{label(name)} {quantity(total / 1e3)} s in {_micro_batches(groups)} of degree {span},
+        devices idle {100 * (1 - busy):.3g} %"""
 
 
 def _caption(plans: Mapping[str, DataFrame]) -> str:
@@ -198,12 +194,10 @@ def _caption(plans: Mapping[str, DataFrame]) -> str:
         f"{tokens:,} tokens on {devices} devices: {'; '.join(texts)}."
         for (devices, tokens), texts in parts.items()
     )
-    return (
-        f"{sentences} A block is a group of devices that share the tokens of its sequences (Ulysses"
-        " sequence parallelism), darker with a higher degree; groups side by side form a"
-        " micro-batch, which lasts as long as its slowest group. Times are predictions of the cost"
-        " model, not measurements."
-    )
+    return f"""{sentences} A block is a group of devices that share the tokens of its sequences
+        (Ulysses sequence parallelism), darker with a higher degree; groups side by side form a
+        micro-batch, which lasts as long as its slowest group. Times are predictions of the cost
+        model, not measurements."""
 
 
 def _alternative(plans: Mapping[str, DataFrame]) -> str:

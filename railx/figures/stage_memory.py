@@ -50,10 +50,8 @@ def draw(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn
     drawn = stack(plans.values())
     in_bytes = bool(drawn["activation_bytes"].notna().all())
     bounded = in_bytes and bool(drawn["capacity_bytes"].notna().all())
-    subtitle = (
-        f"Iteration {settings.iteration}, replica {settings.replica}: what a rank of each stage"
-        " holds of chunks between their forward and backward passes."
-    )
+    subtitle = f"""Iteration {settings.iteration}, replica {settings.replica}: what a rank of each
+        stage holds of chunks between their forward and backward passes."""
     with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
         panels = page.subplots(len(plans), 1, squeeze=False)[:, 0]
         for axes, (name, rows) in zip(panels, plans.items(), strict=True):
@@ -66,11 +64,9 @@ def draw(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn
             legend["room of the stage that has least"] = _ROOM
         share_legend(page, legend, min(len(legend), 5))
     facts = _facts(plans, in_bytes)
-    caption = (
-        f"What a rank of each pipeline stage holds over one iteration: {facts}. A chunk is held"
-        " from the beginning of its forward pass to the end of its backward pass, less the layers"
-        " that are recomputed. Times and bytes are predictions of the cost model, not measurements."
-    )
+    caption = f"""What a rank of each pipeline stage holds over one iteration: {facts}. A chunk is
+        held from the beginning of its forward pass to the end of its backward pass, less the layers
+        that are recomputed. Times and bytes are predictions of the cost model, not measurements."""
     alternative = f"Lines of what each pipeline stage holds over time, a panel per plan: {facts}."
     return Drawn(caption, alternative, drawn)
 
@@ -105,10 +101,9 @@ def _facts(plans: Mapping[str, DataFrame], in_bytes: bool) -> str:
         peaks = rows.groupby("stage", sort=True)[column].max() / divisor
         room = rows["capacity_bytes"].min()
         of = f" of {quantity(float(room) / _GIB)}" if in_bytes and room == room else ""
-        parts.append(
-            f"{label(name)} holds at most {', '.join(quantity(float(peak)) for peak in peaks)}{of}"
-            f" {unit} on stages {', '.join(str(stage) for stage in peaks.index)}"
-        )
+        parts.append(f"""{label(name)} holds at most
+            {", ".join(quantity(float(peak)) for peak in peaks)}{of} {unit} on stages
+            {", ".join(str(stage) for stage in peaks.index)}""")
     return "; ".join(parts)
 
 

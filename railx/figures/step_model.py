@@ -31,10 +31,8 @@ def draw(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> Drawn:
     rows, errors = tables.read("rows"), tables.read("errors")
     errors = errors[errors["group"] == "all"]
     colour = colours(rows["set"])
-    subtitle = (
-        "Left and middle: a dot a run, on the line both agree. Right: mean errors on rows that"
-        " were not fitted."
-    )
+    subtitle = """Left and middle: a dot a run, on the line both agree. Right: mean errors on rows
+        that were not fitted."""
     note = "Measured by others: resources/measured has the rows with their sources"
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         panels = page.subplots(1, 3, width_ratios=(1, 1, 1.1))

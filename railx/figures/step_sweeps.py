@@ -64,10 +64,8 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Four panels: bandwidth, size, utilisation, experts."""
     values = tables.values("headline")
     points = _points(tables, settings)
-    subtitle = (
-        "Generated jobs; gradients are reduced behind computation, with experts at the end. The"
-        " paper's values are not archived but for its two dashed extremes."
-    )
+    subtitle = """Generated jobs; gradients are reduced behind computation, with experts at the end.
+        The paper's values are not archived but for its two dashed extremes."""
     footnote = fidelity_line(points["fidelity"], "Generated jobs, no recordings")
     with canvas(subtitle, footnote) as page:
         panels = dict(zip(_SWEEPS, page.subplots(2, 2).flat, strict=True))
@@ -97,11 +95,9 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         }
         share_legend(page, legend | {f"Largest, {DERIVED}": PUBLISHED_LINE}, 3)
     parts = _parts(points)
-    caption = (
-        f"Sweeps of generated steps, circuits by the rule {settings.rule.replace('_', ' ')}."
-        f" {parts} Domains of 8 (H200) and 32 (GB200); the layer with experts and the roofline are"
-        " choices of this project."
-    )
+    caption = f"""Sweeps of generated steps, circuits by the rule {settings.rule.replace("_", " ")}.
+        {parts} Domains of 8 (H200) and 32 (GB200); the layer with experts and the roofline are
+        choices of this project."""
     return Drawn(caption, f"Four panels of lines. {parts}", points)
 
 

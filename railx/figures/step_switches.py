@@ -43,10 +43,8 @@ _STYLES: dict[str, tuple[Any, str]] = {
 }
 _LATENCY = "reconfiguration_latency_ms"
 _POINT = ["source", "panel", "gradients", "mode", _LATENCY, "added_ms", "fidelity"]
-_NOTE = (
-    "Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays, the rest"
-    " simulated"
-)
+_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays, the
+    rest simulated"""
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,8 @@ def draw(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Draw
     """A panel for each job that has published numbers."""
     points = _points(tables, settings.rule)
     panels = [name for name in _PANELS if name in set(points["panel"])]
-    subtitle = (
-        "Step less the same job's step at latency 0 (simulations) or without a controller (A100)."
-        " Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients."
-    )
+    subtitle = """Step less the same job's step at latency 0 (simulations) or without a controller
+        (A100). Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients."""
     ours = points.loc[points["source"] == "ours", "fidelity"]
     with canvas(subtitle, fidelity_line(ours, _NOTE)) as page:
         columns = min(3, len(panels))
@@ -112,7 +108,8 @@ def _ours(tables: Tables, rule: str) -> DataFrame:
         select 'ours' as source, step, job, gradients, mode,
             reconfiguration_latency_ms::double as reconfiguration_latency_ms, step_ms,
             first(electrical_ms) over line as electrical_ms,
-            max(if(reconfiguration_latency_ms = 0, step_ms, null)) over line as zero_ms,
+            max(if(reconfiguration_latency_ms = 0, step_ms, null))
+                over (partition by step, job, mode, scale_out_gb_s) as zero_ms,
             'replay' as fidelity
         from times where rule = '{rule}' and mode in ('on_demand', 'provisioned')
         window line as (

@@ -73,12 +73,10 @@ def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     jobs = list(rows["job"].unique())
     bases = [basis for basis in _BASES if basis in set(rows["basis"])]
     chips = ", ".join(f"{count:,}" for count in sorted(set(rows["chips"])))
-    subtitle = (
-        f"Jobs of {chips} chips: tensor parallelism in a node, the others along rows and columns of"
-        " nodes. Nothing overlaps. Equal cost: ports scaled to the reference's cost; links inside"
-        " nodes, boards and servers in no bill, one rate on both bases. A bar with a break is cut:"
-        " its number is the whole time."
-    )
+    subtitle = f"""Jobs of {chips} chips: tensor parallelism in a node, the others along rows and
+        columns of nodes. Nothing overlaps. Equal cost: ports scaled to the reference's cost; links
+        inside nodes, boards and servers in no bill, one rate on both bases. A bar with a break is
+        cut: its number is the whole time."""
     cut = 0
     spans = {}
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:

@@ -50,10 +50,8 @@ def draw(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn
     theirs = _steps(published.rename(columns=lambda name: name.replace("_window_ms", "_ms")))
     clock = tables.read("timeline", "step", settings.timeline)
     clock = clock[clock["gradients"] != "at_end"]
-    subtitle = (
-        "Left: computation between pipeline and expert traffic of DeepSeek-V2 236B. Right: idle"
-        " time between operations of unlike kind on one rank of each stage, packet switches."
-    )
+    subtitle = """Left: computation between pipeline and expert traffic of DeepSeek-V2 236B. Right:
+        idle time between operations of unlike kind on one rank of each stage, packet switches."""
     sides = {"analytic": "left", "replay": "right"}
     line = fidelity_line(sides, "Generated jobs, no recordings", shows=sides)
     with canvas(subtitle, line) as page:
@@ -120,12 +118,10 @@ def _caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: list[st
         f" ({len(lengths)} windows)"
         for job, lengths in zip(jobs, windows, strict=True)
     )
-    return (
-        f"Windows of generated steps. Within passes of DeepSeek-V2 236B ours differ from the"
-        f" published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are"
-        " the finite windows behind the published latency sweeps, about half of ours, as are the"
-        " published steps. Negative windows overlap."
-    )
+    return f"""Windows of generated steps. Within passes of DeepSeek-V2 236B ours differ from the
+        published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are the
+        finite windows behind the published latency sweeps, about half of ours, as are the published
+        steps. Negative windows overlap."""
 
 
 def _alternative(ours: DataFrame, jobs: list[str]) -> str:

@@ -63,11 +63,9 @@ def draw(settings: SwitchTechnologiesSettings, tables: Tables, canvas: Canvas) -
     for chips in settings.chips_per_server:
         points[f"gpus_in_servers_of_{chips}"] = points["port_count"] // 2 * chips
     refuse_unknown("sides", settings.sides, points["id"])
-    subtitle = (
-        "Left: ports and switching time of devices; those without a time stand on the upper edge."
-        " Right: GPUs of the largest job where each rail has one such switch and a GPU two ports"
-        " (arithmetic). Shapes: confidence in the values."
-    )
+    subtitle = """Left: ports and switching time of devices; those without a time stand on the upper
+        edge. Right: GPUs of the largest job where each rail has one such switch and a GPU two ports
+        (arithmetic). Shapes: confidence in the values."""
     line = (
         "Published and recalled values, none measured here; the paper's own table was not at hand."
     )
@@ -134,15 +132,12 @@ def _caption(settings: SwitchTechnologiesSettings, points: DataFrame) -> str:
     sources = "; ".join(
         f"{row['example_device']}, {row['source']}" for row in records(points[~recalled])
     )
-    return (
-        f"{counted(len(points), 'device')}, {points['switching_ms'].notna().sum()} with a switching"
-        f" time; {recalled.sum()} are recalled"
-        " and not verified. No price but that of one switch has a source: 520 USD per port, of the"
-        f" artifact's 192-port switch, which holds {192 // 2 * chips:,} GPUs in servers of {chips}."
-        f" The largest, {large['example_device']}, would hold"
-        f" {int(large[f'gpus_in_servers_of_{chips}']):,} and takes minutes to switch. Sources:"
-        f" {sources}; all others recalled."
-    )
+    return f"""{counted(len(points), "device")}, {points["switching_ms"].notna().sum()} with a
+        switching time; {recalled.sum()} are recalled and not verified. No price but that of one
+        switch has a source: 520 USD per port, of the artifact's 192-port switch, which holds
+        {192 // 2 * chips:,} GPUs in servers of {chips}. The largest, {large["example_device"]},
+        would hold {int(large[f"gpus_in_servers_of_{chips}"]):,} and takes minutes to switch.
+        Sources: {sources}; all others recalled."""
 
 
 def _alternative(points: DataFrame) -> str:

@@ -55,10 +55,8 @@ _COLUMNS = 4
 #: Characters of a bold line over a panel.
 _WIDE = 26
 _LATENCY = "reconfiguration_latency_ms"
-_NOTE = (
-    "Published on Perlmutter: real jobs with emulated delays, bars of one standard deviation;"
-    " published simulation: against electrical switches at full bandwidth"
-)
+_NOTE = """Published on Perlmutter: real jobs with emulated delays, bars of one standard deviation;
+    published simulation: against electrical switches at full bandwidth"""
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,8 @@ def draw(settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas) ->
         for source in _SOURCES
         if source in set(points["source"])
     }
-    subtitle = (
-        "Step time over the same source's step without switching, less one; all panels"
-        " on the same axes. Hollow diamonds: published."
-        f" Ours: {repeats_words(repeats)}."
-    )
+    subtitle = f"""Step time over the same source's step without switching, less one; all panels on
+        the same axes. Hollow diamonds: published. Ours: {repeats_words(repeats)}."""
     replayed = ["replay"] if "replay" in panels else []
     with canvas(subtitle, fidelity_line([*frame["fidelity"], *replayed], _NOTE)) as page:
         lines = sum(-(-len(names) // _COLUMNS) for names in panels.values())
@@ -231,13 +226,11 @@ def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
             parts.append(f"{panel} {reach}")
         if parts:
             sentences.append(f"{name}: {'; '.join(parts)}.")
-    return (
-        f"Time that switching adds to a step. Provisioned switching stays within {promised:g} % of"
-        f" the step without it: {' '.join(sentences)} The paper's points are other jobs on other"
-        " machines; only the shape can be compared. Ours live are real training steps on processor"
-        " cores, with emulated switches; ours replayed are generated steps at the published"
-        f" settings. Ours: {repeats_words(repeats)}."
-    )
+    return f"""Time that switching adds to a step. Provisioned switching stays within {promised:g} %
+        of the step without it: {" ".join(sentences)} The paper's points are other jobs on other
+        machines; only the shape can be compared. Ours live are real training steps on processor
+        cores, with emulated switches; ours replayed are generated steps at the published settings.
+        Ours: {repeats_words(repeats)}."""
 
 
 def _alternative(points: DataFrame) -> str:

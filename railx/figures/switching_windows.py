@@ -29,11 +29,9 @@ _PHASES = {
     "EP": ("Expert (EP)", PALETTE[1]),
 }
 _LINE = PALETTE[0]
-_NOTE = (
-    "All numbers are published or derived from published ones: the windows are the artifact's"
-    " analytical model of DeepSeek-V2 236B on 256 GPUs, the phases its traces of rank 0 on"
-    " Perlmutter; pale switching times are recalled, not verified"
-)
+_NOTE = """All numbers are published or derived from published ones: the windows are the artifact's
+    analytical model of DeepSeek-V2 236B on 256 GPUs, the phases its traces of rank 0 on Perlmutter;
+    pale switching times are recalled, not verified"""
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,8 @@ def draw(settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas) -> 
     windows = _windows(tables.read("windows"))
     switches = _switches(tables.read("technologies"), windows)
     phases = _phases(tables.read("phases"))
-    subtitle = (
-        "Right of a switch's diamond lie the windows that hide its switching. Both axes of time are"
-        " the same. Below, the phases of one iteration, as wide as they have operations."
-    )
+    subtitle = """Right of a switch's diamond lie the windows that hide its switching. Both axes of
+        time are the same. Below, the phases of one iteration, as wide as they have operations."""
     with canvas(subtitle, fidelity_line([], _NOTE)) as page:
         jobs = list(dict.fromkeys(phases["job"]))
         heights = [0.30 * len(switches) + 0.2, 2.6, 0.34 * len(jobs) + 0.3]
@@ -214,11 +210,9 @@ def _caption(windows: DataFrame, switches: DataFrame, phases: DataFrame) -> str:
     text = f"Of {total} windows between unlike phases {steps}."
     if fits:
         text += f" Share of the windows that hide a switch's time, times that were read: {fits}."
-    return (
-        f"{text} {len(switches) - len(verified)} of the {len(switches)} switching times are"
-        f" recalled and drawn pale. Switches of an iteration: {counts}. A transition with two"
-        " lengths is split by its mean."
-    )
+    return f"""{text} {len(switches) - len(verified)} of the {len(switches)} switching times are
+        recalled and drawn pale. Switches of an iteration: {counts}. A transition with two lengths
+        is split by its mean."""
 
 
 def _alternative(windows: DataFrame) -> str:
@@ -227,11 +221,9 @@ def _alternative(windows: DataFrame) -> str:
         f"{int(count)} of {quantity(float(length))} ms"  # type: ignore[arg-type]
         for length, count in steps.items()
     )
-    return (
-        "A staircase of the lengths of windows under diamonds of the switching times of optical"
-        f" switches, on one logarithmic axis of time; windows: {words}. Below, blocks of the phases"
-        " of an iteration of four jobs."
-    )
+    return f"""A staircase of the lengths of windows under diamonds of the switching times of
+        optical switches, on one logarithmic axis of time; windows: {words}. Below, blocks of the
+        phases of an iteration of four jobs."""
 
 
 FIGURE = declare(

@@ -37,10 +37,8 @@ def draw(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> D
     data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
     published = tables.values("published")
     limits = [float(published[name]) for name in _DIAMETERS]
-    subtitle = (
-        "A hop is a link that leaves a node (board, server or single chip). Bisection: one"
-        " direction of the family's natural cut."
-    )
+    subtitle = """A hop is a link that leaves a node (board, server or single chip). Bisection: one
+        direction of the family's natural cut."""
     title = "Hops between nodes and bisection by topology"
     with canvas(subtitle, fidelity_line(frame["fidelity"]), title=title) as page:
         hops, bisection = page.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
@@ -108,19 +106,17 @@ def _caption(data: DataFrame, limits: list[float]) -> str:
         f"{counted(len(data), 'topology', 'topologies')}. A hop is a link that leaves a node;"
         " the dot is the mean over all pairs of chips in different places, the line ends at"
         " the diameter.",
-        f"Diameters go from {near['diameter_node_hops']:.0f} hops"
-        f" ({label(near['topology'])}) to"
-        f" {far['diameter_node_hops']:.0f} ({label(far['topology'])}).",
+        f"""Diameters go from {near["diameter_node_hops"]:.0f} hops ({label(near["topology"])}) to
+            {far["diameter_node_hops"]:.0f} ({label(far["topology"])}).""",
         f"RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable settings"
         f" (dashed): {len(within)} of the {len(rows)} RailX networks here lie within"
         + (f"; beyond are {listed(beyond)}." if beyond else ".")
         if len(rows)
         else "",
-        "The bisection, counted on the family's natural cut, goes from"
-        f" {quantity(100 * narrow['bisection_over_injection'])} % of the injection bandwidth"
-        f" ({label(narrow['topology'])}) to"
-        f" {quantity(100 * wide['bisection_over_injection'])} %"
-        f" ({label(wide['topology'])}).",
+        f"""The bisection, counted on the family's natural cut, goes from
+            {quantity(100 * narrow["bisection_over_injection"])} % of the injection bandwidth
+            ({label(narrow["topology"])}) to {quantity(100 * wide["bisection_over_injection"])} %
+            ({label(wide["topology"])}).""",
     )
 
 

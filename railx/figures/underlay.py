@@ -60,11 +60,9 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
     degrees = sorted({int(degree) for degree in rows["degree"].dropna() if degree > 0})
     shades = degree_colours(degrees, max(degrees))
     longest = float(rows.loc[rows["mark"] != "degree", "seconds"].max())
-    subtitle = (
-        f"{_OURS} Length of a bar, and number: predicted iteration of the plan that is made for"
-        " the network; its parts: device time by degree. Links inside nodes are equally fast"
-        " everywhere."
-    )
+    subtitle = f"""{_OURS} Length of a bar, and number: predicted iteration of the plan that is made
+        for the network; its parts: device time by degree. Links inside nodes are equally fast
+        everywhere."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         drawn = page.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
         names = list(rows["label"].unique())
@@ -86,12 +84,10 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
         )
         for panel, part in rows.groupby("panel", sort=False)
     }
-    caption = (
-        f"What the network under a cluster does to plans of sequence parallelism. {_OURS}"
-        " Bars are predicted iterations of plans made for each network, parted by the degree of"
-        " the groups that take the device time; crosses are the plan that was made for the"
-        " published bandwidths, on this network."
-    )
+    caption = f"""What the network under a cluster does to plans of sequence parallelism. {_OURS}
+        Bars are predicted iterations of plans made for each network, parted by the degree of the
+        groups that take the device time; crosses are the plan that was made for the published
+        bandwidths, on this network."""
     alternative = "Stacked bars of the iteration time by network."
     for panel, text in parts.items():
         caption += f" {panel}. {text}."
@@ -172,10 +168,8 @@ def _words(bar: DataFrame) -> str:
         f"degree {int(row['degree'])} {quantity(100 * row['share'])} %"
         for row in records(parts.iloc[::-1].head(2))
     )
-    return (
-        f"{quantity(total[_MADE])} s (best single degree {quantity(total[_BEST])} s; most in"
-        f" {degrees})"
-    )
+    return f"""{quantity(total[_MADE])} s (best single degree {quantity(total[_BEST])} s; most in
+        {degrees})"""
 
 
 FIGURE = declare(

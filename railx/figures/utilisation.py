@@ -66,14 +66,11 @@ def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn
         )
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     streams = int(rows.groupby(["system", "queue", "scenario"]).size().max())
-    subtitle = (
-        f"Offered load {100 * load:.3g} % of the whole grid, {label(settings.policy).lower()}; bars"
-        f" are means of {streams} streams of jobs, dots the single ones."
-    )
-    note = (
-        "Event-driven simulation of placements in units of nodes, no network; sizes and durations"
-        " are our own choice"
-    )
+    subtitle = f"""Offered load {100 * load:.3g} % of the whole grid,
+        {label(settings.policy).lower()}; bars are means of {streams} streams of jobs, dots the
+        single ones."""
+    note = """Event-driven simulation of placements in units of nodes, no network; sizes and
+        durations are our own choice"""
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         panels = page.subplots(2, len(queues), sharex=True, squeeze=False)
         for upper, lower, queue in zip(*panels, queues, strict=True):
@@ -96,11 +93,9 @@ def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn
         " as rejected even where jobs wait, and are missing from its mean wait. The paper prints"
         " no numbers: sizes, durations and failure rates are choices of this project.",
     )
-    alternative = (
-        "Bars of the share of busy nodes by system, and below them of rejected jobs or the mean"
-        " wait, a column per queue. Busy nodes,"
-        f" {'; '.join(f'{queue}: {text}' for queue, text in means.items())}."
-    )
+    alternative = f"""Bars of the share of busy nodes by system, and below them of rejected jobs or
+        the mean wait, a column per queue. Busy nodes,
+        {"; ".join(f"{queue}: {text}" for queue, text in means.items())}."""
     return Drawn(caption, alternative, rows)
 
 
@@ -156,10 +151,8 @@ def _apart(rows: DataFrame) -> str:
         return ""
     apart = float((means["railx"] - means["hammingmesh"]).abs().max())
     words = "come out equal" if apart < 1e-9 else f"differ by {100 * apart:.2g} points"
-    return (
-        f"RailX and HammingMesh place by the same rule and {words}; they differ in the switches,"
-        " which node counts do not show."
-    )
+    return f"""RailX and HammingMesh place by the same rule and {words}; they differ in the
+        switches, which node counts do not show."""
 
 
 FIGURE = declare(
