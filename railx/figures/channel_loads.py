@@ -56,8 +56,7 @@ def draw(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Draw
             _panel(axes, rows, colour)
             title = f"{label(str(topology))}, {label(str(routing))}"
             title += f"\nlargest {quantity(rows['load'].max())}"
-            axes.set_title(panel_title(title, columns, settings))
-            axes.set_yscale(settings.scale)
+            axes.set(title=panel_title(title, columns, settings), yscale=settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
         for axes in panels[-columns:]:

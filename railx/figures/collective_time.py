@@ -72,8 +72,7 @@ def draw(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Dr
             _panel(axes, collectives, colour)
             participants = int(collectives["participants"].max())
             title = f"{label(topology)} ({participants:,} participants)"
-            axes.set_title(panel_title(title, across, settings))
-            axes.set(xscale="log", yscale="log")
+            axes.set(title=panel_title(title, across, settings), xscale="log", yscale="log")
             ticks(axes.xaxis, text=EngFormatter(unit="B"))
             ticks(axes.yaxis, text="{x:g}")
         for axes in panels[::across]:

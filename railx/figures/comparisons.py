@@ -435,8 +435,7 @@ def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
         text = f"{100 * row['value']:.3g} %" if share else f"{quantity(row['value'])}x"
         beside(axes, text, row["value"], position)
     axes.set_yticks(range(len(rows)), list(rows["row"]))
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel(words)
+    axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=words)
     axes.margins(x=0.1)
 
 

@@ -84,8 +84,7 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     axes.set_ylabel("Held (MiB)")
     other = axes.twinx()
     other.step(done, rows["live_chunks"], where="post", color=PALETTE[5], linewidth=1.2)
-    other.set_ylim(0, 2.2 * max(1, int(rows["live_chunks"].max())))
-    other.set_ylabel("Chunks alive")
+    other.set(ylim=(0, 2.2 * max(1, int(rows["live_chunks"].max()))), ylabel="Chunks alive")
     other.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     other.grid(visible=False)
 

@@ -71,8 +71,7 @@ def draw(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
             if number:
                 _distance(below, rows, colour[run])
         above.set_ylabel("Loss (nats)")
-        below.set_ylabel("Difference / loss")
-        below.set_xlabel("Step")
+        below.set(ylabel="Difference / loss", xlabel="Step")
         share_legend(page, entries(above), len(settings.runs))
     reference, *others = settings.runs.items()
     largest = ", ".join(

@@ -79,8 +79,7 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         for panel, (x, y, _) in _SWEEPS.items():
             axes, rows = panels[panel], where(points, panel=panel)
             (_utilisation if panel == "utilisation" else _lines)(axes, rows)
-            axes.set(xlabel=x, ylabel=y.format(at))
-            axes.set_title(panel_title(titles[panel], 2, settings))
+            axes.set(xlabel=x, ylabel=y.format(at), title=panel_title(titles[panel], 2, settings))
             axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
         most = 100 * float(values["overhead_largest_strong_scaling_10ms"])
         published_line(panels["scaling"], most, "y")

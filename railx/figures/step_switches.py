@@ -179,12 +179,11 @@ def _texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
     hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
     left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
     words = ". ".join(_words(points, panel) for panel in panels)
-    return (
-        f"Time that switching adds, over latency. {words}.{left} When the published runs reduce"
-        " gradients is not known, and no way gives all of their numbers.",
-        "Lines of added time over switching latency on logarithmic axes, a panel per job:"
-        f" {words}.",
-    )
+    caption = f"""Time that switching adds, over latency. {words}.{left} When the published runs
+        reduce gradients is not known, and no way gives all of their numbers."""
+    alternative = f"""Lines of added time over switching latency on logarithmic axes, a panel per
+        job: {words}."""
+    return caption, alternative
 
 
 FIGURE = declare(

@@ -83,8 +83,7 @@ def _distribution(axes: Axes, ours: DataFrame, theirs: DataFrame) -> None:
     stairs = ([0.3, *ours["window_ms"], 60], [0, *shares, 100])
     axes.step(*stairs, where="post", color=GREY)
     axes.plot(theirs["window_ms"], stated, **published_mark(GREY))
-    axes.set_xscale("log")
-    axes.set(xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
+    axes.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
@@ -104,8 +103,7 @@ def _on_the_clock(
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xscale("symlog", linthresh=1, linscale=0.4)
-    axes.set_xlim(-30, 8000)
-    axes.set_xlabel("Window (ms)")
+    axes.set(xlim=(-30, 8000), xlabel="Window (ms)")
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     return [name.replace("\n", " ") for name in names]
 

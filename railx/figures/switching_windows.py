@@ -139,11 +139,9 @@ def _technologies(axes: Axes, switches: DataFrame) -> None:
         device = row["example_device"].split(" (")[0]
         names.append(f"{row['technology'].split(' (')[0]}, {device}")
     axes.set_yticks(range(len(switches)), names)
-    axes.set_xscale("log")
-    axes.set_ylim(len(switches) - 0.4, -0.6)
+    axes.set(xscale="log", ylim=(len(switches) - 0.4, -0.6))
     axes.grid(visible=False, axis="y")
-    axes.set_title("Switching time, and the share of windows it fits into")
-    axes.set_xlabel("Switching time")
+    axes.set(title="Switching time, and the share of windows it fits into", xlabel="Switching time")
     axes.xaxis.set_major_formatter(lambda value, _: _time(value))
 
 
@@ -167,8 +165,7 @@ def _distribution(axes: Axes, windows: DataFrame) -> None:
     for length, share in drawn[drawn - before >= 10].items():  # the others are too near
         text = f"{quantity(float(length))} ms"
         beside(axes, text, float(length), float(share), -7, 3, ha="right", va="bottom")
-    axes.set_xscale("log")
-    axes.set(xlim=(left, right), ylim=(0, 112))
+    axes.set(xscale="log", xlim=(left, right), ylim=(0, 112))
     axes.set(xlabel="Window", ylabel="Windows not longer (%)")
     axes.set_title(f"{int(windows['count'].sum())} windows between unlike phases of a step")
     axes.set_yticks([0, 25, 50, 75, 100])

@@ -68,8 +68,7 @@ def draw(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Dr
         names = list(rows["label"].unique())
         for axes, panel in zip(drawn, panels, strict=True):
             _panel(axes, where(rows, panel=panel), names, shades)
-            axes.set_title(panel_title(panel, len(panels), settings))
-            axes.set_xlim(0, 1.3 * longest)
+            axes.set(title=panel_title(panel, len(panels), settings), xlim=(0, 1.3 * longest))
             axes.set_xlabel("Iteration (s)")
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
