@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.canvas import share_legend
-from railx.figures.comparisons import iteration_seconds
+from railx.figures.comparisons import plan_seconds
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import at_edge, name_rows, patch, published_marks
-from railx.figures.tables import Tables, records, to_frame
+from railx.figures.tables import Tables, records, to_frame, where
 from railx.figures.theme import GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NotEmpty, SettingsError
 
 __all__ = ["FIGURE", "PlannersSettings"]
@@ -104,43 +104,41 @@ def draw(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Drawn:
         if bars["published_seconds"].notna().any():
             legend[f"{PUBLISHED.capitalize()} (FlexSP)"] = PUBLISHED_MARK
         share_legend(page, legend, 4)
-    return Drawn(_caption(settings, bars), _alternative(settings, bars), bars)
+    return Drawn(*_texts(settings, bars), bars)
 
 
 def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
     """A row per planner and corpus: seconds, share of the reference, published."""
-    published = tables.read("seconds").query(
-        "model == @settings.model and context == @settings.context"
+    groups = tables.read("groups")
+    plans = groups.drop_duplicates("plan").assign(number=range(groups["plan"].nunique()))
+    plans = plans.assign(seconds=plans["plan"].map(plan_seconds(groups)))
+    plans = plans[["plan", "corpus", "seconds", "fidelity", "number"]]
+    systems = {name: settings.published.get(name, "") for name in settings.planners}
+    bars = tables.query(
+        f"""
+        with named as (
+            -- Lengths that are made for this project have the published ones' name.
+            select corpus, regexp_replace(corpus, '_like$', '') as lengths, planner, system, plan,
+                plans.seconds, fidelity, min(plans.number) over (partition by corpus) as first,
+                index
+            from plans, systems
+            where plan = concat(planner, '_{settings.model}_{settings.context}_', lengths)
+        )
+        select named.corpus, planner, plan, named.seconds,
+            seconds_per_iteration::double as published_seconds, fidelity
+        from named left join seconds on seconds.corpus = lengths and seconds.system = named.system
+            and model = '{settings.model}' and context = '{settings.context}'
+        order by first, index
+        """,
+        plans=plans,
+        systems=to_frame(list(systems.items()), ["planner", "system"]).reset_index(),
     )
-    seconds = published.set_index(["corpus", "system"])["seconds_per_iteration"].to_dict()
-    rows = []
-    for corpus, plans in tables.read("groups").groupby("corpus", sort=False):
-        by_plan = dict(iter(plans.groupby("plan")))
-        for planner in settings.planners:
-            # Lengths that are made for this project have the published ones' name.
-            lengths = str(corpus).removesuffix("_like")
-            plan = f"{planner}_{settings.model}_{settings.context}_{lengths}"
-            groups = by_plan.get(plan)
-            if groups is None:
-                continue
-            key = (lengths, settings.published.get(planner, ""))
-            rows.append(
-                {
-                    "corpus": str(corpus),
-                    "planner": planner,
-                    "plan": plan,
-                    "seconds": iteration_seconds(groups),
-                    "published_seconds": seconds.get(key),
-                    "fidelity": str(groups["fidelity"].iloc[0]),
-                }
-            )
-    if not rows:
+    if bars.empty:
         raise UserError(
             f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
             " this experiment, each with its model, context and corpus"
         )
-    bars = to_frame(rows).astype({"published_seconds": float})
-    base = bars[bars["planner"] == settings.reference].set_index("corpus")["seconds"]
+    base = where(bars, planner=settings.reference).set_index("corpus")["seconds"]
     if len(base):
         # Without the reference a corpus is planned for something else.
         bars = bars[bars["corpus"].isin(base.index)]
@@ -158,54 +156,39 @@ def _fill(planner: str, settings: PlannersSettings) -> dict[str, Any]:
 def _panel(axes: Axes, bars: DataFrame, planners: list[str], settings: PlannersSettings) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    places = [planners.index(name) for name in bars["planner"]]
-    for position, row in zip(places, records(bars), strict=True):
-        axes.barh(position, row["seconds"], 0.66, **_fill(row["planner"], settings))
+    bars = bars.assign(at=bars["planner"].map(planners.index))
+    for row in records(bars):
+        axes.barh(row["at"], row["seconds"], 0.66, **_fill(row["planner"], settings))
         share = row["of_reference"]
         text = quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else "")
-        at_edge(axes, text, position)
-    marked = bars["published_seconds"].notna().to_numpy()
-    at = [position for position, mark in zip(places, marked, strict=True) if mark]
-    published_marks(axes, bars["published_seconds"][marked], at)
+        at_edge(axes, text, row["at"])
+    marked = bars.dropna(subset=["published_seconds"])
+    published_marks(axes, marked["published_seconds"], marked["at"])
     name_rows(axes, [settings.planners[name] for name in planners])
-    axes.set_xlim(0, 2.1 * float(bars[["seconds", "published_seconds"]].max().max()))
+    most = 2.1 * float(bars[["seconds", "published_seconds"]].max().max())
+    axes.set(xlim=(0, most), xlabel="Seconds an iteration")
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("Seconds an iteration")
 
 
-def _caption(settings: PlannersSettings, bars: DataFrame) -> str:
-    parts = []
-    words = settings.planners
+def _texts(settings: PlannersSettings, bars: DataFrame) -> tuple[str, str]:
+    """Caption and alternative text."""
+    bars = bars.assign(words=bars["planner"].map(settings.planners))
+    ranges, values = [], []
     for corpus, rows in bars.groupby("corpus", sort=False):
-        ends = rows.sort_values("seconds")
-        best, worst = ends.iloc[0], ends.iloc[-1]
-        parts.append(f"""{label(str(corpus))}: from {quantity(best["seconds"])} s
-            ({words[best["planner"]]}) to {quantity(worst["seconds"])} s
-            ({words[worst["planner"]]})""")
-    sentences = [f"Predicted seconds of an iteration. {'; '.join(parts)}."]
-    both = [
-        f"{words[row['planner']]} on {label(row['corpus'])} {quantity(row['seconds'])} for"
-        f" {quantity(row['published_seconds'])}"
-        for row in records(bars.dropna(subset=["published_seconds"]))
-    ]
-    if both:
-        sentences.append(f"Beside FlexSP's bars: {'; '.join(both)}.")
-    sentences.append("""All come from the cost model with FlexSP's constants, not from a machine.
-        Baselines are our implementations of published rules; runtimes that do not wait between
-        micro-batches (dynamic context parallelism, ByteScale) would take less than a plan, which
-        does.""")
-    return " ".join(sentences)
-
-
-def _alternative(settings: PlannersSettings, bars: DataFrame) -> str:
-    parts = []
-    for corpus, rows in bars.groupby("corpus", sort=False):
-        texts = [
-            f"{settings.planners[row['planner']]} {quantity(row['seconds'])}"
-            for row in records(rows)
-        ]
-        parts.append(f"{label(str(corpus))}: {', '.join(texts)}")
-    return f"Bars of predicted seconds of an iteration by planner. {'; '.join(parts)}."
+        ends = rows.sort_values("seconds").iloc[[0, -1]]
+        ranges.append(
+            f"{label(str(corpus))}: from {phrases(ends, '{seconds:q} s ({words})', ' to ')}"
+        )
+        values.append(f"{label(str(corpus))}: {phrases(rows, '{words} {seconds:q}', ', ')}")
+    pair = "{words} on {corpus:label} {seconds:q} for {published_seconds:q}"
+    both = phrases(bars.dropna(subset=["published_seconds"]), pair)
+    beside_bars = f"Beside FlexSP's bars: {both}." if both else ""
+    caption = f"""Predicted seconds of an iteration. {"; ".join(ranges)}. {beside_bars} All come
+        from the cost model with FlexSP's constants, not from a machine. Baselines are our
+        implementations of published rules; runtimes that do not wait between micro-batches (dynamic
+        context parallelism, ByteScale) would take less than a plan, which does."""
+    alternative = f"Bars of predicted seconds of an iteration by planner. {'; '.join(values)}."
+    return caption, alternative
 
 
 FIGURE = declare(
