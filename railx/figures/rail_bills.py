@@ -8,12 +8,13 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
 from railx.figures.panels import patch, published_marks, ticks
-from railx.figures.tables import Tables, refuse_unknown, stack
+from railx.figures.tables import Tables, refuse_unknown, stack, where
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, PUBLISHED, PUBLISHED_MARK, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, listed, quantity
@@ -64,6 +65,15 @@ _BEYOND = {
     "clos": ("Photonic rails on leaves and spines, circuits may move", PALETTE[3], "^"),
     "clos_strict": ("The same, no circuit ever moves", PALETTE[7], "v"),
 }
+
+
+#: Electrical rails that the caption compares with photonic ones.
+_COUNTED = {
+    "rail_opt": "as the artifact counts",
+    "spine": "by used ports",
+    "alone": "without a spine",
+}
+
 _DRAWN = ["platform", "quantity", "series", "source", "ocs_port_price_factor", "gpus", "value"]
 
 
@@ -146,43 +156,39 @@ def _points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame)
     """A row for each mark."""
     refuse_unknown("platforms", settings.platforms, bills["platform"])
     refuse_unknown("switch", [settings.switch], bills["switch"].dropna())
-    bills = bills[bills["gpus"] >= settings.least_gpus]
-    published = published[published["gpus"] >= settings.least_gpus]
+    bills, published = (rows[rows["gpus"] >= settings.least_gpus] for rows in (bills, published))
     electrical = bills["network"] != "photonic_rails"
     bills = bills[electrical | (bills["transceivers_per_gpu"] == settings.transceivers_per_gpu)]
     parts = []
-    for platform, words in settings.platforms.items():
+    for (platform, words), (key, (column, unit, *_)) in product(
+        settings.platforms.items(), _PANELS.items()
+    ):
         ours = bills[bills["platform"] == platform]
-        theirs = published[published["config"] == words.published]
-        switched = ours[ours["switch"] == settings.switch]
-        for key, (column, unit, *_) in _PANELS.items():
-            head = {"platform": platform, "quantity": key}
-            for series, (*_, network, counting) in _SERIES.items():
-                rows = ours[(ours["network"] == network) & (ours["counting"] == counting)]
-                rows = rows.assign(ocs_port_price_factor=1.0)
-                parts.append(rows.assign(**head, series=series, source="ours", value=rows[column]))
-                cell = f"{key}_{series}_{unit}"
-                if cell in theirs:
-                    value = theirs[cell] / theirs["gpus"]
-                    parts.append(
-                        theirs.assign(**head, series=series, source="published", value=value)
-                    )
-            for series in _BEYOND:
-                rows = switched[switched["arrangement"] == series].sort_values(
-                    "ocs_port_price_factor", kind="stable"
-                )
-                rows = rows[rows["ocs_port_price_factor"].isin((0.5, 1.0, 2.0))]
-                parts.append(rows.assign(**head, series=series, source="ours", value=rows[column]))
+        ours = ours.assign(value=ours[column], source="ours")
+        theirs = where(published, config=words.published)
+        head = {"platform": platform, "quantity": key}
+        for series, (*_, network, counting) in _SERIES.items():
+            rows = where(ours, network=network, counting=counting)
+            parts.append(rows.assign(**head, series=series, ocs_port_price_factor=1.0))
+            cell = f"{key}_{series}_{unit}"
+            if cell in theirs:
+                value = theirs[cell] / theirs["gpus"]
+                parts.append(theirs.assign(**head, series=series, source="published", value=value))
+        for series in _BEYOND:
+            rows = where(ours, switch=settings.switch, arrangement=series)
+            rows = rows.sort_values("ocs_port_price_factor", kind="stable")
+            rows = rows[rows["ocs_port_price_factor"].isin((0.5, 1.0, 2.0))]
+            parts.append(rows.assign(**head, series=series))
     return stack(parts).reindex(columns=_DRAWN)
 
 
 def _panel(axes: Axes, points: DataFrame) -> None:
-    ours = points[points["source"] == "ours"]
+    ours, theirs = (where(points, source=source) for source in ("ours", "published"))
     for series, (_, style, *_) in _SERIES.items():
-        rows = ours[ours["series"] == series].sort_values("gpus")
+        rows = where(ours, series=series).sort_values("gpus")
         axes.plot(rows["gpus"], rows["value"], **style, linewidth=LINE_POINTS, markersize=4.5)
     for series, (_, colour, mark) in _BEYOND.items():
-        rows = ours[ours["series"] == series]
+        rows = where(ours, series=series)
         bands = rows.pivot_table(index="gpus", columns="ocs_port_price_factor", values="value")
         if bands.empty:
             continue
@@ -191,7 +197,6 @@ def _panel(axes: Axes, points: DataFrame) -> None:
             axes.fill_between(bands.index, bands[0.5], bands[2.0], color=shade, linewidth=0)
         style = {"color": colour, "marker": mark, "markersize": 5, "linewidth": LINE_POINTS}
         axes.plot(bands.index, bands[1.0], **style)
-    theirs = points[points["source"] == "published"]
     published_marks(axes, theirs["gpus"], theirs["value"])
     sizes = sorted(set(points["gpus"]))
     axes.set_xscale("log", base=2)
@@ -202,26 +207,22 @@ def _panel(axes: Axes, points: DataFrame) -> None:
 
 def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
     sentences = []
-    ours = points[points["source"] == "ours"]
-    plain = ours[ours["ocs_port_price_factor"] == 1]
+    ours = where(points, source="ours")
+    plain = where(ours, ocs_port_price_factor=1)
     costs = plain.set_index(["platform", "quantity", "series", "gpus"])["value"].sort_index()
     for platform, words in settings.platforms.items():
         parts = []
         for key, (*_, unit) in _PANELS.items():
             photonic = costs[platform, key, "opus"]
             ratios = []
-            for series, text in (
-                ("rail_opt", "as the artifact counts"),
-                ("spine", "by used ports"),
-                ("alone", "without a spine"),
-            ):
+            for series, text in _COUNTED.items():
                 other = costs[platform, key, series]
                 gpus = 512 if 512 in other.index else int(other.index[0])
                 ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
             parts.append(f"""{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on
                 electrical ones {listed(ratios)}""")
         sentences.append(f"{words.words}: {'; '.join(parts)}.")
-    beyond = ours[ours["series"] == "clos"]
+    beyond = where(ours, series="clos")
     if not beyond.empty:
         sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
             {int(beyond["gpus"].min()):,} GPUs on a rail may outgrow one switch, and leaves and

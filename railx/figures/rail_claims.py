@@ -7,6 +7,7 @@ price or the power of a transceiver.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from railx.figures.panels import patch
 from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, lighter
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity, sentence
+from railx.figures.words import fidelity_line, phrases, quantity
 
 __all__ = ["FIGURE", "RailBoundary", "RailClaimsSettings", "RailPoint"]
 
@@ -119,7 +120,7 @@ def draw(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         for mark, point in zip(_MARKS, settings.points, strict=False):
             legend[point.words] = dot(INK, 7, marker=mark)
         share_legend(page, legend, 2)
-    return Drawn(_caption(settings, points, limits), _alternative(settings, points), points)
+    return Drawn(*_texts(settings, points, limits), points)
 
 
 def _line(number: int) -> dict[str, Any]:
@@ -144,23 +145,21 @@ def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
     columns = ["claim", "transceiver", _PORTS, "ratio", "holds"]
     base = _of(table, settings.boundaries[0])
     parts = []
-    for point in settings.points:
-        for claim, level in (("cost", point.usd), ("power", point.watts)):
-            rows = where(base, claim=claim)
-            near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_PORTS], point.ports)
-            if not near.any():
-                raise UserError(
-                    f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
-                    " the map"
-                )
-            cell = rows[near].head(1)[columns]
-            cell = cell.assign(transceiver=float(level), switch_ports_per_gpu=float(point.ports))
-            parts.append(cell.assign(kind="point", words=point.words))
+    for point, claim in product(settings.points, _CLAIMS):
+        level = {"cost": point.usd, "power": point.watts}[claim]
+        rows = where(base, claim=claim)
+        near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_PORTS], point.ports)
+        if not near.any():
+            raise UserError(
+                f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
+                " the map"
+            )
+        at = {"transceiver": float(level), _PORTS: float(point.ports)}
+        parts.append(rows[near].head(1).assign(kind="point", words=point.words, **at))
     for boundary in settings.boundaries:
         edge = _of(table, boundary).drop_duplicates(["claim", "transceiver"])
-        edge = edge.assign(ratio=edge["limit"], holds=True)
-        edge[_PORTS] = edge["ports_at_boundary"]
-        parts.append(edge[columns].assign(kind="boundary", words=boundary.words))
+        at = {_PORTS: edge["ports_at_boundary"], "ratio": edge["limit"], "holds": True}
+        parts.append(edge.assign(kind="boundary", words=boundary.words, **at))
     return stack(parts)[["kind", "words", *columns]]
 
 
@@ -204,30 +203,27 @@ def _contour(base: DataFrame, ratio: float) -> tuple[list[float], list[float]]:
     return list(ports.index), list(ports)
 
 
-def _caption(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]) -> str:
+def _texts(
+    settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]
+) -> tuple[str, str]:
+    """Caption and alternative text."""
     parts = []
+    marked = where(points, kind="point")
     for claim, (title, _, unit) in _CLAIMS.items():
-        marked = where(points, claim=claim, kind="point")
-        ratios = [f"{quantity(row['ratio'])} times at {row['words']}" for row in records(marked)]
-        level = float(marked["transceiver"].iloc[0])
+        rows = where(marked, claim=claim)
+        level = float(rows["transceiver"].iloc[0])
         words = settings.boundaries[0].words
         edge = where(points, claim=claim, kind="boundary", words=words)
         edge = edge[np.isclose(edge["transceiver"], level)]
-        parts.append(f"""{title}: {"; ".join(ratios)}. With transceivers of {quantity(level)} {unit}
-            the {quantity(limits[claim])} times of the abstract take
+        parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
+            of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
             {quantity(float(edge[_PORTS].iloc[0]))} switch ports a GPU.""")
-    return sentence(*parts)
-
-
-def _alternative(settings: RailClaimsSettings, points: DataFrame) -> str:
-    marks = "; ".join(
-        f"{row['words']}: {quantity(row['ratio'])} times lower {row['claim']},"
-        f" {'holds' if row['holds'] else 'does not hold'}"
-        for row in records(where(points, kind="point"))
-    )
-    return f"""Two maps of switch ports per GPU over the price and over the power of a transceiver,
-        with the region where photonic rails save as much as claimed and {len(settings.boundaries)}
-        boundaries. {marks}."""
+    marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
+    marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
+    alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
+        transceiver, with the region where photonic rails save as much as claimed and
+        {len(settings.boundaries)} boundaries. {marks}."""
+    return " ".join(parts), alternative
 
 
 FIGURE = declare(

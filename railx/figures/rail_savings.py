@@ -7,6 +7,7 @@ as the artifact counts, at every size of this experiment.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 from railx.figures.canvas import share_legend
@@ -82,7 +83,7 @@ def draw(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn
         }
         legend["Ours, in the colour of its platform"] = dot(INK)
         share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
-    return Drawn(_caption(settings, points, headline), _alternative(settings, points), points)
+    return Drawn(*_texts(settings, points, headline), points)
 
 
 def _points(settings: RailSavingsSettings, published: DataFrame, rails: DataFrame) -> DataFrame:
@@ -92,16 +93,14 @@ def _points(settings: RailSavingsSettings, published: DataFrame, rails: DataFram
     parts = []
     for name, pair in settings.platforms.items():
         refuse_unknown(f"platforms.{name}.platform", [pair.platform], counted["platform"])
-        bills = where(published, config=name)
-        ours = where(counted, platform=pair.platform)
-        for key in _PANELS:
-            for source, rows, column in (
-                ("published", bills, f"{key}_ratio_rail_over_opus"),
-                ("ours", ours, f"{key}_ratio"),
-            ):
-                ratios = rows[["gpus", column]].set_axis(["gpus", "ratio"], axis="columns")
-                head = {"source": source, "quantity": key, "platform": name}
-                parts.append(ratios.assign(**head)[[*head, "gpus", "ratio"]])
+        sources = {
+            "published": (where(published, config=name), "ratio_rail_over_opus"),
+            "ours": (where(counted, platform=pair.platform), "ratio"),
+        }
+        for key, (source, (rows, column)) in product(_PANELS, sources.items()):
+            head = {"source": source, "quantity": key, "platform": name}
+            ratios = rows.assign(**head, ratio=rows[f"{key}_{column}"])
+            parts.append(ratios[[*head, "gpus", "ratio"]])
     return stack(parts)
 
 
@@ -121,28 +120,29 @@ def _panel(axes: Axes, points: DataFrame, colours: dict[str, str], promise: floa
     axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
 
 
-def _caption(settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]) -> str:
+def _texts(
+    settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]
+) -> tuple[str, str]:
+    """Caption and alternative text."""
+    keys = ["quantity", "platform"]
+    both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
     sentences = []
     for key, (title, promise) in _PANELS.items():
         parts = []
-        for platform, rows in where(points, quantity=key).groupby("platform", sort=False):
-            both = rows.pivot_table(index="gpus", columns="source", values="ratio").dropna()
-            apart = float((both["ours"] / both["published"] - 1).abs().max())
-            parts.append(f"""{settings.platforms[str(platform)].words} {span(both["published"])},
-                ours within {quantity(100 * apart)} % at {len(both)} sizes""")
-        sentences.append(
-            f"{title}, {headline[promise]:g} times lower in the abstract: {'; '.join(parts)}."
-        )
-    return " ".join(sentences)
-
-
-def _alternative(settings: RailSavingsSettings, points: DataFrame) -> str:
+        for platform, pair in settings.platforms.items():
+            rows = both.loc[key, platform]
+            apart = float((rows["ours"] / rows["published"] - 1).abs().max())
+            parts.append(f"""{pair.words} {span(rows["published"])}, ours within
+                {quantity(100 * apart)} % at {len(rows)} sizes""")
+        times = f"{headline[promise]:g} times lower in the abstract"
+        sentences.append(f"{title}, {times}: {'; '.join(parts)}.")
     sizes = sorted(set(points["gpus"]))
-    means = points.groupby(["quantity", "platform"], sort=False)["ratio"].mean()
+    means = points.groupby(keys, sort=False)["ratio"].mean()
     best = {key: settings.platforms[str(means[key].idxmax())].words for key in _PANELS}
-    return f"""Lines of the cost and of the power of electrical over photonic rails from
+    alternative = f"""Lines of the cost and of the power of electrical over photonic rails from
         {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
         saving in cost is {best["cost"]}, in power {best["power"]}."""
+    return " ".join(sentences), alternative
 
 
 FIGURE = declare(
