@@ -8,12 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import diagonal, plain_ticks
-from railx.figures.tables import Tables
+from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, Tables, declare
+from railx.figures.panels import diagonal, plain_ticks, share_legend
 from railx.figures.theme import GREY, INK, colours, dot, label
-from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence, span, spoken
 
 __all__ = ["FIGURE", "AgreementFigureSettings"]

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
 from railx.figures.figure import AxisScale, Canvas, Drawn, Height, TopologyChoice, declare
-from railx.figures.panels import published_marks
+from railx.figures.panels import published_marks, share_legend
 from railx.figures.tables import Tables, records
 from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
 from railx.figures.types import Axes, DataFrame

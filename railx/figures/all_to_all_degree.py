@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, ticks
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import Tables, refuse_unknown, to_frame
 from railx.figures.theme import GREY, INK, PALETTE, dot, published_series
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast, NotEmpty
 

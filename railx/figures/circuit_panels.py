@@ -13,12 +13,10 @@ from itertools import product
 from typing import Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, ticks
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import Tables, records, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases, sentence
 
 __all__ = [

@@ -14,9 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import patch
+from railx.figures.panels import patch, share_legend
 from railx.figures.tables import Tables, records
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from railx.figures.canvas import panel_title
-from railx.figures.figure import Canvas, Drawn, Height, RunChoice, declare
-from railx.figures.panels import beside
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, declare
+from railx.figures.panels import beside, panel_title
 from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import PALETTE, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
 
 __all__ = ["FIGURE", "ClusterTimeSettings"]

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, Drawn, Height, TopologyChoice, declare
-from railx.figures.panels import ticks, tiles
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, TopologyChoice, declare
+from railx.figures.panels import panel_title, share_legend, ticks, tiles
 from railx.figures.tables import Tables, records
 from railx.figures.theme import GREY, PALETTE, dot, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, listed, quantity, sentence, span, spoken
 from railx.settings import Between, NotEmpty
 

@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, name_rows, ticks
+from railx.figures.panels import beside, name_rows, share_legend, ticks
 from railx.figures.tables import Tables, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
@@ -370,7 +369,13 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
             if tokens[str(other)] == tokens[str(plan)]:
                 baseline, name = _PLANNERS[fact["planner"]]
                 row = f"Ours, {words},\n{fact['devices']} devices, over {name}"
-                yield "ours", "speedup", row, baseline, 1e3 * seconds[other] / _pipeline_ms(ends)
+                yield (
+                    "ours",
+                    "speedup",
+                    row,
+                    baseline,
+                    1e3 * seconds[str(other)] / _pipeline_ms(ends),
+                )
         stage_ms = float(((ends["end"] - ends["start"]) * ends["stages"]).sum())
         yield "ours", "bubble", f"Ours, {words}", "", 1 - float(ends["busy"].sum()) / stage_ms
 

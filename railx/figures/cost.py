@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, entries, name_rows, published_line, published_marks, ticks
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import (
+    beside,
+    entries,
+    name_rows,
+    published_line,
+    published_marks,
+    share_legend,
+    ticks,
+)
 from railx.figures.tables import Tables, records, stack, to_frame
 from railx.figures.theme import (
     PALETTE,
@@ -25,7 +32,6 @@ from railx.figures.theme import (
     dot,
     label,
 )
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, span, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import diagonal, published_line
+from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import diagonal, published_line, share_legend
 from railx.figures.tables import Tables, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, dot, label
-from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, quantity, sentence
 
 __all__ = ["FIGURE", "CostModelErrorSettings"]

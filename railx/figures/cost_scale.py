@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import entries, ticks
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import entries, share_legend, ticks
 from railx.figures.tables import Tables, records, refuse_unknown, where
 from railx.figures.theme import PALETTE, colours, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
 from railx.settings import NotEmpty
 

@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
 from railx.figures.tables import FigureInput, Tables
-from railx.figures.types import DataFrame, Page
+from railx.figures.types import Axes, DataFrame, Page, Series
 from railx.settings import Between, NonNegative
 
 __all__ = [
+    "Axes",
     "AxisScale",
     "Canvas",
     "CanvasSettings",
+    "DataFrame",
     "Drawn",
     "Figure",
     "Height",
+    "Page",
     "PlanChoice",
     "RunChoice",
+    "Series",
+    "Tables",
     "TopologyChoice",
     "declare",
 ]

@@ -14,12 +14,10 @@ from itertools import product
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import at_edge, name_rows, patch, tiles
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import at_edge, name_rows, panel_title, patch, share_legend, tiles
 from railx.figures.tables import Tables, records, to_frame
 from railx.figures.theme import FAINT, PALETTE, label, lighter
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.io import read_json
 from railx.settings import Between, NotEmpty

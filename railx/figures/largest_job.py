@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import entries
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import entries, share_legend
 from railx.figures.tables import Tables, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line
 from railx.settings import Between
 

@@ -10,12 +10,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import name_rows
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import name_rows, share_legend
 from railx.figures.tables import Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
 from railx.settings import AtLeast
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import share_legend
 from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, MODES, colours, dot, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, span
 
 __all__ = ["FIGURE", "LiveSwitchingSettings"]

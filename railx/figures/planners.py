@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
 from railx.figures.comparisons import plan_seconds
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import at_edge, name_rows, patch, published_marks
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import at_edge, name_rows, patch, published_marks, share_legend
 from railx.figures.tables import Tables, records, to_frame, where
 from railx.figures.theme import GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NotEmpty, SettingsError
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside, name_rows
 from railx.figures.tables import Tables
 from railx.figures.theme import INK, PALETTE, dot, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
 
 __all__ = ["FIGURE", "PlanningHiddenSettings"]

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, PALETTE, PUBLISHED, label, lighter, text_colour
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence, span, spoken
 from railx.settings import Fraction, NotEmpty
 

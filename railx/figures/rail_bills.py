@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import patch, published_marks, ticks
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import patch, published_marks, share_legend, ticks
 from railx.figures.tables import Tables, refuse_unknown, stack, where
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, PUBLISHED, PUBLISHED_MARK, lighter
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, listed, quantity
 from railx.settings import AtLeast
 

@@ -13,12 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import patch
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import patch, share_legend
 from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, lighter
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 
 __all__ = ["FIGURE", "RailBoundary", "RailClaimsSettings", "RailPoint"]
@@ -154,7 +152,7 @@ def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
                 f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
                 " the map"
             )
-        at = {"transceiver": float(level), _PORTS: float(point.ports)}
+        at: dict[str, Any] = {"transceiver": float(level), _PORTS: float(point.ports)}
         parts.append(rows[near].head(1).assign(kind="point", words=point.words, **at))
     for boundary in settings.boundaries:
         edge = _of(table, boundary).drop_duplicates(["claim", "transceiver"])

@@ -15,11 +15,10 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside
 from railx.figures.tables import Tables, read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, sentence, spoken
 from railx.settings import Between, NonNegative
 

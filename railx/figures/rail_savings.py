@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
-from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import at_edge, published_line, ticks
+from railx.figures.panels import at_edge, published_line, share_legend, ticks
 from railx.figures.tables import Tables, refuse_unknown, stack, where
 from railx.figures.theme import INK, PALETTE, PUBLISHED, PUBLISHED_LINE, dot, published_series
 from railx.figures.types import Axes, DataFrame, Series
@@ -130,7 +129,7 @@ def _texts(
     for key, (title, promise) in _PANELS.items():
         parts = []
         for platform, pair in settings.platforms.items():
-            rows = both.loc[key, platform]
+            rows = both.xs((key, platform))
             apart = float((rows["ours"] / rows["published"] - 1).abs().max())
             parts.append(f"""{pair.words} {span(rows["published"])}, ours within
                 {quantity(100 * apart)} % at {len(rows)} sizes""")

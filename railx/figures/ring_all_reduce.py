@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, Drawn, Height, TopologyChoice, declare
-from railx.figures.panels import entries, ticks
+from railx.figures.figure import Canvas, DataFrame, Drawn, Height, Series, TopologyChoice, declare
+from railx.figures.panels import entries, share_legend, ticks
 from railx.figures.tables import Tables, records, where
 from railx.figures.theme import colours, label
-from railx.figures.types import DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, ordered, quantity, sentence, spoken
 
 __all__ = ["FIGURE", "RingAllReduceSettings"]

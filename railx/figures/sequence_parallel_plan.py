@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, Drawn, Height, PlanChoice, declare
-from railx.figures.panels import patch, time_unit
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, declare
+from railx.figures.panels import patch, share_legend, time_unit
 from railx.figures.tables import Tables, pick, records, stack
 from railx.figures.theme import INK, degree_colours, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
 
 __all__ = ["FIGURE", "SequenceParallelPlanSettings"]

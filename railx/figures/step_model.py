@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import diagonal, name_rows
+from railx.figures.figure import Axes, Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.panels import diagonal, name_rows, share_legend
 from railx.figures.tables import Tables, records, where
 from railx.figures.theme import GREY, colours, dot, label
-from railx.figures.types import Axes
 from railx.figures.words import counted, fidelity_line, quantity, sentence
 
 __all__ = ["FIGURE", "StepModelSettings"]

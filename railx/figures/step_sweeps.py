@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, published_line
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, panel_title, published_line, share_legend
 from railx.figures.tables import Tables, records, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NonNegative, NotEmpty
 

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import tiles
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import panel_title, share_legend, tiles
 from railx.figures.published_steps import PUBLISHED_STEPS, published_steps
 from railx.figures.tables import Tables, records, stack, where
 from railx.figures.theme import INK, MODE_LABELS, MODES, PUBLISHED, mode_colours, published_series
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NotEmpty
 

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.honest import cut_bars
-from railx.figures.panels import beside, entries
+from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import Tables, where
 from railx.figures.theme import GREY, PALETTE, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity, sentence
 from railx.settings import AtLeast
 

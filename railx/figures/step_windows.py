@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from railx.figures.canvas import panel_title, share_legend
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.panels import panel_title, share_legend
 from railx.figures.switching_windows import split_by_mean
 from railx.figures.tables import Tables, records, stack, to_frame
 from railx.figures.theme import DERIVED, GREY, PALETTE, PUBLISHED_MARK, dot, published_mark

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, ticks
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import Tables, records, refuse_unknown
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_MARK, dot
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted
 
 __all__ = ["FIGURE", "SwitchTechnologiesSettings"]

@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, Drawn, Height, RunChoice, declare
-from railx.figures.panels import published_line, ticks
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, declare
+from railx.figures.panels import published_line, share_legend, ticks
 from railx.figures.published_steps import PUBLISHED_STEPS, published_steps
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import Tables, stack, to_frame, where
@@ -31,7 +30,6 @@ from railx.figures.theme import (
     mode_colours,
     published_series,
 )
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import Between
 

@@ -12,12 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, patch
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, patch, share_legend
 from railx.figures.tables import Tables, milliseconds, records, stack, to_frame
 from railx.figures.theme import GREY, INK, OPUS_JOBS, PALETTE, label, lighter, published_mark
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 
 __all__ = ["FIGURE", "SwitchingWindowsSettings", "split_by_mean"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from railx.figures.canvas import share_legend
 from railx.figures.figure import Canvas, Drawn, Height, TopologyChoice, declare
-from railx.figures.panels import name_rows, published_line
+from railx.figures.panels import name_rows, published_line, share_legend
 from railx.figures.tables import Tables, records
 from railx.figures.theme import PUBLISHED, PUBLISHED_LINE, colours, dot, label
 from railx.figures.types import Axes, DataFrame, Series

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import at_edge, patch
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import at_edge, panel_title, patch, share_legend
 from railx.figures.tables import Tables, records, stack, to_frame, where
 from railx.figures.theme import INK, PALETTE, degree_colours, dot
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NotEmpty
 

@@ -11,12 +11,10 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
-from railx.figures.panels import beside, entries
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, PALETTE, dot, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, sentence
 from railx.settings import NotEmpty
 

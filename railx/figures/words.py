@@ -9,7 +9,7 @@ from typing import Any
 from railx.errors import UserError
 from railx.figures.tables import records
 from railx.figures.theme import label
-from railx.figures.types import DataFrame
+from railx.figures.types import DataFrame, Series
 from railx.io import FIDELITIES
 
 __all__ = [
@@ -123,14 +123,14 @@ class _Phrases(string.Formatter):
         return write(value) if write else format(value, format_spec)
 
 
-def phrase(template: str, row: Mapping[Any, Any]) -> str:
+def phrase(template: str, row: Mapping[Any, Any] | Series[Any]) -> str:
     """``template`` with the values of a row, as :meth:`str.format` does.
 
     ``{seconds:q}`` is a :func:`quantity`, ``{share:q%}`` one in percent;
     ``{topology:label}`` is its label, ``lower`` that in lower case, ``spoken`` that
     inside a sentence; ``upper`` is the value in upper case.
     """
-    return _Phrases().vformat(template, (), row)
+    return _Phrases().vformat(template, (), dict(row))
 
 
 def phrases(rows: DataFrame, template: str, separator: str = "; ") -> str:
