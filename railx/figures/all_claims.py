@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
 from railx.figures.panels import beside, share_legend
-from railx.figures.tables import Tables, refuse_unknown
+from railx.figures.tables import refuse_unknown
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, span

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import AxisScale, Canvas, Drawn, Height, TopologyChoice, declare
+from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, declare
 from railx.figures.panels import published_marks, share_legend
-from railx.figures.tables import Tables, records
+from railx.figures.tables import records
 from railx.figures.theme import DERIVED, GREY, PUBLISHED_MARK, colours, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.figures.figure import AxisScale, Canvas, Drawn, Height, TopologyChoice, declare
+from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, declare
 from railx.figures.panels import panel_title, share_legend, tiles
-from railx.figures.tables import Tables, stack, to_frame
+from railx.figures.tables import stack, to_frame
 from railx.figures.theme import colours, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, quantity, sentence, spoken

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, Tables, declare
 from railx.figures.panels import beside, panel_title
-from railx.figures.tables import Tables, records, stack, where
+from railx.figures.tables import records, stack, where
 from railx.figures.theme import PALETTE, label
 from railx.figures.words import fidelity_line, quantity, sentence
 

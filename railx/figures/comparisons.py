@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
 from railx.figures.panels import beside, name_rows, share_legend, ticks
-from railx.figures.tables import Tables, refuse_unknown, to_frame, where
+from railx.figures.tables import refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrases, quantity, span

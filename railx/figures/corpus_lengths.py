@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, Tables, declare
 from railx.figures.panels import entries, published_marks, share_legend
-from railx.figures.tables import Tables, stack, to_frame
+from railx.figures.tables import stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
 from railx.figures.words import quantity, sentence
 from railx.io import read_metadata, read_table

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, Tables, declare
 from railx.figures.panels import name_rows, patch, share_legend, time_unit
-from railx.figures.tables import Tables, pick, records, stack
+from railx.figures.tables import pick, records, stack
 from railx.figures.theme import INK, PALETTE, label, lighter
 from railx.figures.words import counted, fidelity_line, quantity
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, Tables, declare
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import Tables, records, stack, to_frame, where
+from railx.figures.tables import records, stack, to_frame, where
 from railx.figures.theme import GREY, MODE_LABELS, colours, dot, label
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import Between

@@ -70,13 +70,16 @@ FIGURES: tuple[str, ...] = (
     "step_time",
     "utilisation",
 )
-#: The module of each figure that shares one with others; else it has the figure's name.
+#: Modules that declare several figures; else a module has the name of its figure.
 _SHARED_MODULES = {
-    "adaptive_speedups": "comparisons",
-    "network_prices": "comparisons",
-    "pipeline_speedups": "comparisons",
-    "rail_steps": "circuit_panels",
-    "switched_circuits": "circuit_panels",
+    "circuit_panels": ("rail_steps", "switched_circuits"),
+    "claim_maps": ("claim_map", "rail_claims"),
+    "collectives": ("ring_all_reduce", "collective_time"),
+    "comparisons": ("adaptive_speedups", "network_prices", "pipeline_speedups"),
+    "model_errors": ("agreement", "cost_model_error", "step_model"),
+    "rails": ("rail_bills", "rail_savings"),
+    "tenancy": ("largest_job", "utilisation"),
+    "windows": ("switching_windows", "step_windows"),
 }
 
 
@@ -87,7 +90,8 @@ def figure_module(name: str) -> str:
     """
     if name not in FIGURES:
         raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
-    return f"railx.figures.{_SHARED_MODULES.get(name, name)}"
+    module = next((key for key, names in _SHARED_MODULES.items() if name in names), name)
+    return f"railx.figures.{module}"
 
 
 def figure_of(name: str) -> Figure:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, Tables, declare
 from railx.figures.panels import patch, share_legend, time_unit
-from railx.figures.tables import Tables, pick, records, stack
+from railx.figures.tables import pick, records, stack
 from railx.figures.theme import INK, degree_colours, label
 from railx.figures.words import counted, fidelity_line, quantity
 

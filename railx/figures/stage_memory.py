@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, Tables, declare
 from railx.figures.panels import share_legend, time_unit
-from railx.figures.tables import Tables, pick, stack
+from railx.figures.tables import pick, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, label
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NonNegative

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, Tables, declare
 from railx.figures.panels import published_line, share_legend, ticks
 from railx.figures.published_steps import PUBLISHED_STEPS, published_steps
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import Tables, stack, to_frame, where
+from railx.figures.tables import stack, to_frame, where
 from railx.figures.theme import (
     INK,
     LINE_POINTS,

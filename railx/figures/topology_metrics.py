@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from railx.figures.figure import Canvas, Drawn, Height, TopologyChoice, declare
+from railx.figures.figure import Canvas, Drawn, Height, Tables, TopologyChoice, declare
 from railx.figures.panels import name_rows, published_line, share_legend
-from railx.figures.tables import Tables, records
+from railx.figures.tables import records
 from railx.figures.theme import PUBLISHED, PUBLISHED_LINE, colours, dot, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken

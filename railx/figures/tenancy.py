@@ -1,27 +1,138 @@
-"""How much of the grid a stream of jobs uses, and what it costs the jobs.
-
-By system, queue and failures.
-"""
+"""A grid of nodes with failures and a stream of jobs, by system."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside, entries, panel_title, share_legend
-from railx.figures.tables import Tables, where
-from railx.figures.theme import INK, PALETTE, dot, label
+from railx.figures.tables import Tables, stack, where
+from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.words import fidelity_line, sentence
-from railx.settings import NotEmpty
+from railx.settings import Between, NotEmpty
 
-__all__ = ["FIGURE", "UtilisationSettings"]
+__all__ = ["LARGEST_JOB", "UTILISATION", "LargestJobSettings", "UtilisationSettings"]
 
-_COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
-_NAMES = {
+# Largest job beside failed nodes
+
+_JOB_COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
+_JOB_NAMES = {
+    "railx": "RailX, any rows x any columns",
+    "hammingmesh": "HammingMesh, the same rule",
+    "torus": "Torus, contiguous block",
+}
+
+
+@dataclass(frozen=True)
+class LargestJobSettings(CanvasSettings):
+    """Largest usable job against failed nodes."""
+
+    figure: Literal["largest_job"] = "largest_job"
+    height_inches: Height = 5
+
+    lower_quantile: Annotated[float, Between(0, 0.5)] = 0.05
+    """Lower end of the band over the random draws."""
+
+    upper_quantile: Annotated[float, Between(0.5, 1)] = 0.95
+    """Upper end of the band over the random draws."""
+
+
+def _draw_largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Means over the random draws with a band between two quantiles.
+
+    Beside them is the formula for failures in distinct lines.
+    """
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    frame = tables.read("faults")
+    drawn = where(frame, placement="random")
+    if drawn.empty:
+        raise UserError(
+            "placement: no rows with randomly drawn failures; allowed: a table with placement"
+            " random"
+        )
+    ends = (settings.lower_quantile, settings.upper_quantile)
+    lines = (
+        drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
+        .agg(
+            mean="mean",
+            low=lambda values: values.quantile(ends[0]),
+            high=lambda values: values.quantile(ends[1]),
+            draws="size",
+        )
+        .reset_index()
+    )
+    formula = where(frame, placement="distinct_lines", system="railx")
+    draws, failed = int(lines["draws"].max()), int(drawn["failed_nodes"].max())
+    nodes = int(frame["nodes"].iloc[0])
+    subtitle = f"""Exact optimum for one job on {nodes:,} nodes, failed nodes drawn uniformly: mean,
+        band from the {100 * ends[0]:g} % to the {100 * ends[1]:g} % quantile of {draws} draws."""
+    with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
+        axes = page.subplots()
+        healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
+        dotted: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": ":"}
+        axes.plot(healthy.index, healthy, label="All healthy nodes", **dotted)
+        for system in _JOB_NAMES:
+            rows = where(lines, system=system)
+            if len(rows):
+                _line(axes, rows.sort_values("failed_nodes"), system)
+        dashed: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": "--"}
+        dashed["label"] = "No two failures in one line, (1 - f / R)²"
+        closed = formula.sort_values("failed_nodes")
+        axes.plot(closed["failed_nodes"], closed["formula_share"], **dashed)
+        axes.set(xlabel="Failed nodes", ylabel="Nodes of the largest job / all nodes")
+        axes.set(xlim=(0, max(failed, 1)), ylim=(0, 1.03))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        share_legend(page, entries(axes), 2)
+    means = where(lines, failed_nodes=failed).set_index("system")["mean"]
+    shares = {name: f"{100 * float(means[name]):.3g} %" for name in _JOB_NAMES if name in means}
+    caption = f"""Nodes that one job can still take when {failed} of {nodes:,} have failed, mean of
+        {draws} draws: {", ".join(f"{_JOB_NAMES[name]} {text}" for name, text in shares.items())}."""
+    worst = where(formula, failed_nodes=failed)["formula_share"]
+    if len(worst):
+        caption += f""" The closed form for failures of which no two share a row or a column gives
+            {100 * float(worst.iloc[0]):.3g} %, the worst case while there are at most as many as
+            lines."""
+    alternative = f"""Lines of the share of nodes that the largest job can use, falling from 100 %
+        with no failed node; at {failed} failed nodes:
+        {", ".join(f"{label(name)} {text}" for name, text in shares.items())}. Bands show the spread
+        of the draws."""
+    caption += """ RailX and HammingMesh let a job take any rows times any columns, a torus only a
+        contiguous block. The optimum is exact for every draw."""
+    closed = formula[["system", "failed_nodes", "formula_share"]]
+    data = stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
+    return Drawn(caption, alternative, data)
+
+
+def _line(axes: Axes, rows: DataFrame, system: str) -> None:
+    x, colour = rows["failed_nodes"], _JOB_COLOURS[system]
+    # HammingMesh lies on RailX; a dashed line on top leaves both visible.
+    same = system == "hammingmesh"
+    style: dict[str, Any] = {"linestyle": (0, (4, 4))} if same else {"linewidth": 2.4}
+    axes.plot(x, rows["mean"], color=colour, label=_JOB_NAMES[system], **style)
+    if not same:
+        axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
+
+
+LARGEST_JOB = declare(
+    LargestJobSettings,
+    "Largest job against failed nodes",
+    "railx",
+    _draw_largest_job,
+    faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
+    " nodes fidelity",
+)
+
+
+# Use of the grid by a stream of jobs
+
+_USE_COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
+_USE_NAMES = {
     "railx": "RailX",
     "hammingmesh": "HammingMesh (same rule)",
     "torus": "Torus (contiguous blocks)",
@@ -47,7 +158,7 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def _draw_utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.
 
     That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
@@ -99,7 +210,7 @@ def draw(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn
 
 def _bars(axes: Axes, rows: DataFrame, column: str) -> None:
     scenarios = list(rows["scenario"].unique())
-    systems = [system for system in _NAMES if system in set(rows["system"])]
+    systems = [system for system in _USE_NAMES if system in set(rows["system"])]
     width = 0.8 / len(systems)
     values = (1 if column == "wait_mean_hours" else 100) * rows[column].astype(float)
     for i, system in enumerate(systems):
@@ -109,7 +220,7 @@ def _bars(axes: Axes, rows: DataFrame, column: str) -> None:
         ]
         at = np.arange(len(scenarios)) + (i - (len(systems) - 1) / 2) * width
         means = [part.mean() for part in parts]
-        axes.bar(at, means, 0.92 * width, color=_COLOURS[system], label=_NAMES[system])
+        axes.bar(at, means, 0.92 * width, color=_USE_COLOURS[system], label=_USE_NAMES[system])
         for x, part, mean in zip(at, parts, means, strict=True):
             axes.plot([x] * len(part), part, **dot(INK, 2.6, alpha=0.7))
             if np.isfinite(mean):
@@ -135,7 +246,7 @@ def _means(rows: DataFrame) -> str:
         means = scenario.groupby("system")["utilisation"].mean()
         values = ", ".join(
             f"{label(system)} {100 * float(means[system]):.3g} %"
-            for system in _NAMES
+            for system in _USE_NAMES
             if system in means.index
         )
         parts.append(f"{_scenario(scenario)} {values}")
@@ -153,11 +264,11 @@ def _apart(rows: DataFrame) -> str:
         switches, which node counts do not show."""
 
 
-FIGURE = declare(
+UTILISATION = declare(
     UtilisationSettings,
     "Use of the grid by a stream of jobs",
     "railx",
-    draw,
+    _draw_utilisation,
     utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
     " utilisation rejected_share wait_mean_hours fidelity",
 )

@@ -1,8 +1,8 @@
-"""What rails cost and draw per GPU, by size, way to count and way beyond the switch.
+"""What rails cost and draw per GPU, and what photonic ones save, by size.
 
-Published are the artifact's bills (Opus, fig. 15). Ours are the same, and the same
-networks counted by used ports; photonic rails whose rank outgrows a switch need more of
-them.
+Published are the bills of the artifact (Opus, fig. 15) for several sizes and price
+lists. Ours are the same networks, counted as the artifact counts and by used ports;
+photonic rails whose rank outgrows a switch need more of them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,45 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
-from railx.figures.panels import patch, published_marks, share_legend, ticks
-from railx.figures.tables import Tables, refuse_unknown, stack, where
-from railx.figures.theme import GREY, LINE_POINTS, PALETTE, PUBLISHED, PUBLISHED_MARK, lighter
-from railx.figures.words import fidelity_line, listed, quantity
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.panels import (
+    at_edge,
+    patch,
+    published_line,
+    published_marks,
+    share_legend,
+    ticks,
+)
+from railx.figures.tables import refuse_unknown, stack, where
+from railx.figures.theme import (
+    GREY,
+    INK,
+    LINE_POINTS,
+    PALETTE,
+    PUBLISHED,
+    PUBLISHED_LINE,
+    PUBLISHED_MARK,
+    dot,
+    lighter,
+    published_series,
+)
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, listed, quantity, span
 from railx.settings import AtLeast
 
-__all__ = ["FIGURE", "RailBillsSettings", "RailPlatformWords"]
+__all__ = [
+    "RAIL_BILLS",
+    "RAIL_SAVINGS",
+    "RailBillsSettings",
+    "RailPlatformWords",
+    "RailSavingsSettings",
+    "SavingsPlatform",
+]
+
+# Bills per GPU
 
 #: Quantities: column of ours, unit in the published columns, label and unit in words.
-_PANELS = {
+_BILLS_PANELS = {
     "cost": ("cost_per_gpu_usd", "usd", "Cost (USD per GPU)", "USD"),
     "power": ("watts_per_gpu", "w", "Power (W per GPU)", "W"),
 }
@@ -113,13 +141,13 @@ class RailBillsSettings(CanvasSettings):
     """Transceivers of a GPU on photonic rails."""
 
 
-def draw(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def _draw_rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each platform: cost above power.
 
     Raises ValueError for a platform or a switch that the tables do not have.
     """
     bills = tables.read("rails")
-    points = _points(settings, bills, tables.read("published"))
+    points = _bills_points(settings, bills, tables.read("published"))
     subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
         the published bills. A rail of more GPUs than half of the switch's ports needs leaves and
         spines of such switches; shaded: circuits may move, at half to twice the sourced price per
@@ -128,9 +156,11 @@ def draw(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     note = f"Port prices beyond one switch are assumed, the price of {switch}'s"
     with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
         panels = page.subplots(2, len(settings.platforms), sharex=False, squeeze=False)
-        for row, (key, (_, _, ylabel, _)) in zip(panels, _PANELS.items(), strict=True):
+        for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
             for axes, (platform, words) in zip(row, settings.platforms.items(), strict=True):
-                _panel(axes, points[(points["platform"] == platform) & (points["quantity"] == key)])
+                _bills_panel(
+                    axes, points[(points["platform"] == platform) & (points["quantity"] == key)]
+                )
                 axes.set(title=words.words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
                 if key == "power":
                     axes.set_yscale("log")
@@ -150,7 +180,7 @@ def draw(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     return Drawn(_caption(settings, points), _alternative(settings, points), points)
 
 
-def _points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame) -> DataFrame:
+def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame) -> DataFrame:
     """A row for each mark."""
     refuse_unknown("platforms", settings.platforms, bills["platform"])
     refuse_unknown("switch", [settings.switch], bills["switch"].dropna())
@@ -159,7 +189,7 @@ def _points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame)
     bills = bills[electrical | (bills["transceivers_per_gpu"] == settings.transceivers_per_gpu)]
     parts = []
     for (platform, words), (key, (column, unit, *_)) in product(
-        settings.platforms.items(), _PANELS.items()
+        settings.platforms.items(), _BILLS_PANELS.items()
     ):
         ours = bills[bills["platform"] == platform]
         ours = ours.assign(value=ours[column], source="ours")
@@ -180,7 +210,7 @@ def _points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame)
     return stack(parts).reindex(columns=_DRAWN)
 
 
-def _panel(axes: Axes, points: DataFrame) -> None:
+def _bills_panel(axes: Axes, points: DataFrame) -> None:
     ours, theirs = (where(points, source=source) for source in ("ours", "published"))
     for series, (_, style, *_) in _SERIES.items():
         rows = where(ours, series=series).sort_values("gpus")
@@ -210,7 +240,7 @@ def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
     costs = plain.set_index(["platform", "quantity", "series", "gpus"])["value"].sort_index()
     for platform, words in settings.platforms.items():
         parts = []
-        for key, (*_, unit) in _PANELS.items():
+        for key, (*_, unit) in _BILLS_PANELS.items():
             photonic = costs[platform, key, "opus"]
             ratios = []
             for series, text in _COUNTED.items():
@@ -236,13 +266,155 @@ def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
         photonic ones, which rise where a rail needs leaves and spines of switches."""
 
 
-FIGURE = declare(
+RAIL_BILLS = declare(
     RailBillsSettings,
     "What rails cost and draw, by size and by what is counted",
     "opus",
-    draw,
+    _draw_rail_bills,
     rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
     " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
     published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
     " power_fat_tree_w power_rail_opt_w power_opus_w",
+)
+
+
+# What photonic rails save over electrical ones
+
+#: What a panel shows, and the headline that is published for it.
+_SAVINGS_PANELS = {
+    "cost": ("Cost", "network_cost_reduction"),
+    "power": ("Power", "network_power_reduction"),
+}
+
+
+@dataclass(frozen=True)
+class SavingsPlatform:
+    """A published platform and the one of ours that stands for it."""
+
+    words: str
+    """Words for the platform."""
+
+    platform: str
+    """Ours, a platform of the table of rails."""
+
+
+@dataclass(frozen=True)
+class RailSavingsSettings(CanvasSettings):
+    """Cost and power of electrical over photonic rails, by size."""
+
+    figure: Literal["rail_savings"] = "rail_savings"
+    height_inches: Height = 5.4
+
+    platforms: dict[str, SavingsPlatform] = field(
+        default_factory=lambda: {
+            "H200_400G_fig15_trx879": SavingsPlatform(
+                "H200, 400G, transceiver at 879 USD", "h200_400g"
+            ),
+            "GB200_800G_fig15_trx879": SavingsPlatform(
+                "GB200, 800G, transceiver at 879 USD", "gb200_800g"
+            ),
+            "H100_400G_notebook_trx219": SavingsPlatform(
+                "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
+            ),
+        }
+    )
+    """Published platforms (column config), in the order of the legend."""
+
+
+def _draw_rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for cost and one for power.
+
+    Raises ValueError for a platform that a table does not have.
+    """
+    headline, rails = tables.values("headline"), tables.read("rails")
+    points = _savings_points(settings, tables.read("published"), rails)
+    subtitle = """Electrical rails over photonic rails: network cost, network power. Hollow
+        diamonds: published bills; dots: ours, counted as the published script does. The axes of
+        ratios begin at 0."""
+    colours = dict(zip(settings.platforms, PALETTE, strict=False))
+    note = "Published bills: the artifact's, recalculated"
+    with canvas(subtitle, fidelity_line(rails["fidelity"], note)) as page:
+        panels = page.subplots(1, len(_SAVINGS_PANELS))
+        for axes, (key, (title, promise)) in zip(panels, _SAVINGS_PANELS.items(), strict=True):
+            _savings_panel(axes, where(points, quantity=key), colours, float(headline[promise]))
+            axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
+        legend: dict[str, Any] = {
+            pair.words: published_series(colours[key]) for key, pair in settings.platforms.items()
+        }
+        legend["Ours, in the colour of its platform"] = dot(INK)
+        share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
+    return Drawn(*_texts(settings, points, headline), points)
+
+
+def _savings_points(
+    settings: RailSavingsSettings, published: DataFrame, rails: DataFrame
+) -> DataFrame:
+    """A row for each platform, quantity, source and size."""
+    refuse_unknown("platforms", settings.platforms, published["config"])
+    counted = where(rails, network="photonic_rails", counting="artifact", transceivers_per_gpu=1)
+    parts = []
+    for name, pair in settings.platforms.items():
+        refuse_unknown(f"platforms.{name}.platform", [pair.platform], counted["platform"])
+        sources = {
+            "published": (where(published, config=name), "ratio_rail_over_opus"),
+            "ours": (where(counted, platform=pair.platform), "ratio"),
+        }
+        for key, (source, (rows, column)) in product(_SAVINGS_PANELS, sources.items()):
+            head = {"source": source, "quantity": key, "platform": name}
+            ratios = rows.assign(**head, ratio=rows[f"{key}_{column}"])
+            parts.append(ratios[[*head, "gpus", "ratio"]])
+    return stack(parts)
+
+
+def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promise: float) -> None:
+    published_line(axes, promise, "y", zorder=1.5)
+    at_edge(axes, f"{promise:g} times", promise, 4, -4, va="top")
+    for platform, rows in points.groupby("platform", sort=False):
+        colour = colours[str(platform)]
+        lines = where(rows, source="published").sort_values("gpus")
+        axes.plot(lines["gpus"], lines["ratio"], **published_series(colour))
+        ours = where(rows, source="ours")
+        axes.plot(ours["gpus"], ours["ratio"], **dot(colour, 3.5, zorder=2.2))
+    sizes = sorted(set(where(points, source="published")["gpus"]))
+    axes.set_xscale("log", base=2)
+    ticks(axes.xaxis, sizes, "{x:,.0f}")
+    axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
+    axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
+
+
+def _texts(
+    settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]
+) -> tuple[str, str]:
+    """Caption and alternative text."""
+    keys = ["quantity", "platform"]
+    both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
+    sentences = []
+    for key, (title, promise) in _SAVINGS_PANELS.items():
+        parts = []
+        for platform, pair in settings.platforms.items():
+            rows = both.xs((key, platform))
+            apart = float((rows["ours"] / rows["published"] - 1).abs().max())
+            parts.append(f"""{pair.words} {span(rows["published"])}, ours within
+                {quantity(100 * apart)} % at {len(rows)} sizes""")
+        times = f"{headline[promise]:g} times lower in the abstract"
+        sentences.append(f"{title}, {times}: {'; '.join(parts)}.")
+    sizes = sorted(set(points["gpus"]))
+    means = points.groupby(keys, sort=False)["ratio"].mean()
+    best = {key: settings.platforms[str(means[key].idxmax())].words for key in _SAVINGS_PANELS}
+    alternative = f"""Lines of the cost and of the power of electrical over photonic rails from
+        {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
+        saving in cost is {best["cost"]}, in power {best["power"]}."""
+    return " ".join(sentences), alternative
+
+
+RAIL_SAVINGS = declare(
+    RailSavingsSettings,
+    "What photonic rails save, by size of the cluster",
+    "opus",
+    _draw_rail_savings,
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
+    " power_ratio fidelity",
+    published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"
+    " power_ratio_rail_over_opus",
+    headline="opus.csv: id value",
 )

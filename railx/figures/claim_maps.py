@@ -1,0 +1,485 @@
+"""Where the claims on cost and power hold: maps of prices with their boundaries.
+
+RailX has two relative claims, over prices relative to a transceiver, and an absolute
+one. Those on photonic rails depend on what the electrical rails are built of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from railx.errors import UserError
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.panels import patch, share_legend
+from railx.figures.tables import records, stack, where
+from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, listed, phrases, quantity, sentence, spoken
+
+__all__ = [
+    "CLAIM_MAP",
+    "RAIL_CLAIMS",
+    "ClaimMapFigureSettings",
+    "RailBoundary",
+    "RailClaimsSettings",
+    "RailPoint",
+]
+
+# RailX: half-planes of price ratios, and a strip of USD
+
+_TITLES = {"injection": "Per injection bandwidth", "all_to_all": "Per all-to-all bandwidth"}
+_FACTORS = {
+    "m": "nodes of {0:g} x {0:g} chips",
+    "n": "{0:g} ports per side",
+    "chips": "{0:,.0f} chips",
+    "all_to_all_share": "as routed ({0:.0%} of the ideal)",
+    "in_node_lane_over_transceiver": "in-node lane at {0:g} optics",
+    "tiers": "tiers of the fat tree: {0:g}",
+    "leaf_cable_over_transceiver": "leaf cable at {0:g} optics",
+    "taper": "fat tree, taper of {0:g}",
+}
+#: The region in which a claim holds.
+_RAILX_HOLDS = (PALETTE[2], 0.78)
+_RAILX_DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
+#: Marks of the price lists in their order, and that of prices that are inferred.
+_MARKS, _INFERRED = "osv^P", "X"
+_RATIOS = ("ocs_port_over_transceiver", "switch_port_over_transceiver")
+
+Lines = Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class ClaimMapFigureSettings(CanvasSettings):
+    """Where the cost claims hold over price ratios (RailX, arXiv 2507.18889)."""
+
+    figure: Literal["claim_map"] = "claim_map"
+    height_inches: Height = 6
+
+    injection_lines: dict[str, tuple[float, ...]] = field(
+        default_factory=lambda: {"m": (1, 2, 3), "tiers": (1,)}
+    )
+    """Further boundaries of the claim per injection bandwidth: factors and levels of
+    the claim map."""
+
+    all_to_all_lines: dict[str, tuple[float, ...]] = field(
+        default_factory=lambda: {
+            "all_to_all_share": (0.766,),
+            "leaf_cable_over_transceiver": (0.9,),
+            "tiers": (2, 1),
+            "taper": (0.5,),
+        }
+    )
+    """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
+
+
+def _draw_claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One panel per claim. Raises ValueError for lines that the table does not have."""
+    table = tables.read("claim_map")
+    lists = table[table["view"] == "price_set"].drop_duplicates("prices")
+    marks = {
+        name: _INFERRED if "not a price" in str(source) else _MARKS[i % len(_MARKS)]
+        for i, (name, source) in enumerate(zip(lists["prices"], lists["source"], strict=True))
+    }
+    lines: dict[str, Lines] = {
+        "injection": settings.injection_lines,
+        "all_to_all": settings.all_to_all_lines,
+    }
+    subtitle = """Shaded: the claim holds at the base case (ideal all-to-all, fat tree of three full
+        tiers with optics throughout). Lines: its boundary, and where other assumptions move it.
+        Marks: price lists, filled where the claim holds at the base case. Optics: a transceiver."""
+    title = "For which prices the cost claims hold"
+    with canvas(subtitle, fidelity_line(table["fidelity"]), title=title) as page:
+        panels = page.subplots(1, 3)
+        for axes, (claim, extra) in zip(panels, lines.items(), strict=False):
+            _relative(axes, table[table["claim"] == claim], claim, extra, marks)
+        _absolute(panels[2], _base(table, "absolute"), marks)
+        legend: dict[str, Any] = {
+            label(name): dot(GREY if mark == _INFERRED else INK, 7, marker=mark)
+            for name, mark in marks.items()
+        }
+        legend["claim holds"] = patch(lighter(*_RAILX_HOLDS))
+        share_legend(page, legend, len(legend))
+    return Drawn(_caption(table), _alternative(table), _data(tables, table, lines))
+
+
+def _base(table: DataFrame, claim: str) -> DataFrame:
+    """The price lists at the base case."""
+    return table[
+        (table["claim"] == claim) & (table["factor"] == "base") & (table["view"] == "price_set")
+    ]
+
+
+def _data(tables: Tables, table: DataFrame, lines: Mapping[str, Lines]) -> DataFrame:
+    """The boundaries and the price lists."""
+    chosen = {
+        (claim, factor, float(level))
+        for claim, factors in lines.items()
+        for factor, levels in factors.items()
+        for level in levels
+    }
+    drawn = [
+        factor == "base" or (claim, factor, round(float(level), 9)) in chosen
+        for claim, factor, level in table[["claim", "factor", "level"]].itertuples(index=False)
+    ]
+    rows = table[np.array(drawn) & (table["view"] == "price_set")]
+    return rows[tables.columns("claim_map")].reset_index(drop=True)
+
+
+def _caption(table: DataFrame) -> str:
+    parts = []
+    for claim, title in (*_TITLES.items(), ("absolute", "Cost of the whole network")):
+        points = _base(table, claim)
+        limit, tolerance = (float(points[name].iloc[0]) for name in ("limit", "tolerance"))
+        priced = points[~points["source"].astype(str).str.contains("not a price")]
+        passed, failed = (
+            listed([spoken(label(name)) for name in priced.loc[chosen, "prices"]])
+            for chosen in (priced["holds"], ~priced["holds"])
+        )
+        bound = f"below {quantity(100 * limit)} % of a fat tree"
+        if claim == "absolute":
+            bound = f"about {quantity(limit / 1e9)} B USD, to {quantity(100 * tolerance)} %"
+        holds = f"holds under {passed or 'none of the price lists'}"
+        fails = f", not under {failed}" if passed and failed else ""
+        parts.append(f"{title}, {PUBLISHED} as {bound}: {holds}{fails}.")
+    injection, exchange, total = (_base(table, claim).iloc[0] for claim in (*_TITLES, "absolute"))
+    return sentence(
+        *parts,
+        "With an optical port x and an electrical port y transceivers dear, the first holds above"
+        f" {_boundary(injection)}, the second above {_boundary(exchange)}; the third where"
+        f" transceiver and optical port together cost {quantity(total['boundary_intercept'])} USD.",
+        "The cross is inferred from the abstract and no price.",
+    )
+
+
+def _alternative(table: DataFrame) -> str:
+    points = "; ".join(
+        f"{spoken(label(row['prices']))}: OCS port {quantity(row[_RATIOS[0]])}, switch port"
+        f" {quantity(row[_RATIOS[1]])} transceivers,"
+        f" {'holds' if row['holds'] else 'does not hold'} for {row['claim'].replace('_', ' ')}"
+        for claim in (*_TITLES, "absolute")
+        for row in records(_base(table, claim))
+    )
+    return f"Three maps of prices with the region where each cost claim holds. {points}."
+
+
+def _relative(
+    axes: Axes, rows: DataFrame, claim: str, lines: Lines, marks: Mapping[str, str]
+) -> None:
+    base = rows[rows["factor"] == "base"]
+    right, top = (float(base[column].max()) for column in _RATIOS)
+    x = np.linspace(0.0, right, 301)
+    y = _railx_line(base.iloc[0], x)
+    axes.fill_between(x, np.clip(y, 0, top), top, **_shade())
+    text = f"base case: {_boundary(base.iloc[0])}"
+    axes.plot(x, y, color=INK, linewidth=1.8, label=text)
+    levels = [(factor, level) for factor, levels in lines.items() for level in levels]
+    for i, (factor, level) in enumerate(levels):
+        at = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
+        if at.empty:
+            others = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
+            pairs = others[["factor", "level"]].itertuples(index=False)
+            raise UserError(
+                f"lines.{factor}: the table has no level {level:g}; allowed:"
+                f" {', '.join(f'{name} {value:g}' for name, value in pairs)}"
+            )
+        style: dict[str, Any] = {"linestyle": _RAILX_DASHES[i % 4], "linewidth": 1.4}
+        name = _FACTORS.get(factor, factor + " {0:g}").format(level)
+        colour = PALETTE[(0, 5, 3, 7, 6)[i % 5]]
+        axes.plot(x, _railx_line(at.iloc[0], x), color=colour, label=name, **style)
+    _dots(axes, base[base["view"] == "price_set"], *_RATIOS, marks)
+    limit = quantity(100 * float(base["limit"].iloc[0]))
+    axes.set(
+        title=f"{_TITLES[claim]}\nbelow {limit} % of a fat tree",
+        xlabel="OCS port / transceiver",
+        ylabel="Electrical switch port / transceiver",
+    )
+    _finish(axes, right, top)
+
+
+def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    first = rows.iloc[0]
+    slope, intercept = float(first["boundary_slope"]), float(first["boundary_intercept"])
+    right, top = (
+        1.25 * max(float(rows[column].max()), intercept)
+        for column in ("transceiver_usd", "ocs_port_usd")
+    )
+    x = np.array([0.0, right])
+    low, high = (slope * x + (1 + sign * first["tolerance"]) * intercept for sign in (-1, 1))
+    axes.fill_between(x, low, high, **_shade())
+    text = f"both together {quantity(intercept)} USD"
+    axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
+    _dots(axes, rows, "transceiver_usd", "ocs_port_usd", marks)
+    limit = quantity(float(first["limit"]) / 1e9)
+    axes.set(title=f"Whole network\nabout {limit} B USD")
+    axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
+    _finish(axes, right, top)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+
+
+def _shade() -> dict[str, Any]:
+    return {"color": lighter(*_RAILX_HOLDS), "linewidth": 0, "zorder": 0}
+
+
+def _finish(axes: Axes, right: float, top: float) -> None:
+    axes.set(xlim=(0, right), ylim=(0, top))
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
+
+
+def _dots(
+    axes: Axes, rows: DataFrame, horizontal: str, vertical: str, marks: Mapping[str, str]
+) -> None:
+    """The price lists, each with its mark, filled where the claim holds."""
+    for row in records(rows):
+        mark = marks[row["prices"]]
+        colour = GREY if mark == _INFERRED else INK
+        face = colour if row["holds"] else "white"
+        style = dot(colour, 7.5, marker=mark, markerfacecolor=face, zorder=4)
+        axes.plot(row[horizontal], row[vertical], **style)
+
+
+def _railx_line(row: Series[Any], x: np.ndarray) -> np.ndarray:
+    y: np.ndarray = float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
+    return y
+
+
+def _boundary(row: Series[Any]) -> str:
+    intercept = float(row["boundary_intercept"])
+    sign = "-" if intercept < 0 else "+"
+    return f"y = {float(row['boundary_slope']):.2f} x {sign} {abs(intercept):.2f}"
+
+
+CLAIM_MAP = declare(
+    ClaimMapFigureSettings,
+    "Where the cost claims hold",
+    "railx",
+    _draw_claim_map,
+    claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
+    " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
+    " boundary_intercept source fidelity",
+)
+
+
+# Photonic rails: switch ports of a GPU over a transceiver
+
+_OPUS_HOLDS = (PALETTE[2], 0.78)
+#: Claims: title, axis and unit of a transceiver.
+_CLAIMS = {"cost": ("Cost", "Transceiver (USD)", "USD"), "power": ("Power", "Transceiver (W)", "W")}
+_OPUS_DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+_MARKS = "osv^DP"
+_PORTS = "switch_ports_per_gpu"
+
+
+@dataclass(frozen=True)
+class RailBoundary:
+    """A platform whose boundary is drawn."""
+
+    words: str
+    """Words for it."""
+
+    platform: str
+    """Platform of the map."""
+
+    transceivers_per_gpu: int
+    """Transceivers of a GPU on photonic rails."""
+
+
+@dataclass(frozen=True)
+class RailPoint:
+    """A point of the map at the first boundary's platform."""
+
+    words: str
+    """Words for it."""
+
+    usd: float
+    """USD of a transceiver."""
+
+    watts: float
+    """W of a transceiver."""
+
+    ports: float
+    """Switch ports of a GPU."""
+
+
+@dataclass(frozen=True)
+class RailClaimsSettings(CanvasSettings):
+    """Where the claims on cost and power of photonic rails hold.
+
+    4 times lower cost and 23 times lower power: Opus (arXiv 2602.12521), abstract.
+    """
+
+    figure: Literal["rail_claims"] = "rail_claims"
+    height_inches: Height = 6.2
+
+    boundaries: tuple[RailBoundary, ...] = (
+        RailBoundary("400G, one transceiver a GPU", "h200_400g", 1),
+        RailBoundary("400G, two transceivers a GPU", "h200_400g", 2),
+        RailBoundary("800G, optics at GPUs alone", "gb200_800g", 1),
+        RailBoundary("800G, optics at switches too", "gb200_800g_both_ends", 1),
+    )
+    """Boundaries; the region of the first is shaded and has contours."""
+
+    points: tuple[RailPoint, ...] = (
+        RailPoint("5 ports, 879 USD: the script", 879, 10, 5),
+        RailPoint("5 ports, 219 USD: its older notebook", 219, 10, 5),
+        RailPoint("3 ports, 879 USD: leaf and spine, used ports", 879, 10, 3),
+        RailPoint("1 port, 879 USD: rails without a spine", 879, 10, 1),
+    )
+    """Points that are marked, filled where the claim holds at the first boundary."""
+
+    contours: dict[str, tuple[float, ...]] = field(
+        default_factory=lambda: {"cost": (1, 2, 3, 5), "power": (5, 10, 15, 20, 30)}
+    )
+    """Ratios with a contour line, by claim (cost, power)."""
+
+
+def _draw_rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for cost and one for power.
+
+    Raises ValueError for a boundary that the table does not have.
+    """
+    table = tables.read("map")
+    points = _points(settings, table)
+    limits = {str(claim): float(rows["limit"].iloc[0]) for claim, rows in table.groupby("claim")}
+    subtitle = f"""Electrical over photonic rails. Shaded: the claim holds
+        ({settings.boundaries[0].words}). Lines: where it just holds; grey contours: times lower
+        with photonic rails. Marks: filled where the claim holds."""
+    line = fidelity_line(table["fidelity"], "Port prices and power: the artifact's")
+    with canvas(subtitle, line) as page:
+        panels = page.subplots(1, 2)
+        for axes, (claim, (title, unit, _)) in zip(panels, _CLAIMS.items(), strict=True):
+            _panel(axes, settings, where(table, claim=claim), claim, points)
+            axes.set(
+                title=f"{title}: {quantity(limits[claim])} times lower",
+                xlabel=unit,
+                ylabel="Electrical switch ports per GPU",
+            )
+        legend: dict[str, Any] = {"Claim holds": patch(lighter(*_OPUS_HOLDS))}
+        legend |= {
+            line.words: _opus_line(position) for position, line in enumerate(settings.boundaries)
+        }
+        for mark, point in zip(_MARKS, settings.points, strict=False):
+            legend[point.words] = dot(INK, 7, marker=mark)
+        share_legend(page, legend, 2)
+    return Drawn(*_texts(settings, points, limits), points)
+
+
+def _opus_line(number: int) -> dict[str, Any]:
+    colour = INK if number == 0 else PALETTE[(0, 5, 7)[number % 3]]
+    return {"color": colour, "linestyle": _OPUS_DASHES[number % 4], "linewidth": 1.8}
+
+
+def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
+    keys = {"platform": boundary.platform, "transceivers_per_gpu": boundary.transceivers_per_gpu}
+    rows = where(table, **keys)
+    if rows.empty:
+        pairs = table[[*keys]].drop_duplicates().itertuples(index=False)
+        raise UserError(
+            f"boundaries: got {boundary.platform} with {boundary.transceivers_per_gpu}; allowed: "
+            + ", ".join(f"{name} with {count}" for name, count in pairs)
+        )
+    return rows
+
+
+def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
+    """The marked points and the boundaries."""
+    columns = ["claim", "transceiver", _PORTS, "ratio", "holds"]
+    base = _of(table, settings.boundaries[0])
+    parts = []
+    for point, claim in product(settings.points, _CLAIMS):
+        level = {"cost": point.usd, "power": point.watts}[claim]
+        rows = where(base, claim=claim)
+        near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_PORTS], point.ports)
+        if not near.any():
+            raise UserError(
+                f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
+                " the map"
+            )
+        at: dict[str, Any] = {"transceiver": float(level), _PORTS: float(point.ports)}
+        parts.append(rows[near].head(1).assign(kind="point", words=point.words, **at))
+    for boundary in settings.boundaries:
+        edge = _of(table, boundary).drop_duplicates(["claim", "transceiver"])
+        at = {_PORTS: edge["ports_at_boundary"], "ratio": edge["limit"], "holds": True}
+        parts.append(edge.assign(kind="boundary", words=boundary.words, **at))
+    return stack(parts)[["kind", "words", *columns]]
+
+
+def _panel(
+    axes: Axes, settings: RailClaimsSettings, table: DataFrame, claim: str, points: DataFrame
+) -> None:
+    base = _of(table, settings.boundaries[0])
+    right, top = float(base["transceiver"].max()), float(base[_PORTS].max())
+    edges = [
+        _of(table, boundary).drop_duplicates("transceiver").sort_values("transceiver")
+        for boundary in settings.boundaries
+    ]
+    ceiling = max(top, float(edges[0]["ports_at_boundary"].max())) + 1
+    shade: dict[str, Any] = {"color": lighter(*_OPUS_HOLDS), "linewidth": 0, "zorder": 0}
+    axes.fill_between(edges[0]["transceiver"], edges[0]["ports_at_boundary"], ceiling, **shade)
+    box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+    for ratio in settings.contours[claim]:
+        x, y = _contour(base, ratio)
+        axes.plot(x, y, color=GREY, linewidth=0.9)
+        inside = [position for position in range(len(x)) if 0.3 < y[position] < 0.96 * top]
+        if inside:
+            at = inside[-1] if x[inside[-1]] < 0.97 * right else inside[-2]
+            style: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "bbox": box}
+            axes.annotate(f"{ratio:g}x", (x[at], y[at]), **style)
+    for number, edge in enumerate(edges):
+        axes.plot(edge["transceiver"], edge["ports_at_boundary"], **_opus_line(number))
+    for mark, row in zip(_MARKS, records(where(points, kind="point", claim=claim)), strict=False):
+        fill = INK if row["holds"] else "white"
+        style = dot(INK, 7.5, marker=mark, markerfacecolor=fill, zorder=5)
+        axes.plot(row["transceiver"], row[_PORTS], **style)
+    axes.set(xlim=(0, right), ylim=(0, top))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def _contour(base: DataFrame, ratio: float) -> tuple[list[float], list[float]]:
+    """Ports at which a ratio is reached, by transceiver: it is linear in the ports."""
+    ends = base.sort_values(_PORTS).groupby("transceiver")[["ratio", _PORTS]]
+    low, high = ends.first(), ends.last()
+    slope = (high["ratio"] - low["ratio"]) / (high[_PORTS] - low[_PORTS])
+    ports = low[_PORTS] + (ratio - low["ratio"]) / slope
+    return list(ports.index), list(ports)
+
+
+def _texts(
+    settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]
+) -> tuple[str, str]:
+    """Caption and alternative text."""
+    parts = []
+    marked = where(points, kind="point")
+    for claim, (title, _, unit) in _CLAIMS.items():
+        rows = where(marked, claim=claim)
+        level = float(rows["transceiver"].iloc[0])
+        words = settings.boundaries[0].words
+        edge = where(points, claim=claim, kind="boundary", words=words)
+        edge = edge[np.isclose(edge["transceiver"], level)]
+        parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
+            of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
+            {quantity(float(edge[_PORTS].iloc[0]))} switch ports a GPU.""")
+    marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
+    marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
+    alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
+        transceiver, with the region where photonic rails save as much as claimed and
+        {len(settings.boundaries)} boundaries. {marks}."""
+    return " ".join(parts), alternative
+
+
+RAIL_CLAIMS = declare(
+    RailClaimsSettings,
+    "What the saving of photonic rails rests on",
+    "opus",
+    _draw_rail_claims,
+    map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
+    " ratio limit holds ports_at_boundary fidelity",
+)
