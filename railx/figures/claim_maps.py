@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import cycle, product
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, listed, phrases, quantity, sentence, spoken
+from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, sentence, spoken
 
 __all__ = [
     "CLAIM_MAP",
@@ -43,11 +43,11 @@ _FACTORS = {
     "leaf_cable_over_transceiver": "leaf cable at {0:g} optics",
     "taper": "fat tree, taper of {0:g}",
 }
-#: The region in which a claim holds.
-_RAILX_HOLDS = (PALETTE[2], 0.78)
-_RAILX_DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
+_DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
 #: Marks of the price lists in their order, and that of prices that are inferred.
-_MARKS, _INFERRED = "osv^P", "X"
+_PRICE_MARKS, _INFERRED = "osv^P", "X"
+#: The region in which a claim holds.
+_HOLDS = (PALETTE[2], 0.78)
 _RATIOS = ("ocs_port_over_transceiver", "switch_port_over_transceiver")
 
 Lines = Mapping[str, tuple[float, ...]]
@@ -80,10 +80,12 @@ class ClaimMapFigureSettings(CanvasSettings):
 def _draw_claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per claim. Raises ValueError for lines that the table does not have."""
     table = tables.read("claim_map")
-    lists = table[table["view"] == "price_set"].drop_duplicates("prices")
+    lists = where(table, view="price_set").drop_duplicates("prices")
     marks = {
-        name: _INFERRED if "not a price" in str(source) else _MARKS[i % len(_MARKS)]
-        for i, (name, source) in enumerate(zip(lists["prices"], lists["source"], strict=True))
+        name: _INFERRED if "not a price" in str(source) else mark
+        for name, source, mark in zip(
+            lists["prices"], lists["source"], cycle(_PRICE_MARKS), strict=False
+        )
     }
     lines: dict[str, Lines] = {
         "injection": settings.injection_lines,
@@ -96,22 +98,19 @@ def _draw_claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Ca
     with canvas(subtitle, fidelity_line(table["fidelity"]), title=title) as page:
         panels = page.subplots(1, 3)
         for axes, (claim, extra) in zip(panels, lines.items(), strict=False):
-            _relative(axes, table[table["claim"] == claim], claim, extra, marks)
+            _relative(axes, where(table, claim=claim), claim, extra, marks)
         _absolute(panels[2], _base(table, "absolute"), marks)
         legend: dict[str, Any] = {
             label(name): dot(GREY if mark == _INFERRED else INK, 7, marker=mark)
             for name, mark in marks.items()
         }
-        legend["claim holds"] = patch(lighter(*_RAILX_HOLDS))
-        share_legend(page, legend, len(legend))
+        share_legend(page, legend | {"claim holds": patch(lighter(*_HOLDS))}, len(legend) + 1)
     return Drawn(_caption(table), _alternative(table), _data(tables, table, lines))
 
 
 def _base(table: DataFrame, claim: str) -> DataFrame:
     """The price lists at the base case."""
-    return table[
-        (table["claim"] == claim) & (table["factor"] == "base") & (table["view"] == "price_set")
-    ]
+    return where(table, claim=claim, factor="base", view="price_set")
 
 
 def _data(tables: Tables, table: DataFrame, lines: Mapping[str, Lines]) -> DataFrame:
@@ -122,12 +121,10 @@ def _data(tables: Tables, table: DataFrame, lines: Mapping[str, Lines]) -> DataF
         for factor, levels in factors.items()
         for level in levels
     }
-    drawn = [
-        factor == "base" or (claim, factor, round(float(level), 9)) in chosen
-        for claim, factor, level in table[["claim", "factor", "level"]].itertuples(index=False)
-    ]
-    rows = table[np.array(drawn) & (table["view"] == "price_set")]
-    return rows[tables.columns("claim_map")].reset_index(drop=True)
+    levels = table["level"].astype(float).round(9)
+    cases = zip(table["claim"], table["factor"], levels, strict=True)
+    drawn = [case[1] == "base" or case in chosen for case in cases]
+    return where(table[drawn], view="price_set")[tables.columns("claim_map")].reset_index(drop=True)
 
 
 def _caption(table: DataFrame) -> str:
@@ -157,41 +154,37 @@ def _caption(table: DataFrame) -> str:
 
 
 def _alternative(table: DataFrame) -> str:
-    points = "; ".join(
-        f"{spoken(label(row['prices']))}: OCS port {quantity(row[_RATIOS[0]])}, switch port"
-        f" {quantity(row[_RATIOS[1]])} transceivers,"
-        f" {'holds' if row['holds'] else 'does not hold'} for {row['claim'].replace('_', ' ')}"
-        for claim in (*_TITLES, "absolute")
-        for row in records(_base(table, claim))
-    )
-    return f"Three maps of prices with the region where each cost claim holds. {points}."
+    points = stack(_base(table, claim) for claim in (*_TITLES, "absolute"))
+    points["verb"] = np.where(points["holds"], "holds", "does not hold")
+    points["claim"] = points["claim"].str.replace("_", " ")
+    text = f"""{{prices:spoken}}: OCS port {{{_RATIOS[0]}:q}}, switch port {{{_RATIOS[1]}:q}}
+        transceivers, {{verb}} for {{claim}}"""
+    return f"""Three maps of prices with the region where each cost claim holds.
+        {phrases(points, text)}."""
 
 
 def _relative(
     axes: Axes, rows: DataFrame, claim: str, lines: Lines, marks: Mapping[str, str]
 ) -> None:
-    base = rows[rows["factor"] == "base"]
+    base = where(rows, factor="base")
     right, top = (float(base[column].max()) for column in _RATIOS)
     x = np.linspace(0.0, right, 301)
-    y = _railx_line(base.iloc[0], x)
-    axes.fill_between(x, np.clip(y, 0, top), top, **_shade())
-    text = f"base case: {_boundary(base.iloc[0])}"
-    axes.plot(x, y, color=INK, linewidth=1.8, label=text)
+    y = _line(base.iloc[0], x)
+    _shade(axes, x, np.clip(y, 0, top), top)
+    axes.plot(x, y, color=INK, linewidth=1.8, label=f"base case: {_boundary(base.iloc[0])}")
     levels = [(factor, level) for factor, levels in lines.items() for level in levels]
     for i, (factor, level) in enumerate(levels):
         at = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
         if at.empty:
             others = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
-            pairs = others[["factor", "level"]].itertuples(index=False)
             raise UserError(
                 f"lines.{factor}: the table has no level {level:g}; allowed:"
-                f" {', '.join(f'{name} {value:g}' for name, value in pairs)}"
+                f" {phrases(others, '{factor} {level:g}', ', ')}"
             )
-        style: dict[str, Any] = {"linestyle": _RAILX_DASHES[i % 4], "linewidth": 1.4}
         name = _FACTORS.get(factor, factor + " {0:g}").format(level)
-        colour = PALETTE[(0, 5, 3, 7, 6)[i % 5]]
-        axes.plot(x, _railx_line(at.iloc[0], x), color=colour, label=name, **style)
-    _dots(axes, base[base["view"] == "price_set"], *_RATIOS, marks)
+        style: dict[str, Any] = {"linestyle": _DASHES[1 + i % 4], "linewidth": 1.4, "label": name}
+        axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
+    _price_lists(axes, where(base, view="price_set"), *_RATIOS, marks)
     limit = quantity(100 * float(base["limit"].iloc[0]))
     axes.set(
         title=f"{_TITLES[claim]}\nbelow {limit} % of a fat tree",
@@ -204,29 +197,33 @@ def _relative(
 def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    first = rows.iloc[0]
+    first, columns = rows.iloc[0], ("transceiver_usd", "ocs_port_usd")
     slope, intercept = float(first["boundary_slope"]), float(first["boundary_intercept"])
-    right, top = (
-        1.25 * max(float(rows[column].max()), intercept)
-        for column in ("transceiver_usd", "ocs_port_usd")
-    )
+    right, top = (1.25 * max(float(rows[column].max()), intercept) for column in columns)
     x = np.array([0.0, right])
     low, high = (slope * x + (1 + sign * first["tolerance"]) * intercept for sign in (-1, 1))
-    axes.fill_between(x, low, high, **_shade())
+    _shade(axes, x, low, high)
     text = f"both together {quantity(intercept)} USD"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
-    _dots(axes, rows, "transceiver_usd", "ocs_port_usd", marks)
-    limit = quantity(float(first["limit"]) / 1e9)
-    axes.set(title=f"Whole network\nabout {limit} B USD")
+    _price_lists(axes, rows, *columns, marks)
+    axes.set_title(f"Whole network\nabout {quantity(float(first['limit']) / 1e9)} B USD")
     axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
     _finish(axes, right, top)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
 
 
-def _shade() -> dict[str, Any]:
-    return {"color": lighter(*_RAILX_HOLDS), "linewidth": 0, "zorder": 0}
+def _shade(axes: Axes, x: Any, low: Any, high: Any) -> None:
+    """The region in which a claim holds."""
+    axes.fill_between(x, low, high, color=lighter(*_HOLDS), linewidth=0, zorder=0)
+
+
+def _mark(axes: Axes, x: float, y: float, mark: str, holds: bool, zorder: float) -> None:
+    """A mark in ink, filled where the claim holds; grey for inferred prices."""
+    colour = GREY if mark == _INFERRED else INK
+    fill = colour if holds else "white"
+    axes.plot(x, y, **dot(colour, 7.5, marker=mark, markerfacecolor=fill, zorder=zorder))
 
 
 def _finish(axes: Axes, right: float, top: float) -> None:
@@ -234,19 +231,14 @@ def _finish(axes: Axes, right: float, top: float) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
 
 
-def _dots(
+def _price_lists(
     axes: Axes, rows: DataFrame, horizontal: str, vertical: str, marks: Mapping[str, str]
 ) -> None:
-    """The price lists, each with its mark, filled where the claim holds."""
     for row in records(rows):
-        mark = marks[row["prices"]]
-        colour = GREY if mark == _INFERRED else INK
-        face = colour if row["holds"] else "white"
-        style = dot(colour, 7.5, marker=mark, markerfacecolor=face, zorder=4)
-        axes.plot(row[horizontal], row[vertical], **style)
+        _mark(axes, row[horizontal], row[vertical], marks[row["prices"]], row["holds"], 4)
 
 
-def _railx_line(row: Series[Any], x: np.ndarray) -> np.ndarray:
+def _line(row: Series[Any], x: np.ndarray) -> np.ndarray:
     y: np.ndarray = float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
     return y
 
@@ -270,11 +262,9 @@ CLAIM_MAP = declare(
 
 # Photonic rails: switch ports of a GPU over a transceiver
 
-_OPUS_HOLDS = (PALETTE[2], 0.78)
 #: Claims: title, axis and unit of a transceiver.
 _CLAIMS = {"cost": ("Cost", "Transceiver (USD)", "USD"), "power": ("Power", "Transceiver (W)", "W")}
-_OPUS_DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-_MARKS = "osv^DP"
+_RAIL_MARKS = "osv^DP"
 _PORTS = "switch_ports_per_gpu"
 
 
@@ -352,39 +342,34 @@ def _draw_rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canv
     subtitle = f"""Electrical over photonic rails. Shaded: the claim holds
         ({settings.boundaries[0].words}). Lines: where it just holds; grey contours: times lower
         with photonic rails. Marks: filled where the claim holds."""
-    line = fidelity_line(table["fidelity"], "Port prices and power: the artifact's")
-    with canvas(subtitle, line) as page:
+    note = "Port prices and power: the artifact's"
+    with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
         panels = page.subplots(1, 2)
         for axes, (claim, (title, unit, _)) in zip(panels, _CLAIMS.items(), strict=True):
             _panel(axes, settings, where(table, claim=claim), claim, points)
-            axes.set(
-                title=f"{title}: {quantity(limits[claim])} times lower",
-                xlabel=unit,
-                ylabel="Electrical switch ports per GPU",
-            )
-        legend: dict[str, Any] = {"Claim holds": patch(lighter(*_OPUS_HOLDS))}
-        legend |= {
-            line.words: _opus_line(position) for position, line in enumerate(settings.boundaries)
-        }
-        for mark, point in zip(_MARKS, settings.points, strict=False):
+            axes.set_title(f"{title}: {quantity(limits[claim])} times lower")
+            axes.set(xlabel=unit, ylabel="Electrical switch ports per GPU")
+        legend: dict[str, Any] = {"Claim holds": patch(lighter(*_HOLDS))}
+        legend |= {edge.words: _edge_style(i) for i, edge in enumerate(settings.boundaries)}
+        for mark, point in zip(_RAIL_MARKS, settings.points, strict=False):
             legend[point.words] = dot(INK, 7, marker=mark)
         share_legend(page, legend, 2)
     return Drawn(*_texts(settings, points, limits), points)
 
 
-def _opus_line(number: int) -> dict[str, Any]:
+def _edge_style(number: int) -> dict[str, Any]:
     colour = INK if number == 0 else PALETTE[(0, 5, 7)[number % 3]]
-    return {"color": colour, "linestyle": _OPUS_DASHES[number % 4], "linewidth": 1.8}
+    return {"color": colour, "linestyle": _DASHES[number % 4], "linewidth": 1.8}
 
 
 def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
     keys = {"platform": boundary.platform, "transceivers_per_gpu": boundary.transceivers_per_gpu}
     rows = where(table, **keys)
     if rows.empty:
-        pairs = table[[*keys]].drop_duplicates().itertuples(index=False)
+        pair = "{platform} with {transceivers_per_gpu}"
         raise UserError(
-            f"boundaries: got {boundary.platform} with {boundary.transceivers_per_gpu}; allowed: "
-            + ", ".join(f"{name} with {count}" for name, count in pairs)
+            f"boundaries: got {phrase(pair, keys)}; allowed:"
+            f" {phrases(table[[*keys]].drop_duplicates(), pair, ', ')}"
         )
     return rows
 
@@ -418,38 +403,34 @@ def _panel(
     base = _of(table, settings.boundaries[0])
     right, top = float(base["transceiver"].max()), float(base[_PORTS].max())
     edges = [
-        _of(table, boundary).drop_duplicates("transceiver").sort_values("transceiver")
+        _of(table, boundary).groupby("transceiver")["ports_at_boundary"].first()
         for boundary in settings.boundaries
     ]
-    ceiling = max(top, float(edges[0]["ports_at_boundary"].max())) + 1
-    shade: dict[str, Any] = {"color": lighter(*_OPUS_HOLDS), "linewidth": 0, "zorder": 0}
-    axes.fill_between(edges[0]["transceiver"], edges[0]["ports_at_boundary"], ceiling, **shade)
+    _shade(axes, edges[0].index, edges[0], max(top, float(edges[0].max())) + 1)
     box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "bbox": box}
     for ratio in settings.contours[claim]:
-        x, y = _contour(base, ratio)
-        axes.plot(x, y, color=GREY, linewidth=0.9)
-        inside = [position for position in range(len(x)) if 0.3 < y[position] < 0.96 * top]
-        if inside:
-            at = inside[-1] if x[inside[-1]] < 0.97 * right else inside[-2]
-            style: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "bbox": box}
-            axes.annotate(f"{ratio:g}x", (x[at], y[at]), **style)
+        ports = _contour(base, ratio)
+        axes.plot(ports.index, ports, color=GREY, linewidth=0.9)
+        inside = ports[ports.between(0.3, 0.96 * top, inclusive="neither")]
+        if len(inside):
+            at = -1 if inside.index[-1] < 0.97 * right else -2
+            axes.annotate(f"{ratio:g}x", (inside.index[at], inside.iloc[at]), **style)
     for number, edge in enumerate(edges):
-        axes.plot(edge["transceiver"], edge["ports_at_boundary"], **_opus_line(number))
-    for mark, row in zip(_MARKS, records(where(points, kind="point", claim=claim)), strict=False):
-        fill = INK if row["holds"] else "white"
-        style = dot(INK, 7.5, marker=mark, markerfacecolor=fill, zorder=5)
-        axes.plot(row["transceiver"], row[_PORTS], **style)
+        axes.plot(edge.index, edge, **_edge_style(number))
+    marked = records(where(points, kind="point", claim=claim))
+    for mark, row in zip(_RAIL_MARKS, marked, strict=False):
+        _mark(axes, row["transceiver"], row[_PORTS], mark, row["holds"], 5)
     axes.set(xlim=(0, right), ylim=(0, top))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def _contour(base: DataFrame, ratio: float) -> tuple[list[float], list[float]]:
+def _contour(base: DataFrame, ratio: float) -> Series[Any]:
     """Ports at which a ratio is reached, by transceiver: it is linear in the ports."""
     ends = base.sort_values(_PORTS).groupby("transceiver")[["ratio", _PORTS]]
     low, high = ends.first(), ends.last()
     slope = (high["ratio"] - low["ratio"]) / (high[_PORTS] - low[_PORTS])
-    ports = low[_PORTS] + (ratio - low["ratio"]) / slope
-    return list(ports.index), list(ports)
+    return low[_PORTS] + (ratio - low["ratio"]) / slope
 
 
 def _texts(

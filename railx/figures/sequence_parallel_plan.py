@@ -73,10 +73,7 @@ def draw(settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas)
         raise UserError(
             "input groups: no sequence-parallel plan among the tables; allowed: at least one"
         )
-    plans = {
-        str(plan): pick(groups, "iteration", settings.iteration, str(plan), "plan")
-        for plan, groups in frame.groupby("plan", sort=False)
-    }
+    plans = plans_at(frame, "plan", iteration=settings.iteration)
     if not settings.only:  # those of the same work one below the other
         order = list(dict.fromkeys(map(_work, plans.values())))
         plans = dict(sorted(plans.items(), key=lambda item: order.index(_work(item[1]))))

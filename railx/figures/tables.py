@@ -24,7 +24,7 @@ __all__ = [
     "Tables",
     "milliseconds",
     "named_files",
-    "pick",
+    "plans_at",
     "published_frame",
     "read_frame",
     "read_frames",

@@ -19,11 +19,11 @@ __all__ = ["LARGEST_JOB", "UTILISATION", "LargestJobSettings", "UtilisationSetti
 
 # Largest job beside failed nodes
 
-_JOB_COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
-_JOB_NAMES = {
-    "railx": "RailX, any rows x any columns",
-    "hammingmesh": "HammingMesh, the same rule",
-    "torus": "Torus, contiguous block",
+#: Systems: colour, and words for their largest job and their stream of jobs.
+_SYSTEMS = {
+    "railx": (PALETTE[0], "RailX, any rows x any columns", "RailX"),
+    "hammingmesh": (PALETTE[1], "HammingMesh, the same rule", "HammingMesh (same rule)"),
+    "torus": (PALETTE[5], "Torus, contiguous block", "Torus (contiguous blocks)"),
 }
 
 
@@ -56,16 +56,10 @@ def _draw_largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canv
             " random"
         )
     ends = (settings.lower_quantile, settings.upper_quantile)
-    lines = (
-        drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
-        .agg(
-            mean="mean",
-            low=lambda values: values.quantile(ends[0]),
-            high=lambda values: values.quantile(ends[1]),
-            draws="size",
-        )
-        .reset_index()
-    )
+    shares = drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
+    bands = {"low": shares.quantile(ends[0]), "high": shares.quantile(ends[1])}
+    lines = shares.agg(mean="mean", draws="size").assign(**bands)
+    lines = lines[["mean", *bands, "draws"]].reset_index()
     formula = where(frame, placement="distinct_lines", system="railx")
     draws, failed = int(lines["draws"].max()), int(drawn["failed_nodes"].max())
     nodes = int(frame["nodes"].iloc[0])
@@ -76,7 +70,7 @@ def _draw_largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canv
         healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
         dotted: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": ":"}
         axes.plot(healthy.index, healthy, label="All healthy nodes", **dotted)
-        for system in _JOB_NAMES:
+        for system in _SYSTEMS:
             rows = where(lines, system=system)
             if len(rows):
                 _line(axes, rows.sort_values("failed_nodes"), system)
@@ -90,31 +84,32 @@ def _draw_largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canv
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         share_legend(page, entries(axes), 2)
     means = where(lines, failed_nodes=failed).set_index("system")["mean"]
-    shares = {name: f"{100 * float(means[name]):.3g} %" for name in _JOB_NAMES if name in means}
-    caption = f"""Nodes that one job can still take when {failed} of {nodes:,} have failed, mean of
-        {draws} draws: {", ".join(f"{_JOB_NAMES[name]} {text}" for name, text in shares.items())}."""
+    usable = {name: f"{100 * float(means[name]):.3g} %" for name in _SYSTEMS if name in means}
     worst = where(formula, failed_nodes=failed)["formula_share"]
+    closed_form = ""
     if len(worst):
-        caption += f""" The closed form for failures of which no two share a row or a column gives
+        closed_form = f"""The closed form for failures of which no two share a row or a column gives
             {100 * float(worst.iloc[0]):.3g} %, the worst case while there are at most as many as
             lines."""
+    caption = f"""Nodes that one job can still take when {failed} of {nodes:,} have failed, mean of
+        {draws} draws: {", ".join(f"{_SYSTEMS[name][1]} {text}" for name, text in usable.items())}.
+        {closed_form} RailX and HammingMesh let a job take any rows times any columns, a torus only
+        a contiguous block. The optimum is exact for every draw."""
     alternative = f"""Lines of the share of nodes that the largest job can use, falling from 100 %
         with no failed node; at {failed} failed nodes:
-        {", ".join(f"{label(name)} {text}" for name, text in shares.items())}. Bands show the spread
+        {", ".join(f"{label(name)} {text}" for name, text in usable.items())}. Bands show the spread
         of the draws."""
-    caption += """ RailX and HammingMesh let a job take any rows times any columns, a torus only a
-        contiguous block. The optimum is exact for every draw."""
     closed = formula[["system", "failed_nodes", "formula_share"]]
     data = stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
     return Drawn(caption, alternative, data)
 
 
 def _line(axes: Axes, rows: DataFrame, system: str) -> None:
-    x, colour = rows["failed_nodes"], _JOB_COLOURS[system]
+    x, (colour, words, _) = rows["failed_nodes"], _SYSTEMS[system]
     # HammingMesh lies on RailX; a dashed line on top leaves both visible.
     same = system == "hammingmesh"
     style: dict[str, Any] = {"linestyle": (0, (4, 4))} if same else {"linewidth": 2.4}
-    axes.plot(x, rows["mean"], color=colour, label=_JOB_NAMES[system], **style)
+    axes.plot(x, rows["mean"], color=colour, label=words, **style)
     if not same:
         axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
 
@@ -131,12 +126,6 @@ LARGEST_JOB = declare(
 
 # Use of the grid by a stream of jobs
 
-_USE_COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
-_USE_NAMES = {
-    "railx": "RailX",
-    "hammingmesh": "HammingMesh (same rule)",
-    "torus": "Torus (contiguous blocks)",
-}
 _QUEUES = {
     "reject": "jobs that do not fit are rejected",
     "fifo": "jobs wait in order",
@@ -210,24 +199,23 @@ def _draw_utilisation(settings: UtilisationSettings, tables: Tables, canvas: Can
 
 def _bars(axes: Axes, rows: DataFrame, column: str) -> None:
     scenarios = list(rows["scenario"].unique())
-    systems = [system for system in _USE_NAMES if system in set(rows["system"])]
+    systems = [system for system in _SYSTEMS if system in set(rows["system"])]
     width = 0.8 / len(systems)
-    values = (1 if column == "wait_mean_hours" else 100) * rows[column].astype(float)
+    scale = 1 if column == "wait_mean_hours" else 100
+    rows = rows.assign(value=scale * rows[column].astype(float))
     for i, system in enumerate(systems):
-        parts = [
-            values[(rows["system"] == system) & (rows["scenario"] == scenario)]
-            for scenario in scenarios
-        ]
+        colour, _, words = _SYSTEMS[system]
+        parts = [where(rows, system=system, scenario=name)["value"] for name in scenarios]
         at = np.arange(len(scenarios)) + (i - (len(systems) - 1) / 2) * width
         means = [part.mean() for part in parts]
-        axes.bar(at, means, 0.92 * width, color=_USE_COLOURS[system], label=_USE_NAMES[system])
+        axes.bar(at, means, 0.92 * width, color=colour, label=words)
         for x, part, mean in zip(at, parts, means, strict=True):
             axes.plot([x] * len(part), part, **dot(INK, 2.6, alpha=0.7))
             if np.isfinite(mean):
                 style = {"ha": "center", "va": "baseline"}
                 beside(axes, f"{mean:.2g}", float(x), float(part.max()), 0, 3, **style)
     if column != "utilisation":  # room for the numbers above the dots
-        axes.set_ylim(0, max(1.2 * float(values.max()), 0.1))
+        axes.set_ylim(0, max(1.2 * float(rows["value"].max()), 0.1))
     names = [_scenario(where(rows, scenario=name)) for name in scenarios]
     axes.set_xticks(np.arange(len(scenarios)), names)
     axes.grid(visible=False, axis="x")
@@ -243,12 +231,9 @@ def _means(rows: DataFrame) -> str:
     """Mean use by scenario and system."""
     parts = []
     for _, scenario in rows.groupby("scenario", sort=False):
-        means = scenario.groupby("system")["utilisation"].mean()
-        values = ", ".join(
-            f"{label(system)} {100 * float(means[system]):.3g} %"
-            for system in _USE_NAMES
-            if system in means.index
-        )
+        means = 100 * scenario.groupby("system")["utilisation"].mean()
+        shown = [system for system in _SYSTEMS if system in means.index]
+        values = ", ".join(f"{label(system)} {means[system]:.3g} %" for system in shown)
         parts.append(f"{_scenario(scenario)} {values}")
     return "; ".join(parts)
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
-from railx.figures.panels import beside, panel_title, patch, share_legend
-from railx.figures.tables import milliseconds, records, stack, to_frame
+from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend
+from railx.figures.tables import milliseconds, records, stack, to_frame, where
 from railx.figures.theme import (
     DERIVED,
     GREY,
@@ -28,7 +28,7 @@ from railx.figures.theme import (
     published_mark,
 )
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, phrases, quantity
 
 __all__ = [
     "STEP_WINDOWS",
@@ -175,74 +175,77 @@ def _time(time_ms: float) -> str:
 
 
 def _published_distribution(axes: Axes, windows: DataFrame) -> None:
-    cumulated = windows.groupby("window_ms")["count"].sum().cumsum()
-    shares = 100 * cumulated / cumulated.iloc[-1]
+    shares = _staircase(axes, windows, (5e-6, 1e4), _LINE, linewidth=1.8)
     drawn = shares[shares.index > 0]
-    start = 100 - 100 * _longer(windows, 1e-12)
-    left, right = 5e-6, 1e4
-    stairs = ([left, *drawn.index, right], [start, *drawn, 100])
-    axes.step(*stairs, where="post", color=_LINE, linewidth=1.8)
     axes.plot(drawn.index, drawn, **published_mark(_LINE))
-    before = drawn.shift(fill_value=start)
+    before = drawn.shift(fill_value=100 - 100 * _longer(windows, 1e-12))
     for length, share in drawn[drawn - before >= 10].items():  # the others are too near
         text = f"{quantity(float(length))} ms"
         beside(axes, text, float(length), float(share), -7, 3, ha="right", va="bottom")
-    axes.set(xscale="log", xlim=(left, right), ylim=(0, 112))
+    axes.set(xscale="log", xlim=(5e-6, 1e4), ylim=(0, 112))
     axes.set(xlabel="Window", ylabel="Windows not longer (%)")
     axes.set_title(f"{int(windows['count'].sum())} windows between unlike phases of a step")
     axes.set_yticks([0, 25, 50, 75, 100])
     axes.xaxis.set_major_formatter(lambda value, _: _time(value))
 
 
+def _shares(windows: DataFrame) -> Series[Any]:
+    """The share of windows not longer than each length, in percent."""
+    cumulated = windows.groupby("window_ms")["count"].sum().cumsum()
+    return 100 * cumulated / cumulated.iloc[-1]
+
+
+def _staircase(
+    axes: Axes, windows: DataFrame, ends: tuple[float, float], colour: str, **style: Any
+) -> Series[Any]:
+    """The distribution of windows between two ends of the axis; its shares."""
+    shares = _shares(windows)
+    drawn = shares[shares.index > 0]
+    start = 100 - 100 * _longer(windows, 1e-12)
+    stairs = ([ends[0], *drawn.index, ends[1]], [start, *drawn, 100])
+    axes.step(*stairs, where="post", color=colour, **style)
+    return shares
+
+
 def _pattern(axes: Axes, phases: DataFrame, jobs: list[str]) -> None:
     for position, job in enumerate(jobs):
-        rows = phases[phases["job"] == job]
+        rows = where(phases, job=job)
         count = rows["operations"]
-        start = np.concatenate([[0], np.cumsum(count)[:-1]])
+        start = count.cumsum() - count
         fills = [lighter(_PHASES.get(kind, ("", GREY))[1], 0.35) for kind in rows["phase"]]
         style: dict[str, Any] = {"height": 0.8, "color": fills, "edgecolor": "white"}
         axes.barh([position] * len(rows), count, left=start, **style)
         for left, width in zip(start, count, strict=True):
             axes.text(left + width / 2, position, str(width), ha="center", va="center")
         beside(axes, f"{rows['transitions'].iloc[0]} switches", int(count.sum()), position, 6)
-    axes.set_yticks(range(len(jobs)), jobs)
-    axes.set_ylim(len(jobs) - 0.5, -0.5)
+    name_rows(axes, jobs)
     axes.set_xlim(0, 1.14 * float(phases.groupby("job")["operations"].sum().max()))
     axes.set_xlabel("Network operations of rank 0, one iteration (the last job: its whole run)")
     axes.grid(visible=False)
 
 
 def _published_caption(windows: DataFrame, switches: DataFrame, phases: DataFrame) -> str:
-    total = int(windows["count"].sum())
-    steps = ", ".join(
-        f"{100 * _longer(windows, bound):.0f} % last {bound:g} ms or more" for bound in (1, 2, 10)
-    )
+    longer = (f"{100 * _longer(windows, ms):.0f} % last {ms:g} ms or more" for ms in (1, 2, 10))
+    text = f"Of {windows['count'].sum()} windows between unlike phases {', '.join(longer)}."
     verified = switches[switches["confidence"] != "low"]
-    fits = "; ".join(
-        f"{row['example_device']} ({_time(row['switching_ms'])}) {100 * row['hidden']:.0f} %"
-        for row in records(verified)
-    )
-    counts = "; ".join(
-        f"{job} {transitions}"
-        for job, transitions in phases.groupby("job", sort=False)["transitions"].first().items()
-    )
-    text = f"Of {total} windows between unlike phases {steps}."
-    if fits:
+    if len(verified):
+        times = verified.assign(
+            time=verified["switching_ms"].map(_time), percent=100 * verified["hidden"]
+        )
+        fits = phrases(times, "{example_device} ({time}) {percent:.0f} %")
         text += f" Share of the windows that hide a switch's time, times that were read: {fits}."
+    counts = phrases(phases.drop_duplicates("job"), "{job} {transitions}")
     return f"""{text} {len(switches) - len(verified)} of the {len(switches)} switching times are
         recalled and drawn pale. Switches of an iteration: {counts}. A transition with two lengths
         is split by its mean."""
 
 
 def _published_alternative(windows: DataFrame) -> str:
-    steps = windows.groupby("window_ms")["count"].sum()
-    words = ", ".join(
-        f"{int(count)} of {quantity(float(length))} ms"  # type: ignore[arg-type]
-        for length, count in steps.items()
-    )
+    steps = windows.groupby("window_ms", as_index=False)["count"].sum()
     return f"""A staircase of the lengths of windows under diamonds of the switching times of
-        optical switches, on one logarithmic axis of time; windows: {words}. Below, blocks of the
-        phases of an iteration of four jobs."""
+        optical switches, on one logarithmic axis of time; windows:
+        {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
+        iteration of four jobs."""
 
 
 SWITCHING_WINDOWS = declare(
@@ -313,19 +316,17 @@ def _draw_step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Ca
 
 def _steps(rows: DataFrame) -> DataFrame:
     """Window lengths and how many there are."""
-    counts: dict[float, float] = {}
-    for row in records(rows):
-        ends = (float(row["min_ms"]), float(row["max_ms"]), float(row["mean_ms"]))
-        for length, count in split_by_mean(*ends, row["count"]):
-            counts[length] = counts.get(length, 0) + count
-    return to_frame(sorted(counts.items()), ["window_ms", "count"])
+    windows = [
+        window
+        for row in records(rows)
+        for window in split_by_mean(row["min_ms"], row["max_ms"], row["mean_ms"], row["count"])
+    ]
+    return to_frame(windows, ["window_ms", "count"]).groupby("window_ms", as_index=False).sum()
 
 
 def _step_distribution(axes: Axes, ours: DataFrame, theirs: DataFrame) -> None:
-    shares, stated = (100 * rows["count"].cumsum() / rows["count"].sum() for rows in (ours, theirs))
-    stairs = ([0.3, *ours["window_ms"], 60], [0, *shares, 100])
-    axes.step(*stairs, where="post", color=GREY)
-    axes.plot(theirs["window_ms"], stated, **published_mark(GREY))
+    _staircase(axes, ours, (0.3, 60), GREY)
+    axes.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
     axes.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
@@ -366,10 +367,8 @@ def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: li
 
 
 def _step_alternative(ours: DataFrame, jobs: list[str]) -> str:
-    words = ", ".join(
-        f"{int(row['count'])} of {quantity(float(row['window_ms']))} ms" for row in records(ours)
-    )
-    return f"A staircase of windows ({words}) beside dots of the windows of {', '.join(jobs)}."
+    windows = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
+    return f"A staircase of windows ({windows}) beside dots of the windows of {', '.join(jobs)}."
 
 
 STEP_WINDOWS = declare(
