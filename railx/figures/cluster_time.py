@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, Tables, declare
-from railx.figures.panels import beside, panel_title
+from railx.figures.panels import name_rows, panel_title
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import PALETTE, label
 from railx.figures.words import fidelity_line, quantity, sentence
@@ -87,9 +87,8 @@ def _bars(frame: DataFrame) -> DataFrame:
 def _panel(axes: Axes, rows: DataFrame) -> None:
     names, times = list(rows["topology"]), rows["ms"].astype(float)
     shades = ["#c3c8cf" if name == "wall" else PALETTE[0] for name in names]
-    axes.barh(range(len(names)), times, color=shades, height=0.7)
-    for position, value in enumerate(times):
-        beside(axes, quantity(value), value, position, 3)
+    bars = axes.barh(range(len(names)), times, color=shades, height=0.7)
+    axes.bar_label(bars, [*map(quantity, times)], padding=3)
     axes.set(xlim=(0, 1.35 * max(times)), xlabel="Iteration (ms)")
     words = ["Wall" if name == "wall" else label(name) for name in names]
     axes.set_yticks(range(len(names)), words)

@@ -8,13 +8,12 @@ share of a row in which a stage has nothing to run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, Tables, declare
 from railx.figures.panels import name_rows, patch, share_legend, time_unit
-from railx.figures.tables import pick, records, stack
+from railx.figures.tables import plans_at, records, stack
 from railx.figures.theme import INK, PALETTE, label, lighter
 from railx.figures.words import counted, fidelity_line, quantity
 
@@ -59,8 +58,8 @@ def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> 
     """
     frame = _with_kinds(tables.read("schedule", "plan", settings.only), tables)
     schedules = {
-        str(plan): _in_sequence(pick(rows, "iteration", settings.iteration, str(plan), "schedule"))
-        for plan, rows in frame.groupby("plan", sort=False)
+        plan: _in_sequence(rows)
+        for plan, rows in plans_at(frame, "schedule", iteration=settings.iteration).items()
     }
     drawn = stack(schedules.values())
     # Passes that take no time have an axis too.
@@ -70,24 +69,21 @@ def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> 
     footnote = fidelity_line(drawn["fidelity"], "Numbers are chunks in forward order")
     named = list(dict.fromkeys(map(_schedule, schedules.values())))
     ways = [way for way in _PASSES if way in set(drawn["kind"])]
-    subtitle = (
-        f"Iteration {settings.iteration}{f', {named[0]}' if len(named) == 1 else ''}. Light:"
-        f" forward. Dark: backward.{' Pale: weights.' if 'weight' in ways else ''} White: bubble."
-        + ("" if alike else " Each plan has its own axis of time.")
-    )
-    heights = [len(_lanes(rows)) for rows in schedules.values()]
+    subtitle = f"""Iteration {settings.iteration}{f", {named[0]}" if len(named) == 1 else ""}.
+        Light: forward. Dark: backward.{" Pale: weights." if "weight" in ways else ""} White:
+        bubble.{"" if alike else " Each plan has its own axis of time."}"""
+    points = settings.width_inches * 72
     with canvas(subtitle, footnote) as page:
+        heights = [len(_lanes(rows)) for rows in schedules.values()]
         shape: dict[str, Any] = {"sharex": alike, "squeeze": False, "height_ratios": heights}
         panels = page.subplots(len(schedules), 1, **shape)[:, 0]
         for axes, (name, rows) in zip(panels, schedules.items(), strict=True):
             span = max(spans.values()) if alike else spans[name]
             unit, divisor = time_unit(span)
-            points = settings.width_inches * 72
             _gantt(axes, rows, divisor, points / span)
-            _title(axes, name, rows, unit, divisor)
+            axes.set_title(_title(name, rows, unit, divisor))
             if settings.label_blocks:
-                digit = _DIGIT * settings.text_points / points * span
-                _number_blocks(axes, rows, digit, divisor)
+                _number_blocks(axes, rows, _DIGIT * settings.text_points / points * span, divisor)
             axes.set_xlim(0, span / divisor * 1.005)
             if not alike or axes is panels[-1]:
                 axes.set_xlabel(f"Predicted time ({unit})")
@@ -98,7 +94,16 @@ def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> 
             for way in ways
         }
         share_legend(page, legend, len(kinds))
-    return Drawn(_caption(schedules), _alternative(schedules), drawn)
+    facts = "; ".join(_facts(name, rows) for name, rows in schedules.items())
+    weights = ", a pale one the gradients of its weights, which were put off"
+    caption = f"""One iteration of each pipeline plan: {facts}. Each row is a stage, each block a
+        forward (light) or backward (dark) pass of a chunk{weights if "weight" in ways else ""}; a
+        number is the chunk's place in forward order. The hue tells chunks of whole sequences,
+        slices of one long sequence, and a tail of one packed with whole ones apart. Times are
+        predictions of the cost model, not measurements."""
+    alternative = f"""Gantt charts, a row per pipeline stage and a block per pass of a chunk:
+        {facts}."""
+    return Drawn(caption, alternative, drawn)
 
 
 def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
@@ -143,11 +148,11 @@ def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -
     name_rows(axes, [f"Replica {r}, stage {s}" if several else f"Stage {s}" for r, s in lanes])
 
 
-def _title(axes: Axes, name: str, frame: DataFrame, unit: str, divisor: float) -> None:
+def _title(name: str, frame: DataFrame, unit: str, divisor: float) -> str:
     total = quantity(frame["end_ms"].max() / divisor)
     chunks = len(frame[["pipeline", "chunk"]].drop_duplicates())
     bubble = quantity(100 * _bubble(frame))
-    axes.set_title(f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %")
+    return f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %"
 
 
 def _lanes(frame: DataFrame) -> dict[tuple[int, int], int]:
@@ -159,13 +164,13 @@ def _lanes(frame: DataFrame) -> dict[tuple[int, int], int]:
 def _number_blocks(axes: Axes, frame: DataFrame, digit_ms: float, divisor: float) -> None:
     """The number of its chunk in every block that is wide enough for it."""
     lanes = _lanes(frame)
+    style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
     for row in records(frame):
-        text = str(row["chunk"])
-        if row["end_ms"] - row["start_ms"] >= (len(text) + 0.6) * digit_ms:
-            middle = (row["start_ms"] + row["end_ms"]) / 2 / divisor
+        text, start, end = str(row["chunk"]), row["start_ms"], row["end_ms"]
+        if end - start >= (len(text) + 0.6) * digit_ms:
             colour = "white" if row["kind"] == "backward" else INK
-            style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
-            axes.text(middle, lanes[row["replica"], row["stage"]], text, color=colour, **style)
+            at = ((start + end) / 2 / divisor, lanes[row["replica"], row["stage"]])
+            axes.text(*at, text, color=colour, **style)
 
 
 def _colour(kind: str, way: str) -> tuple[float, float, float]:
@@ -193,22 +198,6 @@ def _facts(name: str, frame: DataFrame) -> str:
     return f"""{label(name)} {quantity(float(frame["end_ms"].max()) / 1e3)} s on
         {frame["stage"].nunique()} stages, {counted(frame["pipeline"].nunique(), "pipeline")} of
         chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"""
-
-
-def _caption(schedules: Mapping[str, DataFrame]) -> str:
-    facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
-    put_off = any((frame["kind"] == "weight").any() for frame in schedules.values())
-    pale = ", a pale one the gradients of its weights, which were put off" if put_off else ""
-    return f"""One iteration of each pipeline plan: {facts}. Each row is a stage, each block a
-        forward (light) or backward (dark) pass of a chunk{pale}; a number is the chunk's place in
-        forward order. The hue tells chunks of whole sequences, slices of one long sequence, and a
-        tail of one packed with whole ones apart. Times are predictions of the cost model, not
-        measurements."""
-
-
-def _alternative(schedules: Mapping[str, DataFrame]) -> str:
-    facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
-    return f"Gantt charts, a row per pipeline stage and a block per pass of a chunk: {facts}."
 
 
 FIGURE = declare(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside, name_rows
@@ -101,10 +103,10 @@ def _times(axes: Axes, rows: DataFrame) -> None:
     means = rows.groupby("run", sort=False)[list(_TIMES)].mean()
     height = 0.8 / len(_TIMES)
     for position, (column, (name, colour)) in enumerate(_TIMES.items()):
-        at = [index + (position - 1) * height for index in range(len(means))]
-        axes.barh(at, means[column], 0.92 * height, color=colour)
-        for y, value in zip(at, means[column], strict=True):
-            beside(axes, f"{name}: {quantity(value)}", value, y, 4)
+        at = np.arange(len(means)) + (position - 1) * height
+        bars = axes.barh(at, means[column], 0.92 * height, color=colour)
+        texts = [f"{name}: {quantity(value)}" for value in means[column]]
+        axes.bar_label(bars, texts, padding=4)
     axes.set(xlim=(0, 1.6 * float(means.to_numpy().max())), xlabel="Time of a step (ms)")
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, Tables, declare
 from railx.figures.panels import patch, share_legend, time_unit
-from railx.figures.tables import pick, records, stack
+from railx.figures.tables import plans_at, records, stack
 from railx.figures.theme import INK, degree_colours, label
 from railx.figures.words import counted, fidelity_line, quantity
 
@@ -153,19 +153,13 @@ def _draw_group(
     corner = (start / look.divisor, first)
     axes.add_patch(Rectangle(corner, length / look.divisor, degree, **style))
     count, tokens = group["sequences"], _tokens(group["tokens"])
-    for text in (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}"):
-        if look.labels and look.fits(text, length / span, degree / devices):
-            axes.text(
-                (start + length / 2) / look.divisor,
-                first + degree / 2,
-                text,
-                ha="center",
-                va="center",
-                color="white" if sum(to_rgb(fill)) < 1.6 else INK,
-                linespacing=1.2,
-                clip_on=True,
-            )
-            return
+    texts = (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}")
+    fits = [text for text in texts if look.fits(text, length / span, degree / devices)]
+    if look.labels and fits:
+        centred: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.2}
+        colour = "white" if sum(to_rgb(fill)) < 1.6 else INK
+        at = ((start + length / 2) / look.divisor, first + degree / 2)
+        axes.text(*at, fits[0], color=colour, clip_on=True, **centred)
 
 
 def _tokens(tokens: int) -> str:

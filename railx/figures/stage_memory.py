@@ -7,13 +7,12 @@ that has the least. Without a cost model the live chunks are counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, Tables, declare
 from railx.figures.panels import share_legend, time_unit
-from railx.figures.tables import pick, stack
+from railx.figures.tables import plans_at, stack
 from railx.figures.theme import GREY, LINE_POINTS, PALETTE, label
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import NonNegative
@@ -21,6 +20,11 @@ from railx.settings import NonNegative
 __all__ = ["FIGURE", "StageMemorySettings"]
 
 _GIB = 2.0**30
+
+
+#: Column, unit and divisor of what is drawn, with and without a cost model.
+_UNITS = {True: ("activation_bytes", "GiB", _GIB), False: ("live_chunks", "chunks", 1.0)}
+
 _ROOM: dict[str, Any] = {"color": GREY, "linewidth": 1.3, "linestyle": (0, (4, 2))}
 
 
@@ -40,11 +44,8 @@ def draw(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn
 
     Raises ValueError where a plan lacks the iteration or the replica.
     """
-    plans = {}
-    for plan, rows in tables.read("memory", "plan", settings.only).groupby("plan", sort=False):
-        for key in ("iteration", "replica"):
-            rows = pick(rows, key, getattr(settings, key), str(plan), "plan")
-        plans[str(plan)] = rows
+    table = tables.read("memory", "plan", settings.only)
+    plans = plans_at(table, "plan", iteration=settings.iteration, replica=settings.replica)
     drawn = stack(plans.values())
     in_bytes = bool(drawn["activation_bytes"].notna().all())
     bounded = in_bytes and bool(drawn["capacity_bytes"].notna().all())
@@ -61,7 +62,7 @@ def draw(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn
         if bounded:
             legend["room of the stage that has least"] = _ROOM
         share_legend(page, legend, min(len(legend), 5))
-    facts = _facts(plans, in_bytes)
+    facts = "; ".join(_facts(name, rows, in_bytes) for name, rows in plans.items())
     caption = f"""What a rank of each pipeline stage holds over one iteration: {facts}. A chunk is
         held from the beginning of its forward pass to the end of its backward pass, less the layers
         that are recomputed. Times and bytes are predictions of the cost model, not measurements."""
@@ -70,14 +71,13 @@ def draw(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn
 
 
 def _panel(axes: Axes, rows: DataFrame, in_bytes: bool, bounded: bool) -> None:
+    column, _, scale = _UNITS[in_bytes]
     end = float(rows["time_ms"].max()) or 1.0
     unit, divisor = time_unit(end)
-    most = 0.0
-    for stage, changes in rows.groupby("stage", sort=True):
-        occupied = changes["activation_bytes"] / _GIB if in_bytes else changes["live_chunks"]
+    for stage, changes in rows.groupby("stage"):
         times = [0.0, *(changes["time_ms"] / divisor)]
-        axes.step(times, [0.0, *occupied], where="post", **_line(stage))
-        most = max(most, float(occupied.max()))
+        axes.step(times, [0.0, *(changes[column] / scale)], where="post", **_line(stage))
+    most = float(rows[column].max()) / scale
     if bounded:
         room = float(rows["capacity_bytes"].min()) / _GIB
         axes.axhline(room, **_ROOM)
@@ -90,19 +90,13 @@ def _line(stage: Any) -> dict[str, Any]:
     return {"color": PALETTE[int(stage) % len(PALETTE)], "linewidth": LINE_POINTS}
 
 
-def _facts(plans: Mapping[str, DataFrame], in_bytes: bool) -> str:
-    column, unit, divisor = (
-        ("activation_bytes", "GiB", _GIB) if in_bytes else ("live_chunks", "chunks", 1.0)
-    )
-    parts = []
-    for name, rows in plans.items():
-        peaks = rows.groupby("stage", sort=True)[column].max() / divisor
-        room = rows["capacity_bytes"].min()
-        of = f" of {quantity(float(room) / _GIB)}" if in_bytes and room == room else ""
-        parts.append(f"""{label(name)} holds at most
-            {", ".join(quantity(float(peak)) for peak in peaks)}{of} {unit} on stages
-            {", ".join(str(stage) for stage in peaks.index)}""")
-    return "; ".join(parts)
+def _facts(name: str, rows: DataFrame, in_bytes: bool) -> str:
+    column, unit, divisor = _UNITS[in_bytes]
+    peaks = rows.groupby("stage")[column].max() / divisor
+    room = rows["capacity_bytes"].min()
+    of = f" of {quantity(float(room) / _GIB)}" if in_bytes and room == room else ""
+    return f"""{label(name)} holds at most {", ".join(map(quantity, peaks))}{of} {unit} on stages
+        {", ".join(map(str, peaks.index))}"""
 
 
 FIGURE = declare(

@@ -176,13 +176,20 @@ def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> No
         )
 
 
-def pick(rows: DataFrame, column: str, value: Any, plan: str, table: str) -> DataFrame:
-    """The rows of a plan with this value; UserError where it has none."""
-    chosen: DataFrame = rows[rows[column] == value]
-    if chosen.empty:
-        allowed = ", ".join(map(str, sorted(set(rows[column]))))
-        raise UserError(f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}")
-    return chosen
+def plans_at(rows: DataFrame, table: str, **values: int) -> dict[str, DataFrame]:
+    """The rows of each plan that have these values; UserError where a plan has none."""
+    plans = {}
+    for plan, part in rows.groupby("plan", sort=False):
+        for column, value in values.items():
+            chosen = part[part[column] == value]
+            if chosen.empty:
+                allowed = ", ".join(map(str, sorted(set(part[column]))))
+                raise UserError(
+                    f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}"
+                )
+            part = chosen
+        plans[str(plan)] = part
+    return plans
 
 
 def named_files(files: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
