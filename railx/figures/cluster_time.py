@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, Tables, declare
-from railx.figures.panels import name_rows, panel_title
+from railx.figures.panels import panel_title
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import PALETTE, label
 from railx.figures.words import fidelity_line, quantity, sentence

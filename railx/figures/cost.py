@@ -1,9 +1,8 @@
-"""Cost by topology: bill of materials per chip, and cost per bandwidth.
+"""Cost by topology: bill of materials per chip, cost per bandwidth, and both over size.
 
-The latter is relative to a reference, also under several price lists. The abstract of
-RailX (arXiv 2507.18889) puts its cost per injection bandwidth below 10 % and per
-all-to-all bandwidth below 50 % of a fat tree. Component prices are a catalogue's, not
-the paper's.
+The abstract of RailX (arXiv 2507.18889) puts its cost per injection bandwidth below
+10 % and per all-to-all bandwidth below 50 % of a fat tree. Component prices are a
+catalogue's, not the paper's.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from railx.figures.panels import (
     share_legend,
     ticks,
 )
-from railx.figures.tables import Tables, records, stack, to_frame
+from railx.figures.tables import Tables, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,
@@ -35,7 +34,9 @@ from railx.figures.theme import (
 from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, span, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError
 
-__all__ = ["FIGURE", "CostSettings"]
+__all__ = ["COST", "COST_SCALE", "CostScaleSettings", "CostSettings"]
+
+# Bill of materials, and cost relative to a reference
 
 #: Published tables that the settings name.
 _PUBLISHED = ("railx", "opus_cost_power")
@@ -83,7 +84,7 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def _draw_cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw ``settings.only`` (empty: all topologies of the economics tables).
 
     Price lists are drawn where a sensitivity table has the reference. Raises ValueError
@@ -95,8 +96,8 @@ def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     prices = _price_lists(settings, tables, summary)
     totals, paper = _published_totals(settings, tables)
     ratios = _ratios(summary, settings)
-    reference = _name(settings.reference)
-    others = listed([_name(name) for name in summary.index if name != settings.reference])
+    reference = _bill_name(settings.reference)
+    others = listed([_bill_name(name) for name in summary.index if name != settings.reference])
     subtitle = f"""Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's,
         each with its source."""
     title = f"Cost of {others} against {reference}"
@@ -125,15 +126,15 @@ def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             legend["per all-to-all, published routing"] = hollow
         share_legend(page, legend, 4)
     return Drawn(
-        _caption(summary, ratios, totals, prices, settings),
-        _alternative(bill, ratios, totals),
+        _bill_caption(summary, ratios, totals, prices, settings),
+        _bill_alternative(bill, ratios, totals),
         _data(bill, ratios, totals, prices),
         title,
         paper,
     )
 
 
-def _name(topology: Any) -> str:
+def _bill_name(topology: Any) -> str:
     return spoken(label(str(topology)))
 
 
@@ -316,7 +317,7 @@ def _data(
     return data[["panel", *data.columns.drop("panel")]]
 
 
-def _caption(
+def _bill_caption(
     summary: DataFrame,
     ratios: DataFrame,
     totals: dict[str, float],
@@ -326,7 +327,7 @@ def _caption(
     """Totals, shares of the reference against the limits, other price lists."""
     costs = summary["cost_usd"].astype(float)
     stated = [
-        f"{_name(name)} at {_usd(usd)}, ours {_usd(costs[name])}"
+        f"{_bill_name(name)} at {_usd(usd)}, ours {_usd(costs[name])}"
         for name, usd in totals.items()
         if name in costs.index
     ]
@@ -345,24 +346,24 @@ def _caption(
             all-to-all bandwidth from {span(100 * prices["all_to_all_cost_ratio"])} %; hollow dots
             take the bandwidth under the published routing instead of the ideal."""
     networks = [
-        f"{_name(name)} {_usd(costs[name])} for {int(summary.loc[name, 'chips']):,} chips"
+        f"{_bill_name(name)} {_usd(costs[name])} for {int(summary.loc[name, 'chips']):,} chips"
         for name in summary.index
     ]
     return sentence(
         f"Cost of whole networks: {listed(networks)}.",
         f"The paper puts {listed(stated)}." if stated else "",
-        f"Of {_name(settings.reference)}, {'; '.join(compared)}." if compared else "",
+        f"Of {_bill_name(settings.reference)}, {'; '.join(compared)}." if compared else "",
         lists,
         "Component prices come from a catalogue with a source for each.",
     )
 
 
-def _alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, float]) -> str:
+def _bill_alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, float]) -> str:
     bars = []
     for name, rows in bill.groupby("topology", sort=False):
         parts = rows.groupby("component", sort=False)["total_usd"].sum()
         texts = [f"{label(str(part))} {_usd(usd)}" for part, usd in parts.items()]
-        bars.append(f"{_name(name)}: {', '.join(texts)}")
+        bars.append(f"{_bill_name(name)}: {', '.join(texts)}")
     shares = "; ".join(
         f"{_COMPARED[row['what']][0]} {quantity(100 * row['share_of_reference'])} %"
         for row in records(ratios)
@@ -379,11 +380,11 @@ def _usd(value: float) -> str:
     return f"{quantity(value)} USD"
 
 
-FIGURE = declare(
+COST = declare(
     CostSettings,
     "Cost by topology",
     "railx",
-    draw,
+    _draw_cost,
     bill="economics.bill: topology chips component total_usd fidelity",
     summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
     " usd_per_all_to_all_gb_s power_watts fidelity",
@@ -391,4 +392,152 @@ FIGURE = declare(
     " injection_cost_ratio all_to_all_cost_ratio fidelity",
     railx="railx.csv: id paper",
     opus_cost_power="opus_cost_power.csv: id paper",
+)
+
+
+# Cost and power over the number of chips
+
+_PANELS = (
+    ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s"),
+    ("usd_per_all_to_all_gb_s", "Cost per all-to-all bandwidth", "USD per GB/s"),
+    ("watts_per_chip", "Power", "W per chip"),
+)
+_MARKERS = "osD^vP"
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+
+
+@dataclass(frozen=True)
+class CostScaleSettings(CanvasSettings):
+    """Cost per bandwidth and power over the number of chips, one line per topology."""
+
+    figure: Literal["cost_scale"] = "cost_scale"
+    height_inches: Height = 6.2
+
+    only: tuple[str, ...] = (
+        "railx_hyperx_full",
+        "railx_hyperx_m4",
+        "railx_torus_full",
+        "hammingmesh_full",
+        "hammingmesh_m4_full",
+        "torus_2d_full",
+        "torus_3d_full",
+        "tpu_v4",
+        "opus_rails_equal",
+        "rail_only_full",
+        "dragonfly_full",
+        "hyperx_full",
+        "fat_tree_full",
+        "fat_tree_full_half_taper",
+    )
+    """Topologies of the scale table to show, in that order; empty: all."""
+
+    price_set: Annotated[str, NotEmpty()] = "opus_400g"
+    """Price set of the rows to show."""
+
+
+def _draw_cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Three panels; a topology is left out of a panel where it has no value.
+
+    Raises ValueError for an unknown name or price set.
+    """
+    table = tables.read("scale")
+    rows = _chosen(settings, table)
+    names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
+    injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
+    subtitle = f"""All at {injection} GB/s of injection per chip and the prices of
+        {label(settings.price_set)}; electrical and optical switches by the port; links inside a
+        node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."""
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = page.subplots(1, 3)
+        for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
+            _panel(axes, rows, names, column)
+            axes.set(title=title, xlabel="Chips", ylabel=unit)
+        share_legend(page, entries(panels[0]), 5)
+    return Drawn(
+        _scale_caption(rows, settings), _scale_alternative(rows), rows[tables.columns("scale")]
+    )
+
+
+def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
+    refuse_unknown("price_set", [settings.price_set], table["price_set"])
+    rows = where(table, price_set=settings.price_set)
+    refuse_unknown("only", settings.only, rows["topology"])
+    return rows[rows["topology"].isin(settings.only)] if settings.only else rows
+
+
+def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
+    from matplotlib.ticker import LogLocator
+
+    # A dash style is a round through the palette, so that no two lines look alike.
+    rounds = [names[i : i + len(PALETTE)] for i in range(0, len(names), len(PALETTE))]
+    colour = {name: chosen for part in rounds for name, chosen in colours(part).items()}
+    for i, name in enumerate(names):
+        line = where(rows, topology=name).drop_duplicates("chips").sort_values("chips")
+        style: dict[str, Any] = {
+            "color": colour[name],
+            "linewidth": 1.6,
+            "label": _scale_name(name),
+        }
+        style["linestyle"] = _DASHES[i // len(PALETTE) % len(_DASHES)]
+        style |= {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 4.5}
+        axes.plot(line["chips"], line[column].astype(float), **style)
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_locator(LogLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    ticks(axes.xaxis, text=lambda value: f"{value / 1000:g}K")
+    ticks(axes.yaxis, text="{x:,g}")
+
+
+def _largest(rows: DataFrame, column: str) -> list[tuple[str, int, float]]:
+    """Name, chips and value of each topology at its largest, the lowest value first."""
+    ends = rows[rows[column].notna()].sort_values("chips").groupby("topology").tail(1)
+    return sorted(
+        (
+            (_scale_name(row["topology"]), int(row["chips"]), float(row[column]))
+            for row in records(ends)
+        ),
+        key=lambda end: end[2],
+    )
+
+
+def _scale_caption(rows: DataFrame, settings: CostScaleSettings) -> str:
+    parts = []
+    for column, title, unit in _PANELS:
+        ends = _largest(rows, column)
+        if ends:
+            (low, chips, lowest), (high, more, most) = ends[0], ends[-1]
+            parts.append(f"""{title}: at their largest, lowest on {low} with {quantity(lowest)}
+                {unit} at {chips:,} chips, highest on {high} with {quantity(most)} at {more:,}.""")
+    injection = float(rows["injection_gb_s_per_chip"].iloc[0])
+    return sentence(
+        f"{rows['topology'].nunique()} topologies from {rows['chips'].min():,} to"
+        f" {rows['chips'].max():,} chips, all at {injection:,.0f} GB/s of injection a chip and the"
+        f" prices of {label(settings.price_set)}. Each point is the smallest size of the family"
+        " with at least the wanted number of chips; a line ends where its family does, and steps of"
+        " trees are tiers of switches.",
+        *parts,
+    )
+
+
+def _scale_alternative(rows: DataFrame) -> str:
+    parts = ". ".join(
+        f"{title} at the largest size: "
+        + ", ".join(f"{name} {quantity(value)}" for name, _, value in _largest(rows, column))
+        + f" {unit}"
+        for column, title, unit in _PANELS
+    )
+    return f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
+
+
+def _scale_name(topology: str) -> str:
+    return label(topology.removesuffix("_full").replace("_full_", "_"))
+
+
+COST_SCALE = declare(
+    CostScaleSettings,
+    "Cost and power over the number of chips",
+    "railx",
+    _draw_cost_scale,
+    scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
+    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
 )

@@ -72,11 +72,14 @@ FIGURES: tuple[str, ...] = (
 )
 #: Modules that declare several figures; else a module has the name of its figure.
 _SHARED_MODULES = {
+    "added_time": ("switching_overhead", "step_switches"),
     "circuit_panels": ("rail_steps", "switched_circuits"),
     "claim_maps": ("claim_map", "rail_claims"),
     "collectives": ("ring_all_reduce", "collective_time"),
     "comparisons": ("adaptive_speedups", "network_prices", "pipeline_speedups"),
+    "cost": ("cost", "cost_scale"),
     "model_errors": ("agreement", "cost_model_error", "step_model"),
+    "pipelines": ("pipeline_schedule", "stage_memory", "held_memory"),
     "rails": ("rail_bills", "rail_savings"),
     "tenancy": ("largest_job", "utilisation"),
     "windows": ("switching_windows", "step_windows"),

@@ -1,23 +1,34 @@
-"""Gantt chart of a pipeline plan: one row per stage, one block per pass of a chunk.
+"""Pipelines: the schedule of a plan, and the memory of its stages.
 
 The kind of a chunk (whole sequences, a slice of one, or a tail with whole ones;
-InfiniPipe, section III) sets the hue, the pass sets the lightness: forward, backward
-and, where a schedule puts it off, the weights' part of backward. The bubble is the
-share of a row in which a stage has nothing to run.
+InfiniPipe, section III) sets the hue, the pass sets the lightness. A chunk is held from
+its forward to its backward pass, less what is recomputed.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, PlanChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, declare
 from railx.figures.panels import name_rows, patch, share_legend, time_unit
-from railx.figures.tables import plans_at, records, stack
-from railx.figures.theme import INK, PALETTE, label, lighter
+from railx.figures.tables import plans_at, records, stack, where
+from railx.figures.theme import GREY, INK, LINE_POINTS, PALETTE, dot, label, lighter
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, quantity
+from railx.settings import NonNegative
 
-__all__ = ["FIGURE", "PipelineScheduleSettings"]
+__all__ = [
+    "HELD_MEMORY",
+    "PIPELINE_SCHEDULE",
+    "STAGE_MEMORY",
+    "HeldMemorySettings",
+    "PipelineScheduleSettings",
+    "StageMemorySettings",
+]
+
+# Gantt chart of a plan: a row for each stage, a block for each pass of a chunk
 
 #: Kinds of chunks: words and hue.
 _KINDS = {
@@ -50,7 +61,9 @@ class PipelineScheduleSettings(PlanChoice):
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def _draw_pipeline_schedule(
+    settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
     """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
 
     A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
@@ -94,7 +107,7 @@ def draw(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> 
             for way in ways
         }
         share_legend(page, legend, len(kinds))
-    facts = "; ".join(_facts(name, rows) for name, rows in schedules.items())
+    facts = "; ".join(_schedule_facts(name, rows) for name, rows in schedules.items())
     weights = ", a pale one the gradients of its weights, which were put off"
     caption = f"""One iteration of each pipeline plan: {facts}. Each row is a stage, each block a
         forward (light) or backward (dark) pass of a chunk{weights if "weight" in ways else ""}; a
@@ -190,7 +203,7 @@ def _bubble(frame: DataFrame) -> float:
     return 1 - busy / total if total else 0.0
 
 
-def _facts(name: str, frame: DataFrame) -> str:
+def _schedule_facts(name: str, frame: DataFrame) -> str:
     chunks = frame.drop_duplicates(["replica", "pipeline", "chunk"])["chunk_kind"].value_counts()
     kinds = ", ".join(
         f"{int(chunks[kind])} {words}" for kind, (words, _) in _KINDS.items() if kind in chunks
@@ -200,12 +213,186 @@ def _facts(name: str, frame: DataFrame) -> str:
         chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"""
 
 
-FIGURE = declare(
+PIPELINE_SCHEDULE = declare(
     PipelineScheduleSettings,
     "Pipeline schedule",
     "infinipipe",
-    draw,
+    _draw_pipeline_schedule,
     schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
     " start_ms end_ms fidelity",
     groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
+)
+
+
+# What the stages of a plan hold, by the cost model (InfiniPipe eqs. 5, 9 and 10)
+
+_GIB = 2.0**30
+
+
+#: Column, unit and divisor of what is drawn, with and without a cost model.
+_UNITS = {True: ("activation_bytes", "GiB", _GIB), False: ("live_chunks", "chunks", 1.0)}
+
+_ROOM: dict[str, Any] = {"color": GREY, "linewidth": 1.3, "linestyle": (0, (4, 2))}
+
+
+@dataclass(frozen=True)
+class StageMemorySettings(PlanChoice):
+    """Activations of the stages of pipeline plans over one iteration."""
+
+    figure: Literal["stage_memory"] = "stage_memory"
+    height_inches: Height = 5.4
+
+    replica: Annotated[int, NonNegative()] = 0
+    """Replica to show; the others do the same with other chunks."""
+
+
+def _draw_stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Draw one iteration of one replica of every plan.
+
+    Raises ValueError where a plan lacks the iteration or the replica.
+    """
+    table = tables.read("memory", "plan", settings.only)
+    plans = plans_at(table, "plan", iteration=settings.iteration, replica=settings.replica)
+    drawn = stack(plans.values())
+    in_bytes = bool(drawn["activation_bytes"].notna().all())
+    bounded = in_bytes and bool(drawn["capacity_bytes"].notna().all())
+    subtitle = f"""Iteration {settings.iteration}, replica {settings.replica}: what a rank of each
+        stage holds of chunks between their forward and backward passes."""
+    with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
+        panels = page.subplots(len(plans), 1, squeeze=False)[:, 0]
+        for axes, (name, rows) in zip(panels, plans.items(), strict=True):
+            _plan_panel(axes, rows, in_bytes, bounded)
+            axes.set_title(label(name))
+        legend: dict[str, Any] = {
+            f"Stage {stage}": _line(stage) for stage in sorted(set(drawn["stage"]))
+        }
+        if bounded:
+            legend["room of the stage that has least"] = _ROOM
+        share_legend(page, legend, min(len(legend), 5))
+    facts = "; ".join(_plan_facts(name, rows, in_bytes) for name, rows in plans.items())
+    caption = f"""What a rank of each pipeline stage holds over one iteration: {facts}. A chunk is
+        held from the beginning of its forward pass to the end of its backward pass, less the layers
+        that are recomputed. Times and bytes are predictions of the cost model, not measurements."""
+    alternative = f"Lines of what each pipeline stage holds over time, a panel per plan: {facts}."
+    return Drawn(caption, alternative, drawn)
+
+
+def _plan_panel(axes: Axes, rows: DataFrame, in_bytes: bool, bounded: bool) -> None:
+    column, _, scale = _UNITS[in_bytes]
+    end = float(rows["time_ms"].max()) or 1.0
+    unit, divisor = time_unit(end)
+    for stage, changes in rows.groupby("stage"):
+        times = [0.0, *(changes["time_ms"] / divisor)]
+        axes.step(times, [0.0, *(changes[column] / scale)], where="post", **_line(stage))
+    most = float(rows[column].max()) / scale
+    if bounded:
+        room = float(rows["capacity_bytes"].min()) / _GIB
+        axes.axhline(room, **_ROOM)
+        most = max(most, room)
+    axes.set(xlim=(0, end / divisor * 1.005), ylim=(0, most * 1.08))
+    axes.set(xlabel=f"Predicted time ({unit})", ylabel="GiB" if in_bytes else "Live chunks")
+
+
+def _line(stage: Any) -> dict[str, Any]:
+    return {"color": PALETTE[int(stage) % len(PALETTE)], "linewidth": LINE_POINTS}
+
+
+def _plan_facts(name: str, rows: DataFrame, in_bytes: bool) -> str:
+    column, unit, divisor = _UNITS[in_bytes]
+    peaks = rows.groupby("stage")[column].max() / divisor
+    room = rows["capacity_bytes"].min()
+    of = f" of {quantity(float(room) / _GIB)}" if in_bytes and room == room else ""
+    return f"""{label(name)} holds at most {", ".join(map(quantity, peaks))}{of} {unit} on stages
+        {", ".join(map(str, peaks.index))}"""
+
+
+STAGE_MEMORY = declare(
+    StageMemorySettings,
+    "Memory of pipeline stages over time",
+    "infinipipe",
+    _draw_stage_memory,
+    memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
+    " activation_bytes capacity_bytes fidelity",
+)
+
+
+# What the stages of a run hold, measured beside expected
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class HeldMemorySettings(CanvasSettings):
+    """Memory of pipeline stages over time, measured beside predicted."""
+
+    figure: Literal["held_memory"] = "held_memory"
+    height_inches: Height = 6.4
+
+    only: tuple[str, ...] = ()
+    """Training runs to show, in that order; empty: all with pipelines."""
+
+
+def _draw_held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A column of panels for each run: the first rank of each stage of replica 0."""
+    rows = where(tables.read("passes", "run", settings.only), replica=0, place=0)
+    runs = list(rows["run"].unique())
+    stages = int(rows["stage"].max()) + 1
+    subtitle = """Bytes beyond those before the batch, after each pass of the last warm-up step:
+        chunks alive, gradients, receives. Steps: chunks alive."""
+    note = "Messages that have not left yet are measured, not expected"
+    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+        panels = page.subplots(stages, len(runs), squeeze=False, sharex="col")
+        for stage, column in itertools.product(range(stages), range(len(runs))):
+            axes, run = panels[stage, column], str(runs[column])
+            part = where(rows, run=run, stage=stage).sort_values("position")
+            if part.empty:
+                axes.set_axis_off()
+                continue
+            _run_panel(axes, part)
+            axes.set_title(f"{label(run)}, stage {stage}")
+        for axes in panels[-1]:
+            axes.set_xlabel("Passes done")
+        legend = {
+            "Held, measured": {"color": PALETTE[0]},
+            "Held, expected": dot(INK, 3.5),
+            "Chunks alive, counted": {"color": PALETTE[5], "drawstyle": "steps-post"},
+        }
+        share_legend(page, legend, 3)
+    parts = []
+    for (name, stage_number), part in rows.groupby(["run", "stage"], sort=False):
+        most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
+        parts.append(f"""{label(str(name))}, stage {stage_number}: {int(part["live_chunks"].max())}
+            chunks and {quantity(float(most) / _MIB)} MiB at most, expected
+            {int(part["predicted_live_chunks"].max())} and {quantity(float(expected) / _MIB)}""")
+    caption = f"""What a stage holds after each pass of a batch. {"; ".join(parts)}. Measured: the
+        storages of all tensors that the step made and that are still there (on a GPU, what the
+        allocator has handed out). Expected: the tensors that the trainer keeps, counted from the
+        plan."""
+    alternative = f"""Lines of the memory that a stage holds after each pass with dots where it is
+        expected, a panel for each stage: {"; ".join(parts)}."""
+    return Drawn(caption, alternative, rows)
+
+
+def _run_panel(axes: Axes, rows: DataFrame) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    done = rows["position"] + 1
+    axes.plot(done, rows["held_bytes"] / _MIB, color=PALETTE[0])
+    axes.plot(done, rows["predicted_held_bytes"] / _MIB, **dot(INK, 3.5))
+    axes.set_ylim(0, 1.15 * float(rows[["held_bytes", "predicted_held_bytes"]].max().max()) / _MIB)
+    axes.set_ylabel("Held (MiB)")
+    other = axes.twinx()
+    other.step(done, rows["live_chunks"], where="post", color=PALETTE[5], linewidth=1.2)
+    other.set(ylim=(0, 2.2 * max(1, int(rows["live_chunks"].max()))), ylabel="Chunks alive")
+    other.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    other.grid(visible=False)
+
+
+HELD_MEMORY = declare(
+    HeldMemorySettings,
+    "Memory of pipeline stages over time",
+    "infinipipe",
+    _draw_held_memory,
+    passes="training.passes: run plan device iteration rank replica stage place position kind"
+    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity",
 )
