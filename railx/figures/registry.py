@@ -80,8 +80,12 @@ _SHARED_MODULES = {
     "cost": ("cost", "cost_scale"),
     "model_errors": ("agreement", "cost_model_error", "step_model"),
     "pipelines": ("pipeline_schedule", "stage_memory", "held_memory"),
+    "plan_times": ("planners", "iteration_parts"),
+    "plans": ("sequence_parallel_plan", "underlay", "all_to_all_degree"),
     "rails": ("rail_bills", "rail_savings"),
+    "switched_runs": ("reconfiguration", "live_switching"),
     "tenancy": ("largest_job", "utilisation"),
+    "topologies": ("topology_metrics", "all_to_all_bandwidth", "channel_loads"),
     "windows": ("switching_windows", "step_windows"),
 }
 

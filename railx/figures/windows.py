@@ -179,9 +179,9 @@ def _published_distribution(axes: Axes, windows: DataFrame) -> None:
     drawn = shares[shares.index > 0]
     axes.plot(drawn.index, drawn, **published_mark(_LINE))
     before = drawn.shift(fill_value=100 - 100 * _longer(windows, 1e-12))
-    for length, share in drawn[drawn - before >= 10].items():  # the others are too near
-        text = f"{quantity(float(length))} ms"
-        beside(axes, text, float(length), float(share), -7, 3, ha="right", va="bottom")
+    far = drawn[drawn - before >= 10]  # the others are too near
+    for length, share in zip(far.index, far, strict=True):
+        beside(axes, f"{quantity(length)} ms", length, share, -7, 3, ha="right", va="bottom")
     axes.set(xscale="log", xlim=(5e-6, 1e4), ylim=(0, 112))
     axes.set(xlabel="Window", ylabel="Windows not longer (%)")
     axes.set_title(f"{int(windows['count'].sum())} windows between unlike phases of a step")
@@ -192,7 +192,8 @@ def _published_distribution(axes: Axes, windows: DataFrame) -> None:
 def _shares(windows: DataFrame) -> Series[Any]:
     """The share of windows not longer than each length, in percent."""
     cumulated = windows.groupby("window_ms")["count"].sum().cumsum()
-    return 100 * cumulated / cumulated.iloc[-1]
+    shares: Series[Any] = 100 * cumulated / cumulated.iloc[-1]
+    return shares
 
 
 def _staircase(
@@ -241,7 +242,7 @@ def _published_caption(windows: DataFrame, switches: DataFrame, phases: DataFram
 
 
 def _published_alternative(windows: DataFrame) -> str:
-    steps = windows.groupby("window_ms", as_index=False)["count"].sum()
+    steps = windows.groupby("window_ms")["count"].sum().reset_index()
     return f"""A staircase of the lengths of windows under diamonds of the switching times of
         optical switches, on one logarithmic axis of time; windows:
         {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
