@@ -136,16 +136,22 @@ def repeats_words(rows: pd.DataFrame) -> str:
     fewest, most = (int(chosen.min()), int(chosen.max())) if len(chosen) else (0, 0)
     iterations = sorted(set(rows["iterations"]))
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    text = f"""{count} repeat{"s" if count != "1" else ""} of {" or ".join(map(str, iterations))}
-        timed iterations"""
+    text = (
+        f"{count} repeat{'s' if count != '1' else ''} of"
+        f" {' or '.join(map(str, iterations))} timed iterations"
+    )
     if fewest < MIN_REPEATS:
         text += (
             ": too few for an interval" if most < MIN_REPEATS else ", some too few for an interval"
         )
     if aside:
-        text += f"""; {aside} of {len(rows)} set aside, because other work on the machine disturbed
-            {"it" if aside == 1 else "them"}"""
+        text += (
+            f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"
+            f" {'it' if aside == 1 else 'them'}"
+        )
     if forced:
-        text += f"""; {forced} of {len(chosen)} settings are shown although other work on the
-            machine disturbed all their repeats"""
+        text += (
+            f"; {forced} of {len(chosen)} settings are shown although other work on the machine"
+            " disturbed all their repeats"
+        )
     return text

@@ -1,9 +1,8 @@
-"""Iteration time and stall share of training runs against reconfiguration latency.
+"""Runs on emulated optical switches against reconfiguration latency: times and stalls.
 
-The latency is that of the optical switches; lines are fabric modes. Electrical runs
-have no reconfiguration and are the reference of the others (Opus,
-evaluation of on-demand and provisioned switching). The stall is what the controller
-accounts as waiting for light paths. Medians and intervals are over repeats.
+The stall is what the controller accounts as waiting for light paths. Electrical runs
+have no reconfiguration and are the reference of the others (Opus, evaluation of
+on-demand and provisioned switching). Medians and intervals are over repeats.
 """
 
 from __future__ import annotations
@@ -12,15 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
-from railx.figures.theme import GREY, MODE_LABELS, colours, dot, label
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.theme import GREY, INK, MODE_LABELS, MODES, colours, dot, label
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, quantity, span
 from railx.settings import Between
 
-__all__ = ["FIGURE", "ReconfigurationSettings"]
+__all__ = ["LIVE_SWITCHING", "RECONFIGURATION", "LiveSwitchingSettings", "ReconfigurationSettings"]
+
+# Training runs: iteration time and stall share, a column of panels for each
 
 #: What the panels of a column show, from above, and the words on their axes.
 _SHOWN = {"iteration_ms": "Iteration time (ms)", "stall_percent": "Stalled (%)"}
@@ -41,7 +43,9 @@ class ReconfigurationSettings(RunChoice):
     """Whether each repeat is drawn as a dot."""
 
 
-def draw(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def _draw_reconfiguration(
+    settings: ReconfigurationSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
     """One column of panels per run.
 
     The iteration time is above, the stall share below.
@@ -187,10 +191,97 @@ def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
         the reconfiguration latency, a column per run: {"; ".join(parts)}."""
 
 
-FIGURE = declare(
+RECONFIGURATION = declare(
     ReconfigurationSettings,
     "Iteration time against reconfiguration latency",
     "opus",
-    draw,
+    _draw_reconfiguration,
     iterations=f"training.iterations: {REPEAT_COLUMNS}",
+)
+
+
+# Programs in plain torch: time and stalls against what windows do not hide
+
+
+@dataclass(frozen=True)
+class LiveSwitchingSettings(CanvasSettings):
+    """Iteration time and stalls of programs in plain torch."""
+
+    figure: Literal["live_switching"] = "live_switching"
+    height_inches: Height = 6.4
+
+    only: tuple[str, ...] = ()
+    """Programs to show, in that order; empty: all that there are."""
+
+
+def _draw_live_switching(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row of two panels for each program."""
+    frame = tables.read("settings", "program", settings.only)
+    programs = list(frame["program"].unique())
+    subtitle = """Lines: the time at the least latency and, for each change of circuits, the latency
+        less its window. Windows are those of the same iterations, by the ranks' own clocks;
+        crosses: the controller was killed and started again in the middle."""
+    with canvas(
+        subtitle,
+        fidelity_line(frame["fidelity"], "Ranks share the cores of one machine"),
+        title="FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
+    ) as page:
+        grid = page.subplots(len(programs), 2, squeeze=False)
+        colour = colours(("electrical", *MODES))
+        for (left, right), program in zip(grid, programs, strict=True):
+            rows = where(frame, program=program)
+            electrical = where(rows, mode="electrical")["iteration_ms"]
+            if len(electrical):
+                left.axhline(electrical.iloc[0], color=colour["electrical"], linewidth=0.8)
+            _pairs(left, rows, "iteration_ms", "predicted_iteration_ms", colour)
+            _pairs(right, rows, "all_stalls_ms", "all_predicted_stalls_ms", colour)
+            left.set(title=f"{label(program)}, {rows['ranks'].iloc[0]} ranks")
+            left.set_ylabel("Iteration (ms)")
+            right.set(title="Waiting for light, all groups", ylabel="Stall (ms per iteration)")
+        for axes in grid[-1]:
+            axes.set_xlabel("Switching latency (ms)")
+        legend = {label(mode): dot(colour[mode]) for mode in MODES}
+        legend["By the windows"] = {"color": INK}
+        legend[label("electrical")] = {"color": colour["electrical"], "linewidth": 0.8}
+        share_legend(page, legend, 4)
+    caption = "Iteration time and waiting for light of programs in plain torch on emulated rails."
+    compared = where(frame, mode="provisioned", controller_restarted=False)
+    compared = compared[compared["all_predicted_stalls_ms"] > 0]
+    if len(compared):
+        ratios = compared["all_stalls_ms"] / compared["all_predicted_stalls_ms"]
+        caption += f""" Provisioned, the controller's account of the stalls is {span(ratios)} times
+            what the windows leave of the latency."""
+    parts = []
+    switched = frame[frame["mode"] != "electrical"].groupby(["program", "mode"], sort=False)
+    for (program, mode), rows in switched:
+        last = rows.sort_values("reconfiguration_latency_ms").iloc[-1]
+        time_ms, latency_ms = last["iteration_ms"], last["reconfiguration_latency_ms"]
+        name = f"{label(str(program))}, {label(str(mode)).lower()}"
+        parts.append(f"{name}: {quantity(time_ms)} ms per iteration at {quantity(latency_ms)} ms")
+    return Drawn(caption, f"Two panels per program. {'; '.join(parts)}.", frame)
+
+
+def _pairs(
+    axes: Axes, rows: DataFrame, measured: str, predicted: str, colour: dict[str, str]
+) -> None:
+    """Marks for what was measured, a line for the rule."""
+    for mode in MODES:
+        line = where(rows, mode=mode).sort_values("reconfiguration_latency_ms")
+        for restarted, marker in ((False, "o"), (True, "x")):
+            marks = where(line, controller_restarted=restarted)
+            x = marks["reconfiguration_latency_ms"]
+            if not restarted:
+                axes.plot(x, marks[predicted], color=colour[mode])
+            axes.plot(x, marks[measured], **dot(colour[mode], marker=marker))
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+
+
+LIVE_SWITCHING = declare(
+    LiveSwitchingSettings,
+    "Plain torch on switched rails",
+    "opus",
+    _draw_live_switching,
+    settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
+    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity",
 )
