@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.figure import Canvas, Drawn, Height, Tables, TopologyChoice, declare
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
-from railx.figures.tables import records, where
+from railx.figures.tables import where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
-from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import (
     counted,
     fidelity_line,
     listed,
     ordered,
-    quantity,
-    sentence,
+    phrase,
+    phrases,
     span,
     spoken,
 )
@@ -122,41 +121,32 @@ def _largest(rows: DataFrame) -> DataFrame:
 
 def _ring_caption(rows: DataFrame, kinds: str) -> str:
     ends = _largest(rows).sort_values("bandwidth_over_injection", ascending=False)
-    best, worst = ends.iloc[0], ends.iloc[-1]
+    ends = ends.assign(percent=100 * ends["bandwidth_over_injection"])
     payloads = rows["payload_bytes"]
     small = where(rows, payload_bytes=payloads.min()).sort_values("time_ms")
-    fast, slow = small.iloc[0], small.iloc[-1]
-    return sentence(
-        f"Ring all-reduce on {counted(rows['topology'].nunique(), 'topology', 'topologies')}, from"
-        f" {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori the"
-        " payload is split over the rings of all lines; other networks run one ring over the chips"
-        " in order, on all ports of a chip.",
-        f"With the largest payload {_spoken(best)} reaches"
-        f" {100 * best['bandwidth_over_injection']:.1f} % of its injection"
-        f" ({quantity(best['algorithm_gb_s'])} GB/s) and {_spoken(worst)}"
-        f" {100 * worst['bandwidth_over_injection']:.1f} %"
-        f" ({quantity(worst['algorithm_gb_s'])} GB/s).",
-        f"With the smallest {_spoken(fast)} takes {quantity(1000 * fast['time_ms'])} µs and"
-        f" {_spoken(slow)} {quantity(1000 * slow['time_ms'])} µs.",
-        f"The networks differ in speed, {kinds} GB/s of injection a chip: times of unlike speeds do"
-        " not compare, shares do."
-        if rows["injection_gb_s_per_chip"].nunique() > 1
-        else f"All have {kinds} GB/s of injection a chip.",
-    )
+    small = small.assign(time_us=1000 * small["time_ms"])
+    reached = "{percent:.1f} % of its injection ({algorithm_gb_s:q} GB/s)"
+    speeds = f"All have {kinds} GB/s of injection a chip."
+    if rows["injection_gb_s_per_chip"].nunique() > 1:
+        speeds = f"""The networks differ in speed, {kinds} GB/s of injection a chip: times of unlike
+            speeds do not compare, shares do."""
+    return f"""Ring all-reduce on {counted(rows["topology"].nunique(), "topology", "topologies")},
+        from {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori
+        the payload is split over the rings of all lines; other networks run one ring over the chips
+        in order, on all ports of a chip. With the largest payload
+        {phrase("{topology:spoken} reaches " + reached, ends.iloc[0])} and
+        {phrase("{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)", ends.iloc[-1])}. With
+        the smallest {phrase("{topology:spoken} takes {time_us:q} µs", small.iloc[0])} and
+        {phrase("{topology:spoken} {time_us:q} µs", small.iloc[-1])}. {speeds}"""
 
 
 def _ring_alternative(rows: DataFrame) -> str:
-    ends = "; ".join(
-        f"{_spoken(row)} {quantity(row['time_ms'])} ms,"
-        f" {100 * row['bandwidth_over_injection']:.1f} % of {row['injection_gb_s_per_chip']:,.0f}"
-        " GB/s"
-        for row in records(_largest(rows))
-    )
-    return f"Lines of all-reduce time and bandwidth over the payload. At the largest: {ends}."
-
-
-def _spoken(row: Mapping[str, Any] | Series) -> str:
-    return spoken(label(row["topology"]))
+    ends = _largest(rows)
+    ends = ends.assign(percent=100 * ends["bandwidth_over_injection"])
+    row = """{topology:spoken} {time_ms:q} ms, {percent:.1f} % of {injection_gb_s_per_chip:,.0f}
+        GB/s"""
+    return f"""Lines of all-reduce time and bandwidth over the payload. At the largest:
+        {phrases(ends, row)}."""
 
 
 def _bytes(value: float) -> str:
@@ -283,17 +273,12 @@ def _all_caption(rows: DataFrame) -> str:
     parts = []
     for name, ends in _ends(rows).groupby("collective", sort=False):
         falling = ends.sort_values("algorithm_gb_s", ascending=False)
-        reached = [
-            f"{quantity(row['algorithm_gb_s'])} on {spoken(label(row['topology']))}"
-            for row in records(falling.iloc[sorted({0, len(falling) - 1})])
-        ]
-        parts.append(f"{label(str(name))} {' and '.join(reached)}")
+        extremes = falling.iloc[sorted({0, len(falling) - 1})]
+        reached = phrases(extremes, "{algorithm_gb_s:q} on {topology:spoken}", " and ")
+        parts.append(f"{label(str(name))} {reached}")
     topologies = [spoken(label(str(name))) for name in dict.fromkeys(rows["topology"])]
-    return sentence(
-        f"Payload over time of each collective on {listed(topologies)}.",
-        f"With the largest payload, most and least in GB/s: {'; '.join(parts)}.",
-        _against(rows),
-    )
+    return f"""Payload over time of each collective on {listed(topologies)}. With the largest
+        payload, most and least in GB/s: {"; ".join(parts)}. {_against(rows)}"""
 
 
 def _against(rows: DataFrame) -> str:
@@ -309,12 +294,9 @@ def _against(rows: DataFrame) -> str:
 
 
 def _all_alternative(rows: DataFrame) -> str:
-    parts = "; ".join(
-        f"{spoken(label(row['topology']))}, {label(row['collective']).lower()}"
-        f" {quantity(row['algorithm_gb_s'])}"
-        for row in records(_ends(rows))
-    )
-    return f"Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s: {parts}."
+    row = "{topology:spoken}, {collective:lower} {algorithm_gb_s:q}"
+    return f"""Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s:
+        {phrases(_ends(rows), row)}."""
 
 
 COLLECTIVE_TIME = declare(

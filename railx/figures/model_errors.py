@@ -11,7 +11,7 @@ from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn,
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
 from railx.figures.tables import Tables, records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
-from railx.figures.words import counted, fidelity_line, quantity, sentence, span, spoken
+from railx.figures.words import counted, fidelity_line, phrases, quantity, sentence, span, spoken
 
 __all__ = [
     "AGREEMENT",
@@ -106,11 +106,9 @@ def _caption(rows: DataFrame) -> str:
 
 
 def _alternative(rows: DataFrame) -> str:
-    parts = "; ".join(
-        f"{spoken(label(str(name)))}, {label(str(pattern)).lower()} {span(part['ratio'])}"
-        for (name, pattern), part in rows.groupby(["topology", "traffic"], sort=False)
-    )
-    return f"Throughput of packets over that of flows, around the diagonal. Ratios: {parts}."
+    ratios = rows.groupby(["topology", "traffic"], sort=False)["ratio"].apply(span).reset_index()
+    return f"""Throughput of packets over that of flows, around the diagonal. Ratios:
+        {phrases(ratios, "{topology:spoken}, {traffic:lower} {ratio}")}."""
 
 
 AGREEMENT = declare(

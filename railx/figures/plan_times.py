@@ -399,12 +399,12 @@ def _part_panel(axes: Axes, rows: DataFrame) -> None:
 
 
 def _caption(settings: IterationPartsSettings, rows: DataFrame) -> str:
-    sentences = []
-    for panel, bars in rows.groupby("panel", sort=False):
-        words = ", ".join(f"{row['words']} {quantity(row['seconds'])} s" for row in records(bars))
-        sentences.append(f"{panel}: {words}.")
-    return f"""{settings.title}. {" ".join(sentences)} All are predictions of the cost model, parted
-        into means over the devices."""
+    panels = " ".join(
+        f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}."
+        for panel, bars in rows.groupby("panel", sort=False)
+    )
+    return f"""{settings.title}. {panels} All are predictions of the cost model, parted into means
+        over the devices."""
 
 
 def _alternative(rows: DataFrame) -> str:

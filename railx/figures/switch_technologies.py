@@ -14,7 +14,7 @@ from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn,
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import Tables, records, refuse_unknown
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_MARK, dot
-from railx.figures.words import counted
+from railx.figures.words import counted, phrases
 
 __all__ = ["FIGURE", "SwitchTechnologiesSettings"]
 
@@ -127,28 +127,20 @@ def _caption(settings: SwitchTechnologiesSettings, points: DataFrame) -> str:
     recalled = points["confidence"] == "low"
     large = points.sort_values("port_count").iloc[-1]
     chips = settings.chips_per_server[0]
-    sources = "; ".join(
-        f"{row['example_device']}, {row['source']}" for row in records(points[~recalled])
-    )
     return f"""{counted(len(points), "device")}, {points["switching_ms"].notna().sum()} with a
         switching time; {recalled.sum()} are recalled and not verified. No price but that of one
         switch has a source: 520 USD per port, of the artifact's 192-port switch, which holds
         {192 // 2 * chips:,} GPUs in servers of {chips}. The largest, {large["example_device"]},
         would hold {int(large[f"gpus_in_servers_of_{chips}"]):,} and takes minutes to switch.
-        Sources: {sources}; all others recalled."""
+        Sources: {phrases(points[~recalled], "{example_device}, {source}")}; all others recalled."""
 
 
 def _alternative(points: DataFrame) -> str:
-    rows = "; ".join(
-        f"{row['example_device']}, {int(row['port_count']):,} ports,"
-        f" {_time(row['switching_ms'])}, {row['confidence']} confidence"
-        for row in records(points)
+    rows = points.assign(
+        time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
     )
-    return f"Switching time over ports of optical switches: {rows}."
-
-
-def _time(ms: float) -> str:
-    return f"{ms:g} ms" if ms == ms else "no time given"
+    row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
+    return f"Switching time over ports of optical switches: {phrases(rows, row)}."
 
 
 FIGURE = declare(

@@ -17,7 +17,7 @@ from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_wo
 from railx.figures.tables import records, stack, to_frame, where
 from railx.figures.theme import GREY, INK, MODE_LABELS, MODES, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity, span
+from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.settings import Between
 
 __all__ = ["LIVE_SWITCHING", "RECONFIGURATION", "LiveSwitchingSettings", "ReconfigurationSettings"]
@@ -148,29 +148,27 @@ def _data(points: DataFrame, repeats: DataFrame) -> DataFrame:
     return stack([drawn, values])
 
 
-def _longest(points: DataFrame, run: str, shows: str) -> dict[str, Any]:
+def _longest(points: DataFrame, run: str, shows: str) -> DataFrame:
     """Median and interval of each optical mode at the longest latency of a run."""
     rows = where(points, run=run, shows=shows)
     optical = rows[rows["mode"] != "electrical"]
-    longest = optical["reconfiguration_latency_ms"].max()
-    last = where(optical, reconfiguration_latency_ms=longest)
-    return {str(row["mode"]): row for row in records(last)}
+    return where(
+        optical, reconfiguration_latency_ms=optical["reconfiguration_latency_ms"].max()
+    ).rename(columns={"reconfiguration_latency_ms": "ms"})
 
 
 def _caption(points: DataFrame, repeats: DataFrame) -> str:
     sentences = []
     for run in dict.fromkeys(points["run"]):
-        parts = []
-        latency = 0.0
-        for mode, row in _longest(points, str(run), "over_electrical").items():
-            latency = float(row["reconfiguration_latency_ms"])
-            text = f"{label(mode).lower()} {quantity(row['median'])}"
-            if row["low"] == row["low"]:
-                text += f" ({quantity(row['low'])} to {quantity(row['high'])})"
-            parts.append(text)
+        rows = _longest(points, run, "over_electrical")
+        parts = [
+            phrase("{mode:lower} {median:q}", row)
+            + (phrase(" ({low:q} to {high:q})", row) if row["low"] == row["low"] else "")
+            for row in records(rows)
+        ]
         if parts:
-            sentences.append(f"""{label(str(run))} at {quantity(latency)} ms: {", ".join(parts)}
-                times the electrical iteration.""")
+            sentences.append(f"""{label(run)} at {quantity(rows["ms"].iloc[0])} ms:
+                {", ".join(parts)} times the electrical iteration.""")
     return f"""Training with emulated optical switches, {repeats_words(repeats)}.
         {" ".join(sentences)} Above, the iteration time of the slowest rank; below, the share of it
         in which ranks wait for light paths. The electrical runs are measured; in the others the
@@ -181,12 +179,9 @@ def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
     parts = []
     for run in runs:
         stalls = _longest(points, run, "stall_percent")
-        values = ", ".join(
-            f"{label(mode).lower()} {quantity(row['median'])} %" for mode, row in stalls.items()
-        )
-        if values:
-            latency = next(iter(stalls.values()))["reconfiguration_latency_ms"]
-            parts.append(f"{label(run)} stalled {values} at {quantity(latency)} ms")
+        if len(stalls):
+            values = phrases(stalls, "{mode:lower} {median:q} %", ", ")
+            parts.append(f"{label(run)} stalled {values} at {quantity(stalls['ms'].iloc[0])} ms")
     return f"""Lines of the iteration time and of the share of it spent waiting for light paths over
         the reconfiguration latency, a column per run: {"; ".join(parts)}."""
 

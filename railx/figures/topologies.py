@@ -36,7 +36,7 @@ from railx.figures.theme import (
     lighter,
 )
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
+from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
 from railx.settings import Between, NotEmpty
 
 __all__ = [
@@ -134,37 +134,28 @@ def _hops_caption(data: DataFrame, limits: list[float]) -> str:
     near, far = _ends(data, "diameter_node_hops")
     narrow, wide = _ends(data, "bisection_over_injection")
     rows = data[data["family"].astype(str).str.startswith("railx")]
-    within = rows[rows["diameter_node_hops"].between(limits[0], limits[1])]
-    beyond = [
-        f"{spoken(label(row['topology']))} with {row['diameter_node_hops']:.0f}"
-        for row in records(rows[~rows.index.isin(within.index)])
-    ]
-    return sentence(
-        f"{counted(len(data), 'topology', 'topologies')}. A hop is a link that leaves a node;"
-        " the dot is the mean over all pairs of chips in different places, the line ends at"
-        " the diameter.",
-        f"""Diameters go from {near["diameter_node_hops"]:.0f} hops ({label(near["topology"])}) to
-            {far["diameter_node_hops"]:.0f} ({label(far["topology"])}).""",
-        f"RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable settings"
-        f" (dashed): {len(within)} of the {len(rows)} RailX networks here lie within"
-        + (f"; beyond are {listed(beyond)}." if beyond else ".")
-        if len(rows)
-        else "",
-        f"""The bisection, counted on the family's natural cut, goes from
-            {quantity(100 * narrow["bisection_over_injection"])} % of the injection bandwidth
-            ({label(narrow["topology"])}) to {quantity(100 * wide["bisection_over_injection"])} %
-            ({label(wide["topology"])}).""",
-    )
+    within = rows["diameter_node_hops"].between(limits[0], limits[1])
+    beyond = phrases(rows[~within], "{topology:spoken} with {diameter_node_hops:.0f}", "\n")
+    stated = ""
+    if len(rows):
+        stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
+            settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
+            within{f"; beyond are {listed(beyond.splitlines())}" if beyond else ""}."""
+    hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
+    return f"""{counted(len(data), "topology", "topologies")}. A hop is a link that leaves a node;
+        the dot is the mean over all pairs of chips in different places, the line ends at the
+        diameter. Diameters go from {phrase(f"{hops} hops ({{topology:label}})", near)} to
+        {phrase(f"{hops} ({{topology:label}})", far)}. {stated} The bisection, counted on the
+        family's natural cut, goes from
+        {phrase(f"{share} of the injection bandwidth ({{topology:label}})", narrow)} to
+        {phrase(f"{share} ({{topology:label}})", wide)}."""
 
 
 def _hops_alternative(data: DataFrame) -> str:
-    rows = "; ".join(
-        f"{spoken(label(row['topology']))}: diameter {row['diameter_node_hops']:.0f}, mean"
-        f" {quantity(row['mean_node_hops'])}, bisection"
-        f" {quantity(100 * row['bisection_over_injection'])} %"
-        for row in records(data)
-    )
-    return f"Hops between nodes and bisection over injection, a row per topology. {rows}."
+    row = """{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q},
+        bisection {bisection_over_injection:q%}"""
+    return f"""Hops between nodes and bisection over injection, a row per topology.
+        {phrases(data, row)}."""
 
 
 TOPOLOGY_METRICS = declare(
@@ -280,38 +271,33 @@ def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: Da
 
 def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     best = rows.groupby("topology")["bound"].max().sort_values()
+    least, most = (f"{quantity(best.iloc[i])} %" for i in (0, -1))
     over = rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
-    worst = rows.iloc[int(over.to_numpy().argmax())]
     ours = {(row["topology"], "ideal"): row["ideal"] for row in records(rows)}
     ours |= {(row["topology"], row["routing"]): row["bound"] for row in records(rows)}
     apart = [abs(ours[key] / theirs - 1) for key, theirs in derived.items() if key in ours]
-    return sentence(
-        f"{label(str(rows['traffic'].iloc[0]))} traffic on {len(best)} networks. The *ideal*"
-        " spreads the load evenly over the external channels, the *bound* divides the capacity by"
-        " the load of the busiest channel under the given routing.",
-        f"The best bound of a network goes from {quantity(best.iloc[0])} % of its injection"
-        f" bandwidth ({label(str(best.index[0]))}) to {quantity(best.iloc[-1])} %"
-        f" ({label(str(best.index[-1]))}).",
-        f"Routing costs most on {spoken(label(worst['topology']))} under {worst['routing']}: a"
-        f" bound of {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"
-        f" {quantity(worst['ideal_gb_s_per_chip'])}."
-        if over.max() > 1 + 1e-9
-        else "On all of them routing reaches the ideal.",
-        f"Diamonds are the {counted(len(derived), 'value')} that follow from the paper and its"
-        f" authors' simulator; ours are within {quantity(100 * max(apart))} %."
-        if apart
-        else "",
-    )
+    costs = "On all of them routing reaches the ideal."
+    if over.max() > 1 + 1e-9:
+        costs = phrase(
+            """Routing costs most on {topology:spoken} under {routing}: a bound of
+            {bound_gb_s_per_chip:q} GB/s of an ideal {ideal_gb_s_per_chip:q}.""",
+            rows.iloc[int(over.to_numpy().argmax())],
+        )
+    diamonds = ""
+    if apart:
+        diamonds = f"""Diamonds are the {counted(len(derived), "value")} that follow from the paper
+            and its authors' simulator; ours are within {quantity(100 * max(apart))} %."""
+    return f"""{label(str(rows["traffic"].iloc[0]))} traffic on {len(best)} networks. The *ideal*
+        spreads the load evenly over the external channels, the *bound* divides the capacity by the
+        load of the busiest channel under the given routing. The best bound of a network goes from
+        {least} of its injection bandwidth ({label(str(best.index[0]))}) to {most}
+        ({label(str(best.index[-1]))}). {costs} {diamonds}"""
 
 
 def _bandwidth_alternative(rows: DataFrame) -> str:
-    parts = "; ".join(
-        f"{spoken(label(row['topology']))} under {row['routing']}: ideal"
-        f" {quantity(row['ideal_gb_s_per_chip'])}, bound {quantity(row['bound_gb_s_per_chip'])} of"
-        f" {row['injection_gb_s_per_chip']:,.0f}"
-        for row in records(rows)
-    )
-    return f"Bars of all-to-all bandwidth per chip in GB/s. {parts}."
+    row = """{topology:spoken} under {routing}: ideal {ideal_gb_s_per_chip:q}, bound
+        {bound_gb_s_per_chip:q} of {injection_gb_s_per_chip:,.0f}"""
+    return f"Bars of all-to-all bandwidth per chip in GB/s. {phrases(rows, row)}."
 
 
 def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
@@ -324,33 +310,28 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
         shade, routing = colour[str(first["family"])], str(first["routing"])
-        #: Text, ideal or routing, value and fill of each bar.
-        bars: list[tuple[str, str, float, Any]] = [
-            ("ideal", "ideal", float(first["ideal"]), lighter(shade, 0.65))
-        ]
+        #: Text, ideal or routing, value and lightness of each bar.
+        bars = [("ideal", "ideal", float(first["ideal"]), 0.65)]
         if group["bound"].max() <= group["bound"].min() * (1 + 1e-9):
-            bars.append(("bound", routing, float(first["bound"]), lighter(shade, 0)))
+            bars.append(("bound", routing, float(first["bound"]), 0.0))
         else:
             bars += [
-                (f"bound, {name} routing", name, bound, lighter(shade, 0.3 * i / len(group)))
+                (f"bound, {name} routing", name, bound, 0.3 * i / len(group))
                 for i, (name, bound) in enumerate(
                     zip(group["routing"], group["bound"], strict=True)
                 )
             ]
-        start = y
-        for text, name, value, fill in bars:
-            bar = axes.barh(y, value, height=0.9, color=fill)
+        ticks.append(y + (len(bars) - 1) / 2)
+        for text, name, value, light in bars:
+            bar = axes.barh(y, value, height=0.9, color=lighter(shade, light))
             stated = derived.get((str(first["topology"]), name))
             if stated is not None:
                 published_marks(axes, [stated], [y], markeredgecolor=GREY)
             padding = 3 if stated is None else 8
             axes.bar_label(bar, [f"{quantity(value)}{unit} {text}"], padding=padding)
             y += 1
-        ticks.append((start + y - 1) / 2)
-        names.append(
-            f"{label(first['topology'])}\n{first['chips']:,} chips,"
-            f" {quantity(first['injection_gb_s_per_chip'])} GB/s injection"
-        )
+        text = "{topology:label}\n{chips:,} chips, {injection_gb_s_per_chip:q} GB/s injection"
+        names.append(phrase(text, first))
         y += 0.8
     axes.set_yticks(ticks, names)
     axes.set_ylim(y - 1.1, -0.8)
@@ -430,46 +411,35 @@ def _steps(loads: Series[float]) -> tuple[np.ndarray, np.ndarray]:
 
 def _data(frame: DataFrame) -> DataFrame:
     parts = []
-    for (topology, routing, kind), rows in frame.groupby(
-        ["topology", "routing", "kind"], sort=False
-    ):
+    keys = ["topology", "routing", "kind"]
+    for names, rows in frame.groupby(keys, sort=False):
         share, load = _steps(rows["load"])
-        steps = to_frame({"share_of_channels_percent": share, "load": load})
-        names = {"topology": str(topology), "routing": str(routing), "kind": str(kind)}
-        steps = steps.assign(**names, channels=len(rows))
-        parts.append(steps[[*names, "channels", "share_of_channels_percent", "load"]])
+        head = dict(zip(keys, names, strict=True)) | {"channels": len(rows)}
+        parts.append(to_frame({**head, "share_of_channels_percent": share, "load": load}))
     return stack(parts)
 
 
-def _loads_groups(frame: DataFrame) -> list[tuple[str, float, float, str]]:
-    """Name, largest load, it over the mean of the kind that has it, and that kind."""
-    largest_loads = []
-    for (topology, routing), rows in frame.groupby(["topology", "routing"], sort=False):
-        busiest = rows.iloc[int(rows["load"].to_numpy().argmax())]
-        mean = float(rows.loc[rows["kind"] == busiest["kind"], "load"].mean())
-        largest = float(busiest["load"])
-        name = f"{spoken(label(str(topology)))}, {routing} routing"
-        largest_loads.append((name, largest, largest / mean, label(str(busiest["kind"])).lower()))
-    return largest_loads
+def _largest(frame: DataFrame) -> DataFrame:
+    """The busiest channel of each topology and routing, and it over its kind's mean."""
+    keys = ["topology", "routing"]
+    busiest = frame.loc[frame.groupby(keys, sort=False)["load"].idxmax()]
+    means = frame.groupby([*keys, "kind"])["load"].mean().rename("mean").reset_index()
+    rows = busiest.merge(means, on=[*keys, "kind"])
+    return rows.assign(over=rows["load"] / rows["mean"])
 
 
 def _loads_caption(frame: DataFrame) -> str:
-    parts = [
-        f"{name}: {quantity(largest)} on a link of kind {kind}, {quantity(over)} times the mean of"
-        " its kind"
-        for name, largest, over, kind in _loads_groups(frame)
-    ]
-    return sentence(
-        "Load of every channel under uniform all-to-all traffic, in descending order, by kind of"
-        " channel. The largest load bounds the throughput; the further a line falls, the more"
-        " capacity is idle at that bound.",
-        f"The largest loads: {'; '.join(parts)}.",
-    )
+    row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}
+        times the mean of its kind"""
+    return f"""Load of every channel under uniform all-to-all traffic, in descending order, by kind
+        of channel. The largest load bounds the throughput; the further a line falls, the more
+        capacity is idle at that bound. The largest loads: {phrases(_largest(frame), row)}."""
 
 
 def _loads_alternative(frame: DataFrame) -> str:
-    parts = [f"{name} from {quantity(largest)}" for name, largest, _, _ in _loads_groups(frame)]
-    return f"Falling lines of channel loads, one per kind of channel: {'; '.join(parts)}."
+    row = "{topology:spoken}, {routing} routing from {load:q}"
+    return f"""Falling lines of channel loads, one per kind of channel:
+        {phrases(_largest(frame), row)}."""
 
 
 def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
