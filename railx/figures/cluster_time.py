@@ -13,7 +13,7 @@ from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, RunChoi
 from railx.figures.panels import panel_title
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import PALETTE, label
-from railx.figures.words import fidelity_line, quantity, sentence
+from railx.figures.words import fidelity_line, phrase, quantity, sentence
 
 __all__ = ["FIGURE", "ClusterTimeSettings"]
 
@@ -99,10 +99,10 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
 
 def _words(row: dict[str, Any]) -> str:
     if row["topology"] == "wall":
-        return f"{quantity(row['ms'])} ms on the wall"
-    hidden = row["hidden_share"]
-    share = "" if hidden != hidden else f", {quantity(100 * hidden)} % of communication hidden"
-    return f"{quantity(row['ms'])} ms on {label(str(row['topology']))}{share}"
+        return phrase("{ms:q} ms on the wall", row)
+    hidden = row["hidden_share"] == row["hidden_share"]
+    share = ", {hidden_share:q%} of communication hidden" if hidden else ""
+    return phrase("{ms:q} ms on {topology:label}" + share, row)
 
 
 FIGURE = declare(

@@ -31,7 +31,16 @@ from railx.figures.theme import (
     dot,
     label,
 )
-from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, span, spoken
+from railx.figures.words import (
+    counted,
+    fidelity_line,
+    listed,
+    phrase,
+    phrases,
+    quantity,
+    span,
+    spoken,
+)
 from railx.settings import Fraction, NotEmpty, SettingsError
 
 __all__ = ["COST", "COST_SCALE", "CostScaleSettings", "CostSettings"]
@@ -126,7 +135,7 @@ def _draw_cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             legend["per all-to-all, published routing"] = hollow
         share_legend(page, legend, 4)
     return Drawn(
-        _bill_caption(summary, ratios, totals, prices, settings),
+        f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}",
         _bill_alternative(bill, ratios, totals),
         _data(bill, ratios, totals, prices),
         title,
@@ -317,60 +326,47 @@ def _data(
     return data[["panel", *data.columns.drop("panel")]]
 
 
-def _bill_caption(
-    summary: DataFrame,
-    ratios: DataFrame,
-    totals: dict[str, float],
-    prices: DataFrame | None,
-    settings: CostSettings,
-) -> str:
-    """Totals, shares of the reference against the limits, other price lists."""
-    costs = summary["cost_usd"].astype(float)
+def _bill_caption(summary: DataFrame, totals: dict[str, float]) -> str:
+    """Totals, and those that the paper states."""
+    rows = summary.assign(usd=summary["cost_usd"].map(_usd))
+    networks = phrases(rows, "{topology:spoken} {usd} for {chips:,.0f} chips", "\n").splitlines()
     stated = [
-        f"{_bill_name(name)} at {_usd(usd)}, ours {_usd(costs[name])}"
+        f"{_bill_name(name)} at {_usd(usd)}, ours {rows.loc[name, 'usd']}"
         for name, usd in totals.items()
-        if name in costs.index
+        if name in rows.index
     ]
-    compared = []
-    for row in records(ratios):
-        limit = row["published_below"]
-        text = f"{_COMPARED[row['what']][0].lower()}: {quantity(100 * row['share_of_reference'])} %"
-        below = limit == limit and limit is not None
-        compared.append(
-            text + (f", {PUBLISHED} as below {quantity(100 * limit)} %" if below else "")
-        )
-    lists = ""
+    paper = f" The paper puts {listed(stated)}." if stated else ""
+    return f"Cost of whole networks: {listed(networks)}.{paper}"
+
+
+def _relative_caption(settings: CostSettings, ratios: DataFrame, prices: DataFrame | None) -> str:
+    """Shares of the reference against the limits, and under other price lists."""
+    limits = ratios["published_below"].astype(float)
+    ratios = ratios.assign(
+        words=[_COMPARED[what][0].lower() for what in ratios["what"]],
+        limit=[f", {PUBLISHED} as below {quantity(100 * x)} %" if x == x else "" for x in limits],
+    )
+    compared = phrases(ratios, "{words}: {share_of_reference:q%}{limit}")
+    text = f"Of {_bill_name(settings.reference)}, {compared}." if compared else ""
     if prices is not None:
-        lists = f"""Under {counted(prices["prices"].nunique(), "price list")} the share per
+        text += f""" Under {counted(prices["prices"].nunique(), "price list")} the share per
             injection bandwidth goes from {span(100 * prices["injection_cost_ratio"])} % and per
             all-to-all bandwidth from {span(100 * prices["all_to_all_cost_ratio"])} %; hollow dots
             take the bandwidth under the published routing instead of the ideal."""
-    networks = [
-        f"{_bill_name(name)} {_usd(costs[name])} for {int(summary.loc[name, 'chips']):,} chips"
-        for name in summary.index
-    ]
-    return sentence(
-        f"Cost of whole networks: {listed(networks)}.",
-        f"The paper puts {listed(stated)}." if stated else "",
-        f"Of {_bill_name(settings.reference)}, {'; '.join(compared)}." if compared else "",
-        lists,
-        "Component prices come from a catalogue with a source for each.",
-    )
+    return f"{text} Component prices come from a catalogue with a source for each."
 
 
 def _bill_alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, float]) -> str:
-    bars = []
-    for name, rows in bill.groupby("topology", sort=False):
-        parts = rows.groupby("component", sort=False)["total_usd"].sum()
-        texts = [f"{label(str(part))} {_usd(usd)}" for part, usd in parts.items()]
-        bars.append(f"{_bill_name(name)}: {', '.join(texts)}")
-    shares = "; ".join(
-        f"{_COMPARED[row['what']][0]} {quantity(100 * row['share_of_reference'])} %"
-        for row in records(ratios)
+    parts = bill.groupby(["topology", "component"], sort=False)["total_usd"].sum().reset_index()
+    parts["usd"] = parts["total_usd"].map(_usd)
+    bars = "; ".join(
+        f"{_bill_name(name)}: {phrases(rows, '{component:label} {usd}', ', ')}"
+        for name, rows in parts.groupby("topology", sort=False)
     )
+    ratios = ratios.assign(words=[_COMPARED[what][0] for what in ratios["what"]])
     published = f" Diamonds: {', '.join(map(_usd, totals.values()))}." if totals else ""
-    return f"""Stacked bars of cost. {"; ".join(bars)}.{published} Bars relative to the reference.
-        {shares}."""
+    return f"""Stacked bars of cost. {bars}.{published} Bars relative to the reference.
+        {phrases(ratios, "{words} {share_of_reference:q%}")}."""
 
 
 def _usd(value: float) -> str:
@@ -473,13 +469,9 @@ def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
     colour = {name: chosen for part in rounds for name, chosen in colours(part).items()}
     for i, name in enumerate(names):
         line = where(rows, topology=name).drop_duplicates("chips").sort_values("chips")
-        style: dict[str, Any] = {
-            "color": colour[name],
-            "linewidth": 1.6,
-            "label": _scale_name(name),
-        }
+        style: dict[str, Any] = {"color": colour[name], "linewidth": 1.6, "markersize": 4.5}
         style["linestyle"] = _DASHES[i // len(PALETTE) % len(_DASHES)]
-        style |= {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 4.5}
+        style |= {"marker": _MARKERS[i % len(_MARKERS)], "label": _scale_name(name)}
         axes.plot(line["chips"], line[column].astype(float), **style)
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_locator(LogLocator())
@@ -488,42 +480,33 @@ def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
     ticks(axes.yaxis, text="{x:,g}")
 
 
-def _largest(rows: DataFrame, column: str) -> list[tuple[str, int, float]]:
-    """Name, chips and value of each topology at its largest, the lowest value first."""
-    ends = rows[rows[column].notna()].sort_values("chips").groupby("topology").tail(1)
-    return sorted(
-        (
-            (_scale_name(row["topology"]), int(row["chips"]), float(row[column]))
-            for row in records(ends)
-        ),
-        key=lambda end: end[2],
-    )
+def _largest(rows: DataFrame, column: str) -> DataFrame:
+    """The largest size of each topology, the lowest value first."""
+    sized = rows[rows[column].notna()].sort_values("chips")
+    ends = sized.groupby("topology").tail(1).sort_values(column, kind="stable")
+    return ends.assign(name=ends["topology"].map(_scale_name), value=ends[column])
 
 
 def _scale_caption(rows: DataFrame, settings: CostScaleSettings) -> str:
     parts = []
     for column, title, unit in _PANELS:
         ends = _largest(rows, column)
-        if ends:
-            (low, chips, lowest), (high, more, most) = ends[0], ends[-1]
-            parts.append(f"""{title}: at their largest, lowest on {low} with {quantity(lowest)}
-                {unit} at {chips:,} chips, highest on {high} with {quantity(most)} at {more:,}.""")
+        if len(ends):
+            low = phrase("{name} with {value:q} " + unit + " at {chips:,} chips", ends.iloc[0])
+            high = phrase("{name} with {value:q} at {chips:,}", ends.iloc[-1])
+            parts.append(f"{title}: at their largest, lowest on {low}, highest on {high}.")
     injection = float(rows["injection_gb_s_per_chip"].iloc[0])
-    return sentence(
-        f"{rows['topology'].nunique()} topologies from {rows['chips'].min():,} to"
-        f" {rows['chips'].max():,} chips, all at {injection:,.0f} GB/s of injection a chip and the"
-        f" prices of {label(settings.price_set)}. Each point is the smallest size of the family"
-        " with at least the wanted number of chips; a line ends where its family does, and steps of"
-        " trees are tiers of switches.",
-        *parts,
-    )
+    return f"""{rows["topology"].nunique()} topologies from {rows["chips"].min():,} to
+        {rows["chips"].max():,} chips, all at {injection:,.0f} GB/s of injection a chip and the
+        prices of {label(settings.price_set)}. Each point is the smallest size of the family with at
+        least the wanted number of chips; a line ends where its family does, and steps of trees are
+        tiers of switches. {" ".join(parts)}"""
 
 
 def _scale_alternative(rows: DataFrame) -> str:
     parts = ". ".join(
-        f"{title} at the largest size: "
-        + ", ".join(f"{name} {quantity(value)}" for name, _, value in _largest(rows, column))
-        + f" {unit}"
+        f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
+        f" {unit}"
         for column, title, unit in _PANELS
     )
     return f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."

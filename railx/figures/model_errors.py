@@ -85,13 +85,13 @@ def _caption(rows: DataFrame) -> str:
     under, over = rows[rows["load_over_bound"] < 1], rows[rows["load_over_bound"] >= 1]
     seeds = rows["seed"].nunique() if "seed" in rows.columns else 1
     parts = []
-    for part, where in (
+    for part, region in (
         (under, "Where no link is overloaded"),
         (over, "Beyond the load that fills the busiest link"),
     ):
         if len(part):
             worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
-            parts.append(f"""{where} packets bring {span(100 * part["ratio"])} % of what flows do,
+            parts.append(f"""{region} packets bring {span(100 * part["ratio"])} % of what flows do,
                 median {quantity(100 * float(part["ratio"].median()))} %; farthest apart are
                 {spoken(label(worst["topology"]))} under {label(worst["traffic"]).lower()} traffic,
                 {worst["routing"]} routing, at {worst["load_over_bound"]:g} times that load.""")

@@ -16,7 +16,7 @@ from railx.figures.panels import name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, LINE_POINTS, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, quantity
+from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import NonNegative
 
 __all__ = [
@@ -358,18 +358,16 @@ def _draw_held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canv
             "Chunks alive, counted": {"color": PALETTE[5], "drawstyle": "steps-post"},
         }
         share_legend(page, legend, 3)
-    parts = []
-    for (name, stage_number), part in rows.groupby(["run", "stage"], sort=False):
-        most, expected = part["held_bytes"].max(), part["predicted_held_bytes"].max()
-        parts.append(f"""{label(str(name))}, stage {stage_number}: {int(part["live_chunks"].max())}
-            chunks and {quantity(float(most) / _MIB)} MiB at most, expected
-            {int(part["predicted_live_chunks"].max())} and {quantity(float(expected) / _MIB)}""")
-    caption = f"""What a stage holds after each pass of a batch. {"; ".join(parts)}. Measured: the
-        storages of all tensors that the step made and that are still there (on a GPU, what the
-        allocator has handed out). Expected: the tensors that the trainer keeps, counted from the
-        plan."""
+    most = rows.groupby(["run", "stage"], sort=False).max(numeric_only=True).reset_index()
+    most["mib"], most["expected"] = most["held_bytes"] / _MIB, most["predicted_held_bytes"] / _MIB
+    text = """{run:label}, stage {stage}: {live_chunks:.0f} chunks and {mib:q} MiB at most, expected
+        {predicted_live_chunks:.0f} and {expected:q}"""
+    parts = phrases(most, text)
+    caption = f"""What a stage holds after each pass of a batch. {parts}. Measured: the storages of
+        all tensors that the step made and that are still there (on a GPU, what the allocator has
+        handed out). Expected: the tensors that the trainer keeps, counted from the plan."""
     alternative = f"""Lines of the memory that a stage holds after each pass with dots where it is
-        expected, a panel for each stage: {"; ".join(parts)}."""
+        expected, a panel for each stage: {parts}."""
     return Drawn(caption, alternative, rows)
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside, name_rows
-from railx.figures.tables import Tables
+from railx.figures.tables import Tables, records, where
 from railx.figures.theme import INK, PALETTE, dot, label
-from railx.figures.words import counted, fidelity_line, quantity
+from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
 
 __all__ = ["FIGURE", "PlanningHiddenSettings"]
 
@@ -45,29 +45,26 @@ def draw(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Dr
     ValueError where no run plans while it trains.
     """
     rows = _per_repeat(tables.read("iterations", "run", settings.only))
-    runs = {str(run): part for run, part in rows.groupby("run", sort=False)}
+    means = rows.groupby("run", sort=False).mean(numeric_only=True).reset_index()
     note = "Means over the steps of a repeat; the slowest rank counts"
     subtitle = """A process beside the ranks plans the next batch while this one is trained. Hidden
         is planning for which no rank waits. Bars: means of the repeats."""
     with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
         times, shares = page.subplots(1, 2, width_ratios=(3, 2))
-        _times(times, rows)
-        for position, part in enumerate(runs.values()):
-            hidden = 100 * part["hidden_share"]
-            shares.barh(position, hidden.mean(), 0.5, color=PALETTE[2])
+        _times(times, means)
+        for position, row in enumerate(records(means)):
+            hidden = 100 * where(rows, run=row["run"])["hidden_share"]
+            shares.barh(position, 100 * row["hidden_share"], 0.5, color=PALETTE[2])
             shares.plot(hidden, [position] * len(hidden), **dot(INK, 3.5))
-            words = f"{quantity(float(hidden.mean()))} %"
-            beside(shares, words, float(hidden.max()), position, 6)
+            beside(shares, phrase("{hidden_share:q%}", row), float(hidden.max()), position, 6)
         shares.set(xlim=(0, 125), xlabel="Planning that is hidden (%)")
         shares.set_xticks(range(0, 101, 25))
-        name_rows(times, [label(run) for run in runs], above=0.55, below=0.55)
-        name_rows(shares, [""] * len(runs), above=0.55, below=0.55)
-    means = {run: part.mean(numeric_only=True) for run, part in runs.items()}
-    facts = "; ".join(
-        f"{label(run)}, {quantity(100 * mean['hidden_share'])} % of"
-        f" {quantity(mean['planning_ms'])} ms hidden behind steps of"
-        f" {quantity(mean['iteration_ms'])} ms"
-        for run, mean in means.items()
+        name_rows(times, [*map(label, means["run"])], above=0.55, below=0.55)
+        name_rows(shares, [""] * len(means), above=0.55, below=0.55)
+    facts = phrases(
+        means,
+        """{run:label}, {hidden_share:q%} of {planning_ms:q} ms hidden behind steps of
+        {iteration_ms:q} ms""",
     )
     repeats = int(rows.groupby("run").size().min())
     caption = f"""Planning of a batch beside the training of the one before: {facts}. Means of
@@ -99,15 +96,15 @@ def _per_repeat(frame: DataFrame) -> DataFrame:
     return rows.assign(hidden_share=shares.clip(lower=0))
 
 
-def _times(axes: Axes, rows: DataFrame) -> None:
-    means = rows.groupby("run", sort=False)[list(_TIMES)].mean()
+def _times(axes: Axes, means: DataFrame) -> None:
     height = 0.8 / len(_TIMES)
     for position, (column, (name, colour)) in enumerate(_TIMES.items()):
         at = np.arange(len(means)) + (position - 1) * height
         bars = axes.barh(at, means[column], 0.92 * height, color=colour)
         texts = [f"{name}: {quantity(value)}" for value in means[column]]
         axes.bar_label(bars, texts, padding=4)
-    axes.set(xlim=(0, 1.6 * float(means.to_numpy().max())), xlabel="Time of a step (ms)")
+    longest = float(means[[*_TIMES]].to_numpy().max())
+    axes.set(xlim=(0, 1.6 * longest), xlabel="Time of a step (ms)")
 
 
 FIGURE = declare(

@@ -16,7 +16,7 @@ from railx.figures.panels import at_edge, beside, panel_title, patch, share_lege
 from railx.figures.tables import plans_at, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, quantity
+from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import AtLeast, NotEmpty
 
 __all__ = [
@@ -245,14 +245,13 @@ def _draw_underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Can
 
     Raises ValueError where one of the plans is not there.
     """
-
     frame = tables.read("mix", "network", settings.only)
     for key in ("adaptive", "single"):
         plan, plans = getattr(settings, key), sorted(set(frame["plan"]))
         if plan not in plans:
             raise UserError(f"{key}: got {plan!r}; allowed: {', '.join(plans)}")
     rows = _rows(frame, settings)
-    panels = list(rows["panel"].unique())
+    panels = {str(panel): part for panel, part in rows.groupby("panel", sort=False)}
     degrees = sorted({int(degree) for degree in rows["degree"].dropna() if degree > 0})
     shades = degree_colours(degrees, max(degrees))
     longest = float(rows.loc[rows["mark"] != "degree", "seconds"].max())
@@ -262,8 +261,8 @@ def _draw_underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Can
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         drawn = page.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
         names = list(rows["label"].unique())
-        for axes, panel in zip(drawn, panels, strict=True):
-            _panel(axes, where(rows, panel=panel), names, shades)
+        for axes, (panel, part) in zip(drawn, panels.items(), strict=True):
+            _panel(axes, part, names, shades)
             axes.set(title=panel_title(panel, len(panels), settings), xlim=(0, 1.3 * longest))
             axes.set_xlabel("Iteration (s)")
         drawn[0].set_yticks(range(len(names)), names)
@@ -273,20 +272,19 @@ def _draw_underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Can
         }
         legend["waiting"] = patch(_WAITING, edgecolor="none")
         share_legend(page, legend | {f"plan {_LISTED}": _CARRIED, _BEST: _SINGLE}, 5)
-    parts = {
-        str(panel): "; ".join(
-            f"{label!s}: {_words(bar)}" for label, bar in part.groupby("label", sort=False)
+    texts = {
+        panel: "; ".join(
+            f"{name}: {_words(bar)}" for name, bar in part.groupby("label", sort=False)
         )
-        for panel, part in rows.groupby("panel", sort=False)
+        for panel, part in panels.items()
     }
     caption = f"""What the network under a cluster does to plans of sequence parallelism. {_OURS}
         Bars are predicted iterations of plans made for each network, parted by the degree of the
         groups that take the device time; crosses are the plan that was made for the published
-        bandwidths, on this network."""
-    alternative = "Stacked bars of the iteration time by network."
-    for panel, text in parts.items():
-        caption += f" {panel}. {text}."
-        alternative += f" {panel}: {text}."
+        bandwidths, on this network.
+        {" ".join(f"{panel}. {text}." for panel, text in texts.items())}"""
+    alternative = f"""Stacked bars of the iteration time by network.
+        {" ".join(f"{panel}: {text}." for panel, text in texts.items())}"""
     return Drawn(caption, alternative, rows)
 
 
@@ -296,26 +294,23 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     Means over the batches, in seconds. The bandwidths that the cluster lists are
     drawn beside the networks of the first rate, which is the cluster's.
     """
-    rates = where(frame, basis="equal_rate")["outside_gb_s"]
-    first = float(rates.min())
-    order = [
-        ("equal_rate", first, f"Equal rate: {quantity(first)} GB/s a device"),
-        ("equal_cost", None, "Equal cost: as InfiniBand"),
-        *(
-            ("equal_rate", rate, f"Equal rate: {quantity(rate)} GB/s a device")
-            for rate in sorted(set(rates) - {first})
+    equal = where(frame, basis="equal_rate")
+    first, *others = sorted(set(equal["outside_gb_s"]))
+    published = where(frame, basis="own")
+    made = published.assign(made_for="network")
+    panels = {
+        f"Equal rate: {quantity(first)} GB/s a device": stack(
+            [published, made, where(equal, outside_gb_s=first)]
         ),
-    ]
+        "Equal cost: as InfiniBand": where(frame, basis="equal_cost"),
+    } | {
+        f"Equal rate: {quantity(rate)} GB/s a device": where(equal, outside_gb_s=rate)
+        for rate in others
+    }
     parts = []
-    for basis, rate, panel in order:
-        rows = where(frame, basis=basis)
-        if rate is not None:
-            rows = where(rows, outside_gb_s=rate)
-        if rate == first:
-            listed = where(frame, basis="own")
-            rows = stack([listed, listed.assign(made_for="network"), rows])
-        for (network, label), bar in rows.groupby(["network", "label"], sort=False):
-            head = {"panel": panel, "network": network, "label": label}
+    for panel, rows in panels.items():
+        for (network, name), bar in rows.groupby(["network", "label"], sort=False):
+            head = {"panel": panel, "network": network, "label": name}
             head |= {"outside_gb_s": bar["outside_gb_s"].iloc[0]}
             parts += [head | row for row in _bar(bar, settings)]
     return to_frame(parts)
@@ -340,8 +335,8 @@ def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]) -> None:
-    for label, bar in rows.groupby("label", sort=False):
-        position = names.index(str(label))
+    for name, bar in rows.groupby("label", sort=False):
+        position = names.index(str(name))
         parts = where(bar, mark="degree").set_index("degree")["seconds"]
         left = 0.0
         for degree in [*sorted(degree for degree in parts.index if degree), 0]:
@@ -358,11 +353,8 @@ def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]
 
 def _words(bar: DataFrame) -> str:
     total = bar.set_index("mark")["seconds"]
-    parts = bar[(bar["mark"] == "degree") & (bar["degree"] > 0)].sort_values("share")
-    degrees = " and ".join(
-        f"degree {int(row['degree'])} {quantity(100 * row['share'])} %"
-        for row in records(parts.iloc[::-1].head(2))
-    )
+    parts = bar[bar["degree"] > 0].sort_values("share").iloc[::-1].head(2)
+    degrees = phrases(parts, "degree {degree:.0f} {share:q%}", " and ")
     return f"""{quantity(total[_MADE])} s (best single degree {quantity(total[_BEST])} s; most in
         {degrees})"""
 

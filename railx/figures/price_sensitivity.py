@@ -14,7 +14,7 @@ from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.tables import Tables, where
 from railx.figures.theme import INK, PALETTE, PUBLISHED, label, lighter, text_colour
-from railx.figures.words import fidelity_line, quantity, sentence, span, spoken
+from railx.figures.words import fidelity_line, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty
 
 __all__ = ["FIGURE", "PriceSensitivitySettings"]
@@ -52,20 +52,20 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
     table = tables.read("sensitivity")
     rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
     if rows.empty:
-        pairs = table[["reference", "all_to_all"]].itertuples(index=False)
+        pairs = sorted(set(phrases(table, "{reference} with {all_to_all}", "\n").splitlines()))
         raise UserError(
             f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
-            f" allowed: {', '.join(sorted({f'{name} with {basis}' for name, basis in pairs}))}"
+            f" allowed: {', '.join(pairs)}"
         )
     for port, column in _PORTS.items():
-        ratio = rows[column] / rows["transceiver_usd"]
-        rows = rows.assign(**{f"{port}_over_transceiver": ratio.round(6)})
+        rows[f"{port}_over_transceiver"] = (rows[column] / rows["transceiver_usd"]).round(6)
     limits = {
         "injection": settings.published_per_injection,
         "all-to-all": settings.published_per_all_to_all,
     }
-    subtitle = f"""Share of {label(settings.reference).lower()} (%), all-to-all bandwidth:
-        {label(settings.all_to_all).lower()}. Outlined: below the limit in the paper's abstract."""
+    basis = label(settings.all_to_all).lower()
+    subtitle = f"""Share of {label(settings.reference).lower()} (%), all-to-all bandwidth: {basis}.
+        Outlined: below the limit in the paper's abstract."""
     cells = {bandwidth: _cells(rows, bandwidth) for bandwidth in limits}
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         panels = page.subplots(1, 2, sharey=True)
@@ -73,27 +73,22 @@ def draw(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> 
             _grid(axes, cells[bandwidth], limit)
             axes.set_title(f"Per {bandwidth} bandwidth, limit {quantity(100 * limit)} %")
         panels[0].set_ylabel("Electrical switch port / transceiver")
-    parts = []
+    parts, grids = [], []
     for bandwidth, limit in limits.items():
         shares = 100 * rows[_column(bandwidth)]
         parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
             {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
-    caption = sentence(
-        f"Cost of {spoken(label(str(rows['topology'].iloc[0])))} for the same bandwidth, over the"
-        " prices of an optical and of an electrical switch port relative to a transceiver"
-        f" (all-to-all bandwidth: {label(settings.all_to_all).lower()}).",
-        *parts,
-    )
-    grids = "; ".join(
-        f"per {bandwidth} "
-        + ", ".join(
+        lines = [
             f"switch port {index:g}: {' '.join(map(quantity, line))}"
-            for index, line in table.iterrows()
-        )
-        for bandwidth, table in cells.items()
-    )
-    alternative = f"Two grids of cost shares in percent, optical ports from cheap to dear. {grids}."
+            for index, line in cells[bandwidth].iterrows()
+        ]
+        grids.append(f"per {bandwidth} {', '.join(lines)}")
+    caption = f"""Cost of {spoken(label(str(rows["topology"].iloc[0])))} for the same bandwidth,
+        over the prices of an optical and of an electrical switch port relative to a transceiver
+        (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
+    alternative = f"""Two grids of cost shares in percent, optical ports from cheap to dear.
+        {"; ".join(grids)}."""
     return Drawn(caption, alternative, rows)
 
 
