@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import cycle, product
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -17,18 +17,31 @@ from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
 from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, stack, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter
+from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, sentence, spoken
+from railx.figures.words import (
+    fidelity_line,
+    listed,
+    phrase,
+    phrases,
+    quantity,
+    sentence,
+    span,
+    spoken,
+)
+from railx.settings import Fraction, NotEmpty
 
 __all__ = [
     "CLAIM_MAP",
+    "PRICE_SENSITIVITY",
     "RAIL_CLAIMS",
     "ClaimMapFigureSettings",
+    "PriceSensitivitySettings",
     "RailBoundary",
     "RailClaimsSettings",
     "RailPoint",
 ]
+
 
 # RailX: half-planes of price ratios, and a strip of USD
 
@@ -265,7 +278,7 @@ CLAIM_MAP = declare(
 #: Claims: title, axis and unit of a transceiver.
 _CLAIMS = {"cost": ("Cost", "Transceiver (USD)", "USD"), "power": ("Power", "Transceiver (W)", "W")}
 _RAIL_MARKS = "osv^DP"
-_PORTS = "switch_ports_per_gpu"
+_MAP_PORTS = "switch_ports_per_gpu"
 
 
 @dataclass(frozen=True)
@@ -376,23 +389,23 @@ def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
 
 def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
     """The marked points and the boundaries."""
-    columns = ["claim", "transceiver", _PORTS, "ratio", "holds"]
+    columns = ["claim", "transceiver", _MAP_PORTS, "ratio", "holds"]
     base = _of(table, settings.boundaries[0])
     parts = []
     for point, claim in product(settings.points, _CLAIMS):
         level = {"cost": point.usd, "power": point.watts}[claim]
         rows = where(base, claim=claim)
-        near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_PORTS], point.ports)
+        near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_MAP_PORTS], point.ports)
         if not near.any():
             raise UserError(
                 f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
                 " the map"
             )
-        at: dict[str, Any] = {"transceiver": float(level), _PORTS: float(point.ports)}
+        at: dict[str, Any] = {"transceiver": float(level), _MAP_PORTS: float(point.ports)}
         parts.append(rows[near].head(1).assign(kind="point", words=point.words, **at))
     for boundary in settings.boundaries:
         edge = _of(table, boundary).drop_duplicates(["claim", "transceiver"])
-        at = {_PORTS: edge["ports_at_boundary"], "ratio": edge["limit"], "holds": True}
+        at = {_MAP_PORTS: edge["ports_at_boundary"], "ratio": edge["limit"], "holds": True}
         parts.append(edge.assign(kind="boundary", words=boundary.words, **at))
     return stack(parts)[["kind", "words", *columns]]
 
@@ -401,7 +414,7 @@ def _panel(
     axes: Axes, settings: RailClaimsSettings, table: DataFrame, claim: str, points: DataFrame
 ) -> None:
     base = _of(table, settings.boundaries[0])
-    right, top = float(base["transceiver"].max()), float(base[_PORTS].max())
+    right, top = float(base["transceiver"].max()), float(base[_MAP_PORTS].max())
     edges = [
         _of(table, boundary).groupby("transceiver")["ports_at_boundary"].first()
         for boundary in settings.boundaries
@@ -420,17 +433,17 @@ def _panel(
         axes.plot(edge.index, edge, **_edge_style(number))
     marked = records(where(points, kind="point", claim=claim))
     for mark, row in zip(_RAIL_MARKS, marked, strict=False):
-        _mark(axes, row["transceiver"], row[_PORTS], mark, row["holds"], 5)
+        _mark(axes, row["transceiver"], row[_MAP_PORTS], mark, row["holds"], 5)
     axes.set(xlim=(0, right), ylim=(0, top))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def _contour(base: DataFrame, ratio: float) -> Series[Any]:
     """Ports at which a ratio is reached, by transceiver: it is linear in the ports."""
-    ends = base.sort_values(_PORTS).groupby("transceiver")[["ratio", _PORTS]]
+    ends = base.sort_values(_MAP_PORTS).groupby("transceiver")[["ratio", _MAP_PORTS]]
     low, high = ends.first(), ends.last()
-    slope = (high["ratio"] - low["ratio"]) / (high[_PORTS] - low[_PORTS])
-    return low[_PORTS] + (ratio - low["ratio"]) / slope
+    slope = (high["ratio"] - low["ratio"]) / (high[_MAP_PORTS] - low[_MAP_PORTS])
+    return low[_MAP_PORTS] + (ratio - low["ratio"]) / slope
 
 
 def _texts(
@@ -447,7 +460,7 @@ def _texts(
         edge = edge[np.isclose(edge["transceiver"], level)]
         parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
             of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
-            {quantity(float(edge[_PORTS].iloc[0]))} switch ports a GPU.""")
+            {quantity(float(edge[_MAP_PORTS].iloc[0]))} switch ports a GPU.""")
     marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
     marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
     alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
@@ -463,4 +476,126 @@ RAIL_CLAIMS = declare(
     _draw_rail_claims,
     map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
     " ratio limit holds ports_at_boundary fidelity",
+)
+
+
+# RailX: a grid of price ratios
+
+_GRID_PORTS = {"ocs_port": "ocs_port_usd", "switch_port": "electrical_switch_port_usd"}
+
+
+@dataclass(frozen=True)
+class PriceSensitivitySettings(CanvasSettings):
+    """Cost per bandwidth relative to a reference over a grid of price ratios."""
+
+    figure: Literal["price_sensitivity"] = "price_sensitivity"
+    height_inches: Height = 4.4
+
+    reference: Annotated[str, NotEmpty()] = "fat_tree_full"
+    """Topology that the cost is relative to."""
+
+    all_to_all: Annotated[str, NotEmpty()] = "ideal"
+    """All-to-all bandwidth of the rows: ``ideal`` or ``published_routing``."""
+
+    published_per_injection: Annotated[float, Fraction()] = 0.1
+    """Published limit of the cost per injection bandwidth, as a share of the
+    reference's."""
+
+    published_per_all_to_all: Annotated[float, Fraction()] = 0.5
+    """Published limit of the cost per all-to-all bandwidth, as a share of the
+    reference's."""
+
+
+def _draw_price_sensitivity(
+    settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """Two heat maps from the rows of view ``ratio``.
+
+    Raises ValueError when none has the reference and all-to-all bandwidth.
+    """
+    table = tables.read("sensitivity")
+    rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
+    if rows.empty:
+        pairs = sorted(set(phrases(table, "{reference} with {all_to_all}", "\n").splitlines()))
+        raise UserError(
+            f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
+            f" allowed: {', '.join(pairs)}"
+        )
+    for port, column in _GRID_PORTS.items():
+        rows[f"{port}_over_transceiver"] = (rows[column] / rows["transceiver_usd"]).round(6)
+    limits = {
+        "injection": settings.published_per_injection,
+        "all-to-all": settings.published_per_all_to_all,
+    }
+    basis = label(settings.all_to_all).lower()
+    subtitle = f"""Share of {label(settings.reference).lower()} (%), all-to-all bandwidth: {basis}.
+        Outlined: below the limit in the paper's abstract."""
+    cells = {bandwidth: _cells(rows, bandwidth) for bandwidth in limits}
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = page.subplots(1, 2, sharey=True)
+        for axes, (bandwidth, limit) in zip(panels, limits.items(), strict=True):
+            _grid(axes, cells[bandwidth], limit)
+            axes.set_title(f"Per {bandwidth} bandwidth, limit {quantity(100 * limit)} %")
+        panels[0].set_ylabel("Electrical switch port / transceiver")
+    parts, grids = [], []
+    for bandwidth, limit in limits.items():
+        shares = 100 * rows[_column(bandwidth)]
+        parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
+            {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of {len(rows)}
+            price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
+        lines = [
+            f"switch port {index:g}: {' '.join(map(quantity, line))}"
+            for index, line in cells[bandwidth].iterrows()
+        ]
+        grids.append(f"per {bandwidth} {', '.join(lines)}")
+    caption = f"""Cost of {spoken(label(str(rows["topology"].iloc[0])))} for the same bandwidth,
+        over the prices of an optical and of an electrical switch port relative to a transceiver
+        (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
+    alternative = f"""Two grids of cost shares in percent, optical ports from cheap to dear.
+        {"; ".join(grids)}."""
+    return Drawn(caption, alternative, rows)
+
+
+def _column(bandwidth: str) -> str:
+    return f"{bandwidth.replace('-', '_')}_cost_ratio"
+
+
+def _cells(rows: DataFrame, bandwidth: str) -> DataFrame:
+    """Shares in percent: a row for each price of a switch port, the dearest on top."""
+    table = rows.pivot_table(
+        index="switch_port_over_transceiver",
+        columns="ocs_port_over_transceiver",
+        values=_column(bandwidth),
+    )
+    return 100 * table.sort_index(ascending=False)
+
+
+def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
+    from matplotlib.colors import to_hex
+    from matplotlib.patches import Rectangle
+
+    for y, (_, line) in enumerate(cells.iterrows()):
+        for x, value in enumerate(line):
+            # White at nothing, the full colour at twice the limit and beyond.
+            fill = to_hex(lighter(PALETTE[1], 1 - min(1.0, value / max(200 * limit, 1))))
+            look: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": 1.5}
+            axes.add_patch(Rectangle((x, y), 1, 1, **look))
+            centred: dict[str, Any] = {"ha": "center", "va": "center", "color": text_colour(fill)}
+            axes.text(x + 0.5, y + 0.5, quantity(value), **centred)
+            if value < 100 * limit:
+                outline: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.8}
+                axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, **outline))
+    axes.set(xlim=(0, len(cells.columns)), ylim=(len(cells), 0), xlabel="OCS port / transceiver")
+    axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])
+    axes.set_yticks([y + 0.5 for y in range(len(cells))], [f"{v:g}" for v in cells.index])
+    axes.grid(visible=False)
+
+
+PRICE_SENSITIVITY = declare(
+    PriceSensitivitySettings,
+    "For which prices the cost claims hold",
+    "railx",
+    _draw_price_sensitivity,
+    sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
+    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
 )

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, Drawn, Height, Tables, TopologyChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, TopologyChoice, declare
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
-from railx.figures.tables import where
+from railx.figures.tables import Tables, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
-from railx.figures.types import Axes, DataFrame
 from railx.figures.words import (
     counted,
     fidelity_line,

@@ -74,7 +74,7 @@ FIGURES: tuple[str, ...] = (
 _SHARED_MODULES = {
     "added_time": ("switching_overhead", "step_switches"),
     "circuit_panels": ("rail_steps", "switched_circuits"),
-    "claim_maps": ("claim_map", "rail_claims"),
+    "claim_maps": ("claim_map", "rail_claims", "price_sensitivity"),
     "collectives": ("ring_all_reduce", "collective_time"),
     "comparisons": ("adaptive_speedups", "network_prices", "pipeline_speedups"),
     "cost": ("cost", "cost_scale"),
@@ -86,7 +86,8 @@ _SHARED_MODULES = {
     "switched_runs": ("reconfiguration", "live_switching"),
     "tenancy": ("largest_job", "utilisation"),
     "topologies": ("topology_metrics", "all_to_all_bandwidth", "channel_loads"),
-    "windows": ("switching_windows", "step_windows"),
+    "training_runs": ("loss_curves", "planning_hidden", "cluster_time"),
+    "windows": ("switching_windows", "step_windows", "switch_technologies"),
 }
 
 
