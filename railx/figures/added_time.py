@@ -109,8 +109,8 @@ _COLUMNS = 4
 #: Characters of a bold line over a panel.
 _WIDE = 26
 _LATENCY = "reconfiguration_latency_ms"
-_OVERHEAD_NOTE = """Published on Perlmutter: real jobs with emulated delays, bars of one standard deviation;
-    published simulation: against electrical switches at full bandwidth"""
+_OVERHEAD_NOTE = """Published on Perlmutter: real jobs with emulated delays, bars of one standard
+    deviation; published simulation: against electrical switches at full bandwidth"""
 
 
 @dataclass(frozen=True)
@@ -337,8 +337,8 @@ _STYLES: dict[str, tuple[Any, str]] = {
     "sharded": ("-", "FSDP"),
 }
 _POINT = ["source", "panel", "gradients", "mode", _LATENCY, "added_ms", "fidelity"]
-_STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays, the
-    rest simulated"""
+_STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays,
+    the rest simulated"""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
 from railx.figures.panels import beside, share_legend
-from railx.figures.tables import refuse_unknown
+from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, quantity, span
+from railx.figures.words import fidelity_line, phrases, quantity, span
 from railx.settings import Between
 
 __all__ = ["FIGURE", "AllClaimsSettings"]
@@ -292,23 +292,20 @@ def _counted(counts: Series[Any]) -> str:
 
 
 def _caption(frame: DataFrame, counts: Series[Any]) -> str:
-    published = frame[frame["kind"] == "published"]
+    published = where(frame, kind="published")
     others = len(frame) - len(published)
     by_paper = "; ".join(
         f"{label(str(paper))} {_counted(claims['verdict'].value_counts())}"
         for paper, claims in published.groupby("paper", sort=False)
     )
-    text = f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
-        {by_paper}."""
-    failed = published[(published["verdict"] == "not reproduced") & (published["edge"] == "")]
-    ratios = zip(failed["claim"], failed["ratio"], strict=True)
-    if len(failed):
-        listed = ", ".join(f"``{claim}`` {quantity(ratio)}" for claim, ratio in ratios)
-        text += f" Not reproduced, ours over published: {listed}."
-    if others:
-        count = "one claim" if others == 1 else f"{others} claims"
-        text += f" Below them the {count} that this project derived or checks."
-    return text
+    failed = phrases(
+        where(published, verdict="not reproduced", edge=""), "``{claim}`` {ratio:q}", ", "
+    )
+    ratios = f"Not reproduced, ours over published: {failed}." if failed else ""
+    count = "one claim" if others == 1 else f"{others} claims"
+    below = f"Below them the {count} that this project derived or checks." if others else ""
+    return f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
+        {by_paper}. {ratios} {below}"""
 
 
 def _alternative(frame: DataFrame, counts: Series[Any]) -> str:

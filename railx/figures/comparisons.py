@@ -16,10 +16,10 @@ import numpy as np
 from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
 from railx.figures.panels import beside, name_rows, share_legend, ticks
-from railx.figures.tables import refuse_unknown, to_frame, where
+from railx.figures.tables import records, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, phrases, quantity, span
+from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.settings import NotEmpty
 
 __all__ = [
@@ -531,16 +531,13 @@ def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
 
 
 def _price_caption(points: DataFrame) -> str:
-    table = points.pivot_table(
-        index=["size", "network"], columns="source", values="ratio", sort=False
-    ).reindex(columns=["published", "ours"])
     sentences = []
-    for size, rows in table.groupby("size"):
-        both = [rows.loc[size].dropna(), rows.loc[size]]
+    for size, rows in points.groupby("size"):
+        ours = where(rows, source="ours").set_index("network")["ratio"]
         parts = [
-            f"{name} {quantity(row['published'])}"
-            + (f", ours {quantity(row['ours'])}" if name in both[0].index else "")
-            for name, row in both[1].iterrows()
+            phrase("{network} {ratio:q}", row)
+            + (f", ours {quantity(ours[row['network']])}" if row["network"] in ours else "")
+            for row in records(where(rows, source="published"))
         ]
         sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
     return f"""{" ".join(sentences)} The published costs are from memory and per chip, ours per

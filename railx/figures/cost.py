@@ -331,7 +331,7 @@ def _bill_caption(summary: DataFrame, totals: dict[str, float]) -> str:
     rows = summary.assign(usd=summary["cost_usd"].map(_usd))
     networks = phrases(rows, "{topology:spoken} {usd} for {chips:,.0f} chips", "\n").splitlines()
     stated = [
-        f"{_bill_name(name)} at {_usd(usd)}, ours {rows.loc[name, 'usd']}"
+        f"{_bill_name(name)} at {_usd(usd)}, ours {_usd(float(summary['cost_usd'][name]))}"
         for name, usd in totals.items()
         if name in rows.index
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
@@ -231,8 +231,9 @@ class StepModelSettings(CanvasSettings):
 
 def _draw_step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Measured against modelled, a dot a run; on the right errors by set."""
-    rows, errors = tables.read("rows"), tables.read("errors")
-    errors = errors[errors["group"] == "all"]
+    rows, errors = tables.read("rows"), where(tables.read("errors"), group="all")
+    memory = errors["quantity"].map({"gib": ", memory"}).fillna("")
+    errors = errors.assign(words=errors["set"].map(label) + memory)
     colour = colours(rows["set"])
     subtitle = """Left and middle: a dot a run, on the line both agree. Right: mean errors on rows
         that were not fitted."""
@@ -247,36 +248,26 @@ def _draw_step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas
             if len(part):
                 diagonal(axes, part[["measured", "ours"]])
             axes.set(title=title, xlabel="Measured", ylabel="Model")
-        _errors(panels[2], records(errors), colour)
+        _errors(panels[2], errors, colour)
         legend = {label(name): dot(shade, 6) for name, shade in colour.items()}
         legend["Plain roofline"] = dot(GREY, 7, fillstyle="none")
         share_legend(page, legend, 4)
-    worst = [
-        f"{_name(row)} {quantity(100 * row['mean_error'])} % ({row['left_out']} of"
-        f" {row['rows']} rows)"
-        for row in records(errors)
-    ]
-    caption = sentence(
-        f"{counted(len(rows), 'measured number')} of {counted(rows['set'].nunique(), 'set')}"
-        " against the model of a step.",
-        f"Mean absolute relative errors on rows that were not fitted: {'; '.join(worst)}.",
-        "Where every row was fitted, as with low precisions, the error is that of the fit.",
-    )
-    alternative = f"Model over measurement around the diagonal. Mean errors: {'; '.join(worst)}."
+    means = phrases(errors, "{words} {mean_error:q%} ({left_out} of {rows} rows)")
+    caption = f"""{counted(len(rows), "measured number")} of {counted(rows["set"].nunique(), "set")}
+        against the model of a step. Mean absolute relative errors on rows that were not fitted:
+        {means}. Where every row was fitted, as with low precisions, the error is that of the
+        fit."""
+    alternative = f"Model over measurement around the diagonal. Mean errors: {means}."
     return Drawn(caption, alternative, rows)
 
 
-def _name(row: dict[str, Any]) -> str:
-    return label(row["set"]) + (", memory" if row["quantity"] == "gib" else "")
-
-
-def _errors(axes: Axes, rows: list[dict[str, Any]], colour: dict[str, str]) -> None:
-    for place, row in enumerate(rows):
-        axes.plot(100 * row["mean_error"], place, **dot(colour[row["set"]], 7))
+def _errors(axes: Axes, errors: DataFrame, colour: dict[str, str]) -> None:
+    for position, row in enumerate(records(errors)):
+        axes.plot(100 * row["mean_error"], position, **dot(colour[row["set"]], 7))
         if row["quantity"] == "seconds":
             plain = 100 * row["mean_error_roofline"]
-            axes.plot(plain, place, **dot(GREY, 7, fillstyle="none"))
-    name_rows(axes, [_name(row) for row in rows])
+            axes.plot(plain, position, **dot(GREY, 7, fillstyle="none"))
+    name_rows(axes, list(errors["words"]))
     axes.set(title="Mean error", xlabel="Error (%)")
     axes.set_xlim(left=0)
 

@@ -1,8 +1,8 @@
 """Predicted time of an iteration by plan, and what it consists of.
 
-Parts are computation, computing again what was not kept, all-to-all, exposed traffic of
-ZeRO-3, other communication, and waiting, which is the rest of the iteration: for the
-slowest group of a micro-batch, in no group at all, or while a pipeline fills and drains.
+Parts are computation, computing again what was not kept, all-to-all, exposed traffic
+of ZeRO-3, other communication, and waiting, which is the rest of the iteration: for the
+slowest group of a micro-batch, in no group, or while a pipeline fills and drains.
 """
 
 from __future__ import annotations

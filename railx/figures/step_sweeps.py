@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside, panel_title, published_line, share_legend
-from railx.figures.tables import Tables, records, to_frame, where
+from railx.figures.tables import Tables, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NonNegative, NotEmpty
 
 __all__ = ["FIGURE", "StepSweepsSettings"]
@@ -166,23 +166,17 @@ def _utilisation(axes: Axes, rows: DataFrame) -> None:
 def _parts(points: DataFrame) -> str:
     sentences = []
     for panel, (_, _, text) in _SWEEPS.items():
-        rows = where(points, panel=panel)
-        if not text:
-            shares = ", ".join(
-                f"{int(str(gpus)):,} GPUs {quantity(float(line['y'].max()))} % to"
-                f" {quantity(float(line['y'].min()))} %"
-                for gpus, line in rows.groupby("gpus")
-            )
-            continue
         ends = []
+        rows = where(points, panel=panel)
         lines = rows[rows["mode"] != "electrical"].groupby(["device", "mode"], sort=False)
-        for (device, mode), line in lines:
-            first, last = (
-                f"{text.format(quantity(row['y']))} at {quantity(row['x'])}"
-                for row in records(line.sort_values("x").iloc[[0, -1]])
-            )
-            ends.append(f"{device} {MODE_LABELS[str(mode)].lower()} {first} and {last}")
-        sentences.append(f"{panel.capitalize()}: {'; '.join(ends)}.")
+        for (device, mode), line in lines if text else ():
+            extremes = line.sort_values("x").iloc[[0, -1]]
+            values = phrases(extremes, text.format("{y:q}") + " at {x:q}", " and ")
+            ends.append(f"{device} {MODE_LABELS[str(mode)].lower()} {values}")
+        if text:
+            sentences.append(f"{panel.capitalize()}: {'; '.join(ends)}.")
+    used = where(points, panel="utilisation").groupby("gpus")["y"].agg(["max", "min"]).reset_index()
+    shares = phrases(used, "{gpus:,} GPUs {max:q} % to {min:q} %", ", ")
     return " ".join([*sentences, f"Utilisation: {shares}."])
 
 

@@ -246,14 +246,11 @@ def _draw_live_switching(settings: LiveSwitchingSettings, tables: Tables, canvas
         ratios = compared["all_stalls_ms"] / compared["all_predicted_stalls_ms"]
         caption += f""" Provisioned, the controller's account of the stalls is {span(ratios)} times
             what the windows leave of the latency."""
-    parts = []
     switched = frame[frame["mode"] != "electrical"].groupby(["program", "mode"], sort=False)
-    for (program, mode), rows in switched:
-        last = rows.sort_values("reconfiguration_latency_ms").iloc[-1]
-        time_ms, latency_ms = last["iteration_ms"], last["reconfiguration_latency_ms"]
-        name = f"{label(str(program))}, {label(str(mode)).lower()}"
-        parts.append(f"{name}: {quantity(time_ms)} ms per iteration at {quantity(latency_ms)} ms")
-    return Drawn(caption, f"Two panels per program. {'; '.join(parts)}.", frame)
+    longest = stack(rows.sort_values("reconfiguration_latency_ms").tail(1) for _, rows in switched)
+    row = """{program:label}, {mode:lower}: {iteration_ms:q} ms per iteration at
+        {reconfiguration_latency_ms:q} ms"""
+    return Drawn(caption, f"Two panels per program. {phrases(longest, row)}.", frame)
 
 
 def _pairs(

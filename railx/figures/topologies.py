@@ -2,7 +2,7 @@
 
 The ideal bandwidth spreads the load evenly over the external channels. The bound
 divides the capacity by the largest static channel load under the routing (RailX,
-all-to-all formulas); how fast the loads fall shows how much of it is idle at that bound.
+all-to-all formulas); how fast the loads fall shows how much is idle at that bound.
 """
 
 from __future__ import annotations

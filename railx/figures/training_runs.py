@@ -1,8 +1,8 @@
 """Training runs: losses, planning that training hides, wall time and cluster time.
 
 Plans that distribute the same batches in different ways should train alike. Wall time
-is measured on ranks that share the machine. Cluster time is replayed: the computation of
-each rank, communication at the bandwidth of a topology. Repeats are drawn as medians.
+is measured on ranks that share the machine. Cluster time is replayed: the computation
+of each rank, communication at the bandwidth of a topology.
 """
 
 from __future__ import annotations
