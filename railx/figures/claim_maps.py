@@ -19,16 +19,7 @@ from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import (
-    fidelity_line,
-    listed,
-    phrase,
-    phrases,
-    quantity,
-    sentence,
-    span,
-    spoken,
-)
+from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty
 
 __all__ = [
@@ -147,8 +138,8 @@ def _caption(table: DataFrame) -> str:
         limit, tolerance = (float(points[name].iloc[0]) for name in ("limit", "tolerance"))
         priced = points[~points["source"].astype(str).str.contains("not a price")]
         passed, failed = (
-            listed([spoken(label(name)) for name in priced.loc[chosen, "prices"]])
-            for chosen in (priced["holds"], ~priced["holds"])
+            listed([spoken(label(name)) for name in where(priced, holds=holds)["prices"]])
+            for holds in (True, False)
         )
         bound = f"below {quantity(100 * limit)} % of a fat tree"
         if claim == "absolute":
@@ -157,13 +148,11 @@ def _caption(table: DataFrame) -> str:
         fails = f", not under {failed}" if passed and failed else ""
         parts.append(f"{title}, {PUBLISHED} as {bound}: {holds}{fails}.")
     injection, exchange, total = (_base(table, claim).iloc[0] for claim in (*_TITLES, "absolute"))
-    return sentence(
-        *parts,
-        "With an optical port x and an electrical port y transceivers dear, the first holds above"
-        f" {_boundary(injection)}, the second above {_boundary(exchange)}; the third where"
-        f" transceiver and optical port together cost {quantity(total['boundary_intercept'])} USD.",
-        "The cross is inferred from the abstract and no price.",
-    )
+    return f"""{" ".join(parts)} With an optical port x and an electrical port y transceivers dear,
+        the first holds above {_boundary(injection)}, the second above {_boundary(exchange)}; the
+        third where transceiver and optical port together cost
+        {quantity(total["boundary_intercept"])} USD. The cross is inferred from the abstract and no
+        price."""
 
 
 def _alternative(table: DataFrame) -> str:

@@ -52,13 +52,11 @@ def _draw_ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canva
     speeds = rows.groupby("injection_gb_s_per_chip")["topology"].nunique()
     usual: Any = speeds.idxmax()
     kinds = listed([f"{kind:,.0f}" for kind in speeds.index])
-    subtitle = (
-        "Left: time of one all-reduce. Right: payload over that time, as a share of injection."
-    )
+    subtitle = """Left: time of one all-reduce. Right: payload over that time, as a share of
+        injection."""
     if len(speeds) > 1:
-        subtitle += (
-            f" Unlike speeds: injection is {kinds} GB/s a chip; dashed is all but {usual:,.0f}."
-        )
+        subtitle += f""" Unlike speeds: injection is {kinds} GB/s a chip; dashed is all but
+            {usual:,.0f}."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         time, share = page.subplots(1, 2)
         colour = colours(rows["topology"])

@@ -20,7 +20,7 @@ from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Heigh
 from railx.figures.panels import entries, published_marks, share_legend
 from railx.figures.tables import stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
-from railx.figures.words import quantity, sentence
+from railx.figures.words import quantity
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
 
@@ -158,8 +158,7 @@ def _tokens(value: float) -> str:
 
 
 def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
-    parts = []
-    off = ""
+    parts, off = [], ""
     for corpus in corpora:
         lengths = corpus.lengths
         occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
@@ -172,12 +171,8 @@ def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
             ratios = corpus.share(seen["length_tokens"]) / seen["share"].to_numpy()
             off = f"""Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the
                 published shares wherever ten or more of them are longer."""
-    return sentence(
-        f"Sequence lengths in tokens: {'; '.join(parts)}.",
-        off,
-        "A long straight tail, few sequences with many of the tokens, is what adaptive parallelism"
-        " lives on.",
-    )
+    return f"""Sequence lengths in tokens: {"; ".join(parts)}. {off} A long straight tail, few
+        sequences with many of the tokens, is what adaptive parallelism lives on."""
 
 
 FIGURE = declare(

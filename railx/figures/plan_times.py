@@ -188,9 +188,8 @@ def _texts(settings: PlannersSettings, bars: DataFrame) -> tuple[str, str]:
     ranges, values = [], []
     for corpus, rows in bars.groupby("corpus", sort=False):
         ends = rows.sort_values("seconds").iloc[[0, -1]]
-        ranges.append(
-            f"{label(str(corpus))}: from {phrases(ends, '{seconds:q} s ({words})', ' to ')}"
-        )
+        ranges.append(f"""{label(str(corpus))}: from
+            {phrases(ends, "{seconds:q} s ({words})", " to ")}""")
         values.append(f"{label(str(corpus))}: {phrases(rows, '{words} {seconds:q}', ', ')}")
     pair = "{words} on {corpus:label} {seconds:q} for {published_seconds:q}"
     both = phrases(bars.dropna(subset=["published_seconds"]), pair)

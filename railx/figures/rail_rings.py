@@ -97,9 +97,8 @@ def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         + ", ".join(f"{a} to {b}" for a, b in _rows(where(circuits, rail=rail), "node_a", "node_b"))
         for rail in shown
     )
-    alternative = (
-        f"Circles of nodes joined by rail rings, and the circuits of their switches. {parts}."
-    )
+    alternative = f"""Circles of nodes joined by rail rings, and the circuits of their switches.
+        {parts}."""
     return Drawn(caption, alternative, circuits[tables.columns("graph")[1:]])
 
 

@@ -181,16 +181,13 @@ def _draw_utilisation(settings: UtilisationSettings, tables: Tables, canvas: Can
             lower.set_ylabel("Rejected jobs (%)" if queue == "reject" else "Mean wait (h)")
         share_legend(page, entries(panels[0, 0]), 3)
     means = {queue: _means(where(rows, queue=queue)) for queue in queues}
-    caption = sentence(
-        f"Share of the grid that is busy under random streams of jobs that ask for"
-        f" {100 * load:.3g} % of it, means of {streams}.",
-        *(f"{_QUEUES[queue].capitalize()}: {text}." for queue, text in means.items()),
-        "All systems see the same arrivals and failures.",
-        _apart(rows),
-        "On the torus with failed nodes the largest jobs may never find a block; they then count"
-        " as rejected even where jobs wait, and are missing from its mean wait. The paper prints"
-        " no numbers: sizes, durations and failure rates are choices of this project.",
-    )
+    caption = f"""Share of the grid that is busy under random streams of jobs that ask for
+        {100 * load:.3g} % of it, means of {streams}.
+        {" ".join(f"{_QUEUES[queue].capitalize()}: {text}." for queue, text in means.items())} All
+        systems see the same arrivals and failures. {_apart(rows)} On the torus with failed nodes
+        the largest jobs may never find a block; they then count as rejected even where jobs wait,
+        and are missing from its mean wait. The paper prints no numbers: sizes, durations and
+        failure rates are choices of this project."""
     alternative = f"""Bars of the share of busy nodes by system, and below them of rejected jobs or
         the mean wait, a column per queue. Busy nodes,
         {"; ".join(f"{queue}: {text}" for queue, text in means.items())}."""

@@ -226,9 +226,8 @@ def _draw_all_to_all_bandwidth(
     subtitle = f"""{label(settings.traffic)} traffic, one direction. Ideal: even load on all
         external channels. Bound: set by the most loaded channel."""
     if len(speeds) > 1:
-        subtitle += (
-            f" Injection differs, {listed(speeds)} GB/s a chip: shares compare, bandwidths do not."
-        )
+        subtitle += f""" Injection differs, {listed(speeds)} GB/s a chip: shares compare, bandwidths
+            do not."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         left, right = page.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
         _bandwidth_groups(left, bandwidth, "", {})

@@ -439,9 +439,8 @@ def _draw_switch_technologies(
     subtitle = """Left: ports and switching time of devices; those without a time stand on the upper
         edge. Right: GPUs of the largest job where each rail has one such switch and a GPU two ports
         (arithmetic). Shapes: confidence in the values."""
-    line = (
-        "Published and recalled values, none measured here; the paper's own table was not at hand."
-    )
+    line = """Published and recalled values, none measured here; the paper's own table was not at
+        hand."""
     with canvas(subtitle, line) as page:
         left, right = page.subplots(1, 2, width_ratios=[1.5, 1])
         _times(left, settings, points)
