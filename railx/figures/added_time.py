@@ -265,7 +265,8 @@ def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
 def _within(rows: DataFrame, column: str, percent: float) -> float:
     """The longest latency up to which every point stays within ``percent``."""
     line = rows.sort_values(_LATENCY)
-    return float(line.loc[(line[column] <= percent).cummin(), _LATENCY].max())
+    reached = (~(line[column] > percent)).cummin()
+    return float(line.loc[reached, _LATENCY].max())
 
 
 def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:

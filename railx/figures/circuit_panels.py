@@ -17,7 +17,7 @@ from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn,
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import Tables, records, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
-from railx.figures.words import fidelity_line, phrase, phrases, sentence
+from railx.figures.words import fidelity_line, phrase, phrases
 
 __all__ = [
     "RAIL_STEPS",
@@ -322,7 +322,7 @@ def _caption(
         parts.append(f"{text}{packets}.")
     cost = "{words} {cost_per_gpu_usd:q} USD and {watts_per_gpu:q} W per GPU"
     costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
-    return sentence("Ours alone, no paper has this comparison.", *parts, costs)
+    return f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
 
 
 def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:

@@ -11,7 +11,7 @@ from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn,
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
 from railx.figures.tables import Tables, records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
-from railx.figures.words import counted, fidelity_line, phrases, quantity, sentence, span, spoken
+from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
 
 __all__ = [
     "AGREEMENT",
@@ -82,12 +82,12 @@ def _draw_agreement(settings: AgreementFigureSettings, tables: Tables, canvas: C
 
 
 def _caption(rows: DataFrame) -> str:
-    under, over = rows[rows["load_over_bound"] < 1], rows[rows["load_over_bound"] >= 1]
+    free = rows["load_over_bound"] < 1
     seeds = rows["seed"].nunique() if "seed" in rows.columns else 1
     parts = []
     for part, region in (
-        (under, "Where no link is overloaded"),
-        (over, "Beyond the load that fills the busiest link"),
+        (rows[free], "Where no link is overloaded"),
+        (rows[~free], "Beyond the load that fills the busiest link"),
     ):
         if len(part):
             worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
@@ -96,13 +96,10 @@ def _caption(rows: DataFrame) -> str:
                 {spoken(label(worst["topology"]))} under {label(worst["traffic"]).lower()} traffic,
                 {worst["routing"]} routing, at {worst["load_over_bound"]:g} times that load.""")
     topologies = counted(rows["topology"].nunique(), "topology", "topologies")
-    return sentence(
-        "The same traffic, routing and offered load in the flow model and in the packet simulator:"
-        f" {counted(len(rows), 'point')} on {topologies}, {counted(seeds, 'seed')}.",
-        *parts,
-        "Packets that wait behind others in finite buffers cost throughput, which the flow model"
-        " does not see.",
-    )
+    return f"""The same traffic, routing and offered load in the flow model and in the packet
+        simulator: {counted(len(rows), "point")} on {topologies}, {counted(seeds, "seed")}.
+        {" ".join(parts)} Packets that wait behind others in finite buffers cost throughput, which
+        the flow model does not see."""
 
 
 def _alternative(rows: DataFrame) -> str:
@@ -188,12 +185,9 @@ def _draw_cost_model_error(
         for name, percent in unseen.items()
         if percent
     )
-    caption = sentence(
-        f"Slices of a layer of {', '.join(map(label, rows['model'].unique()))}, as measured and as"
-        " the fitted cost model predicts them.",
-        f"Median errors of points that the fit has not seen: {facts}.",
-        f"InfiniPipe says typically below {quantity(100 * allowed)} % of its own.",
-    )
+    caption = f"""Slices of a layer of {", ".join(map(label, rows["model"].unique()))}, as measured
+        and as the fitted cost model predicts them. Median errors of points that the fit has not
+        seen: {facts}. InfiniPipe says typically below {quantity(100 * allowed)} % of its own."""
     alternative = f"Predicted over measured time around the diagonal, and errors: {facts}."
     return Drawn(caption, alternative, rows)
 

@@ -19,7 +19,7 @@ from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn,
 from railx.figures.panels import beside
 from railx.figures.tables import Tables, read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
-from railx.figures.words import fidelity_line, sentence, spoken
+from railx.figures.words import fidelity_line, phrases, spoken
 from railx.settings import Between, NonNegative
 
 __all__ = ["FIGURE", "RailRingsSettings"]
@@ -77,24 +77,19 @@ def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
             _ring(ring, rows, nodes, colours, arrows=True)
             ring.set_title(f"Rail {rail}", color=readable(colours[rail]), loc="center")
             _switch(page.add_subplot(grid[1, column]), rows, colours[rail])
-    ports = [
-        (ocs, port) for side in ("port_a", "port_b") for ocs, port in _rows(circuits, "ocs", side)
-    ]
+    ports = [end for side in ("port_a", "port_b") for end in _rows(circuits, "ocs", side)]
     used = len(set(ports))
     rings = int((circuits.groupby("rail").size() == len(nodes)).sum())
     every = joined == pairs
-    caption = sentence(
-        f"A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)} rails"
-        f" visit every node once. Together they join {'' if every else 'only '}{joined:,} of the"
-        f" {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits"
-        + (", so that the same wiring serves ring collectives and all-to-all." if every else "."),
-        "Below each ring are the ports of its optical circuit switch (OCS), on the left those that"
-        " lead out of a node, on the right those that lead in, and the circuits that join them;"
-        f" {used:,} ports are used, {len(ports) - used or 'none'} twice.",
-    )
+    serves = ", so that the same wiring serves ring collectives and all-to-all" if every else ""
+    caption = f"""A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)}
+        rails visit every node once. Together they join {"" if every else "only "}{joined:,} of the
+        {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits{serves}. Below each ring
+        are the ports of its optical circuit switch (OCS), on the left those that lead out of a
+        node, on the right those that lead in, and the circuits that join them; {used:,} ports are
+        used, {len(ports) - used or "none"} twice."""
     parts = "; ".join(
-        f"rail {rail}: "
-        + ", ".join(f"{a} to {b}" for a, b in _rows(where(circuits, rail=rail), "node_a", "node_b"))
+        f"rail {rail}: {phrases(where(circuits, rail=rail), '{node_a} to {node_b}', ', ')}"
         for rail in shown
     )
     alternative = f"""Circles of nodes joined by rail rings, and the circuits of their switches.

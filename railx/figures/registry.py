@@ -1,7 +1,7 @@
 """The list of figures, how to look one up and how to draw it.
 
-A figure is imported only when it is looked up, so that a changed figure redraws itself
-alone. Its module needs no plotting library until it draws, so that settings are checked
+A figure is imported only when it is looked up, so that a changed module redraws its
+figures alone. A module needs no plotting library until it draws, so that settings are checked
 without one.
 """
 

@@ -12,7 +12,7 @@ from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn,
 from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import Tables, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
-from railx.figures.words import fidelity_line, sentence
+from railx.figures.words import fidelity_line
 from railx.settings import Between, NotEmpty
 
 __all__ = ["LARGEST_JOB", "UTILISATION", "LargestJobSettings", "UtilisationSettings"]

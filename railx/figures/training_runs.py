@@ -18,7 +18,7 @@ from railx.figures.panels import beside, entries, name_rows, panel_title, share_
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity, sentence
+from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
 from railx.settings import NotEmpty
 
 __all__ = [
@@ -288,13 +288,11 @@ def _draw_cluster_time(settings: ClusterTimeSettings, tables: Tables, canvas: Ca
             title = f"{label(plan)}\n{label(parallelism)}"
             axes.set_title(panel_title(title, len(runs), settings))
     words = {label(run): "; ".join(map(_words, records(part))) for run, part in runs.items()}
-    caption = sentence(
-        "Wall time and cluster time of an iteration.",
-        *(f"{run}: {text}." for run, text in words.items()),
-        "Wall time is that of ranks on one machine, which slow one another; cluster time replays"
-        f" the same recording with {computed} and with communication at the bandwidth of a"
-        " topology, flight times included, software overhead not.",
-    )
+    caption = f"""Wall time and cluster time of an iteration.
+        {" ".join(f"{run}: {text}." for run, text in words.items())} Wall time is that of ranks on
+        one machine, which slow one another; cluster time replays the same recording with {computed}
+        and with communication at the bandwidth of a topology, flight times included, software
+        overhead not."""
     alternative = f"""Bars of the iteration time on the wall and on each topology, a panel per run:
         {". ".join(f"{run}, {text}" for run, text in words.items())}."""
     return Drawn(caption, alternative, rows)

@@ -21,7 +21,6 @@ __all__ = [
     "phrase",
     "phrases",
     "quantity",
-    "sentence",
     "span",
     "spoken",
 ]
@@ -63,11 +62,6 @@ def listed(parts: Sequence[str], most: int = 6) -> str:
 def counted(number: int, thing: str, things: str = "") -> str:
     """``1 seed``, ``3 seeds``."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
-
-
-def sentence(*parts: str) -> str:
-    """The parts that are not empty, one after the other, as a paragraph."""
-    return " ".join(part.strip() for part in parts if part.strip())
 
 
 def spoken(name: str) -> str:
