@@ -15,7 +15,7 @@ from typing import Any, Literal
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside, share_legend, ticks
-from railx.figures.tables import Tables, records, refuse_unknown, stack, where
+from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
 from railx.figures.words import fidelity_line, phrase, phrases
 
@@ -266,9 +266,9 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
         for number, line in enumerate(settings.lines):
             chosen = where(drawn, network=line.network, mode=line.mode, rule=line.rule)
             if chosen.empty:
-                raise UserError(
-                    f"lines[{number}]: no {line.mode} of {line.network} for {job}; allowed:"
-                    f" {', '.join(sorted(set(drawn['mode'])))}"
+                refuse(
+                    f"lines[{number}]: no {line.mode} of {line.network} for {job}",
+                    sorted(set(drawn["mode"])),
                 )
             parts.append(chosen.sort_values("latency_ms").assign(line=number, words=line.words))
     columns = f"job basis line words mode rule {_DRAWN} cost_per_gpu_usd watts_per_gpu"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, TopologyChoice, declare
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
-from railx.figures.tables import Tables, where
+from railx.figures.tables import Tables, refuse, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
 from railx.figures.words import (
     counted,
@@ -94,9 +94,8 @@ def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
     if settings.scope is not None:
         rows = where(rows, scope=settings.scope)
     if rows.empty:
-        raise UserError(
-            f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
-            f" {', '.join(sorted(set(frame['scope'])))}"
+        refuse(
+            f"scope: no ring all-reduce in scope {settings.scope!r}", sorted(set(frame["scope"]))
         )
     rows = where(rows, fidelity=ordered(rows["fidelity"])[0])
     speeds = tables.read("topologies")[tables.columns("topologies")].drop_duplicates("topology")
@@ -210,10 +209,7 @@ def _draw_collective_time(
     frame = tables.read("collectives", "topology", settings.only)
     rows = frame[frame["scope"] == settings.scope]
     if rows.empty:
-        raise UserError(
-            f"scope: no collective in scope {settings.scope!r}; allowed:"
-            f" {', '.join(sorted(set(frame['scope'])))}"
-        )
+        refuse(f"scope: no collective in scope {settings.scope!r}", sorted(set(frame["scope"])))
     names = [name for name in _ORDER if name in set(rows["collective"])]
     others = sorted(set(rows["collective"]) - set(names))
     colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}

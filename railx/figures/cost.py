@@ -21,7 +21,7 @@ from railx.figures.panels import (
     share_legend,
     ticks,
 )
-from railx.figures.tables import Tables, records, refuse_unknown, stack, to_frame, where
+from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,
@@ -178,10 +178,7 @@ def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
     for key, names in (("only", shown), ("reference", [settings.reference])):
         unknown = [name for name in names if name not in shown or name not in summary.index]
         if unknown:
-            raise UserError(
-                f"{key}: got {', '.join(unknown)}; allowed:"
-                f" {', '.join(summary.index if key == 'only' else shown)}"
-            )
+            refuse(f"{key}: got {', '.join(unknown)}", summary.index if key == "only" else shown)
     for what in settings.compare:
         column = _COMPARED[what][1]
         empty = [name for name in shown if not summary[column].notna()[name]]

@@ -1,8 +1,8 @@
 """The list of figures, how to look one up and how to draw it.
 
 A figure is imported only when it is looked up, so that a changed module redraws its
-figures alone. A module needs no plotting library until it draws, so that settings are checked
-without one.
+figures alone. A module needs no plotting library until it draws, so that settings are
+checked without one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 from railx.errors import UserError
 from railx.figures.canvas import canvas
 from railx.figures.figure import CanvasSettings, Figure
-from railx.figures.tables import FigureFiles, Tables
+from railx.figures.tables import FigureFiles, Tables, refuse
 from railx.io import write_json, write_text
 from railx.settings import Registered
 
@@ -129,10 +129,7 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     keys = [table.key for table in figure.inputs]
     unknown = sorted(set(inputs) - set(keys))
     if unknown:
-        raise UserError(
-            f"input {', '.join(unknown)}: not known to {settings.figure}; allowed:"
-            f" {', '.join(keys)}"
-        )
+        refuse(f"input {', '.join(unknown)}: not known to {settings.figure}", keys)
     missing = [table.key for table in figure.inputs if table.required and not inputs.get(table.key)]
     if missing:
         raise UserError(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 from railx.errors import UserError
 from railx.figures.types import DataFrame, Series
@@ -26,6 +26,7 @@ __all__ = [
     "published_frame",
     "read_frame",
     "records",
+    "refuse",
     "refuse_unknown",
     "stack",
     "to_frame",
@@ -116,10 +117,7 @@ class Tables:
         named = [(str(read_metadata(path).get("name", "")), path) for path in self.paths(key)]
         unknown = [name for name in only if name not in dict(named)]
         if unknown:
-            raise UserError(
-                f"only: no {key} file for {', '.join(unknown)}; allowed:"
-                f" {', '.join(name for name, _ in named)}"
-            )
+            refuse(f"only: no {key} file for {', '.join(unknown)}", [name for name, _ in named])
         return [(name, dict(named)[name]) for name in only] if only else named
 
     def read(self, key: str, name: str | None = None, only: Sequence[str] = ()) -> DataFrame:
@@ -151,9 +149,8 @@ class Tables:
         names = rows[name].astype(str)
         unknown = [choice for choice in only if choice not in set(names)]
         if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
-            raise UserError(
-                f"only: no {name} {', '.join(unknown)} in the {key} tables; allowed:"
-                f" {', '.join(dict.fromkeys(names))}"
+            refuse(
+                f"only: no {name} {', '.join(unknown)} in the {key} tables", dict.fromkeys(names)
             )
         return stack(rows[names == choice] for choice in only)
 
@@ -205,14 +202,17 @@ def records(rows: DataFrame) -> Rows:
     return cast("Rows", rows.to_dict("records"))
 
 
+def refuse(got: str, allowed: Iterable[Any]) -> NoReturn:
+    """Raise UserError that says what was got and what is allowed."""
+    raise UserError(f"{got}; allowed: {', '.join(map(str, allowed))}")
+
+
 def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
     """Raise UserError for the names that a key of the settings does not allow."""
     choices = list(dict.fromkeys(allowed))
-    unknown = [name for name in names if name not in choices]
+    unknown = [str(name) for name in names if name not in choices]
     if unknown:
-        raise UserError(
-            f"{key}: got {', '.join(map(str, unknown))}; allowed: {', '.join(map(str, choices))}"
-        )
+        refuse(f"{key}: got {', '.join(unknown)}", choices)
 
 
 def plans_at(rows: DataFrame, table: str, **values: int) -> dict[str, DataFrame]:
@@ -222,10 +222,8 @@ def plans_at(rows: DataFrame, table: str, **values: int) -> dict[str, DataFrame]
         for column, value in values.items():
             chosen = part[part[column] == value]
             if chosen.empty:
-                allowed = ", ".join(map(str, sorted(set(part[column]))))
-                raise UserError(
-                    f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}"
-                )
+                got = f"plan {plan}: {column} {value} is not in the {table}"
+                refuse(got, sorted(set(part[column])))
             part = chosen
         plans[str(plan)] = part
     return plans

@@ -10,7 +10,7 @@ import numpy as np
 from railx.errors import UserError
 from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside, entries, panel_title, share_legend
-from railx.figures.tables import Tables, stack, where
+from railx.figures.tables import Tables, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.words import fidelity_line
 from railx.settings import Between, NotEmpty
@@ -158,9 +158,9 @@ def _draw_utilisation(settings: UtilisationSettings, tables: Tables, canvas: Can
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
     if rows.empty:
         pairs = frame[["policy", "offered_load"]].itertuples(index=False)
-        raise UserError(
-            f"policy: no rows for {settings.policy} with offered load {load:g}; allowed:"
-            f" {', '.join(sorted({f'{policy} with {offered:g}' for policy, offered in pairs}))}"
+        refuse(
+            f"policy: no rows for {settings.policy} with offered load {load:g}",
+            sorted({f"{policy} with {offered:g}" for policy, offered in pairs}),
         )
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     streams = int(rows.groupby(["system", "queue", "scenario"]).size().max())

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.errors import UserError
 from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, declare
 from railx.figures.panels import (
     name_rows,
@@ -23,7 +22,7 @@ from railx.figures.panels import (
     share_legend,
     tiles,
 )
-from railx.figures.tables import records, stack, to_frame
+from railx.figures.tables import records, refuse, stack, to_frame
 from railx.figures.theme import (
     DERIVED,
     GREY,
@@ -210,10 +209,7 @@ def _draw_all_to_all_bandwidth(
     frame = tables.read("bounds", "topology", settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
     if rows.empty:
-        raise UserError(
-            f"traffic: got {settings.traffic!r}; allowed:"
-            f" {', '.join(sorted(set(frame['traffic'])))}"
-        )
+        refuse(f"traffic: got {settings.traffic!r}", sorted(set(frame["traffic"])))
     injection = rows["injection_gb_s_per_chip"]
     bandwidth, share = (
         rows.assign(

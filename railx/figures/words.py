@@ -6,8 +6,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from railx.errors import UserError
-from railx.figures.tables import records
+from railx.figures.tables import records, refuse
 from railx.figures.theme import label
 from railx.figures.types import DataFrame, Series
 from railx.io import FIDELITIES
@@ -78,10 +77,7 @@ def ordered(fidelities: Iterable[str]) -> list[str]:
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)
     if unknown:
-        raise UserError(
-            f"unknown fidelity {', '.join(sorted(map(str, unknown)))}; allowed:"
-            f" {', '.join(FIDELITIES)}"
-        )
+        refuse(f"unknown fidelity {', '.join(sorted(map(str, unknown)))}", FIDELITIES)
     return [fidelity for fidelity in FIDELITIES if fidelity in distinct]
 
 
