@@ -390,8 +390,9 @@ def draw_sizes() -> None:
     """Planner seconds against sequences and devices, and the gap to the bound."""
     from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-    from railx.figures.canvas import canvas, share_legend
+    from railx.figures.canvas import canvas
     from railx.figures.figure import CanvasSettings
+    from railx.figures.panels import share_legend
     from railx.figures.theme import GREY, PALETTE
     from railx.figures.words import quantity
 

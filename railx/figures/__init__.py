@@ -1,4 +1,4 @@
-"""Figures from tables: one module per figure, and one list of them.
+"""Figures from tables: one module per figure or subject, and one list of them.
 
 No plotting library is imported here, and none to check a figure's settings.
 """

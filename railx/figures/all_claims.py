@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.panels import beside
-from railx.figures.tables import FigureInput, Tables, refuse_unknown
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.panels import beside, share_legend
+from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, quantity, span
+from railx.figures.words import fidelity_line, phrases, quantity, span
 from railx.settings import Between
 
 __all__ = ["FIGURE", "AllClaimsSettings"]
@@ -81,12 +80,10 @@ def draw(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     frame = _placed(tables.read("claims"), settings.largest_ratio)
     names, rows = _rows(frame)
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
-    subtitle = (
-        f"What this run found over what the paper states, {int(counts.sum())} published claims;"
-        " shaded: where a headline claim holds. What lies beyond the axis stands"
-        " at its end with its number, many with their range; dots that would hide one another stand"
-        " side by side. Bars: 95 % intervals over repeats or seeds."
-    )
+    subtitle = f"""What this run found over what the paper states, {int(counts.sum())} published
+        claims; shaded: where a headline claim holds. What lies beyond the axis stands at its end
+        with its number, many with their range; dots that would hide one another stand side by side.
+        Bars: 95 % intervals over repeats or seeds."""
     fidelities = [name for name in _FIDELITIES if name in set(frame["fidelity"].dropna())]
     with canvas(subtitle, fidelity_line(fidelities)) as page:
         axes, edge = page.subplots(1, 2, sharey=True, width_ratios=[3.2, 1.3])
@@ -295,49 +292,36 @@ def _counted(counts: Series[Any]) -> str:
 
 
 def _caption(frame: DataFrame, counts: Series[Any]) -> str:
-    published = frame[frame["kind"] == "published"]
+    published = where(frame, kind="published")
     others = len(frame) - len(published)
     by_paper = "; ".join(
         f"{label(str(paper))} {_counted(claims['verdict'].value_counts())}"
         for paper, claims in published.groupby("paper", sort=False)
     )
-    text = (
-        f"The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:"
-        f" {by_paper}."
+    failed = phrases(
+        where(published, verdict="not reproduced", edge=""), "``{claim}`` {ratio:q}", ", "
     )
-    failed = published[(published["verdict"] == "not reproduced") & (published["edge"] == "")]
-    ratios = zip(failed["claim"], failed["ratio"], strict=True)
-    if len(failed):
-        listed = ", ".join(f"``{claim}`` {quantity(ratio)}" for claim, ratio in ratios)
-        text += f" Not reproduced, ours over published: {listed}."
-    if others:
-        count = "one claim" if others == 1 else f"{others} claims"
-        text += f" Below them the {count} that this project derived or checks."
-    return text
+    ratios = f"Not reproduced, ours over published: {failed}." if failed else ""
+    count = "one claim" if others == 1 else f"{others} claims"
+    below = f"Below them the {count} that this project derived or checks." if others else ""
+    return f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
+        {by_paper}. {ratios} {below}"""
 
 
 def _alternative(frame: DataFrame, counts: Series[Any]) -> str:
     inside = frame[(frame["kind"] == "published") & (frame["edge"] == "")]
     near = int(inside["ratio"].between(0.9, 1.1).sum())
-    return (
-        f"Dots of ours over published by paper: {int(counts.sum())} published claims,"
-        f" {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 %"
-        " of the published number. Columns at the right edge hold those without a ratio, undecided"
-        " and not attempted."
-    )
+    return f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
+        {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
+        the published number. Columns at the right edge hold those without a ratio, undecided and
+        not attempted."""
 
 
-FIGURE = Figure(
+FIGURE = declare(
     AllClaimsSettings,
     "All claims: ours over published",
     "all",
-    (
-        FigureInput(
-            "claims",
-            "evidence.claims",
-            "claim kind headline paper sentence published ours low high comparison tolerance"
-            " fidelity verdict",
-        ),
-    ),
     draw,
+    claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
+    " tolerance fidelity verdict",
 )

@@ -8,7 +8,7 @@ that none stays open.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,11 @@ from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["canvas", "panel_title", "share_legend"]
+__all__ = ["canvas"]
 
 
-#: Mean width of a character of DejaVu Sans over its size, plain and bold.
-_WIDTH, _BOLD_WIDTH = 0.53, 0.65
+#: Mean width of a character of DejaVu Sans over its size.
+_WIDTH = 0.53
 
 #: On top of seaborn's white grid.
 _STYLE: dict[str, Any] = {
@@ -105,45 +105,6 @@ def canvas(
         save(figure, output, settings.dpi)
 
 
-def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
-    """A panel's title broken into lines that fit.
-
-    ``panels`` panels stand side by side (bold type, medium size).
-    """
-    room_inches = settings.width_inches / panels - 0.75
-    wide = max(10, int(room_inches * 72 / (_BOLD_WIDTH * settings.text_points)))
-    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
-
-
-def share_legend(figure: Figure, entries: Mapping[str, Any], columns: int) -> None:
-    """One legend for all panels, between them and the footnote.
-
-    ``entries``: an artist, or the style of a line, by its text. The panels move up by
-    the height of the legend.
-    """
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], **mark) if isinstance(mark, Mapping) else mark for mark in entries.values()
-    ]
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    left, bottom, width, height = engine.get()["rect"]
-    legend = figure.legend(
-        handles,
-        list(entries),
-        loc="lower left",
-        bbox_to_anchor=(left, bottom),
-        ncols=columns,
-        columnspacing=1.4,
-        handlelength=1.4,
-        borderaxespad=0.1,
-    )
-    legend.set_in_layout(False)
-    taken = legend.get_window_extent().height / figure.bbox.height
-    engine.set(rect=(left, bottom + taken, width, height - taken))  # type: ignore[call-arg]
-
-
 def _frame(
     figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str
 ) -> None:
@@ -151,8 +112,9 @@ def _frame(
     inch = 1 / settings.height_inches
     left = 0.12 / settings.width_inches
     wide = int((settings.width_inches - 0.24) * 72 / (_WIDTH * size))
-    notes = textwrap.wrap(footnote, wide)
-    subtitles = textwrap.wrap(subtitle, wide)
+    subtitles, notes = (
+        textwrap.wrap(" ".join(text.split()), wide) for text in (subtitle, footnote)
+    )
     line = size * 1.35 / 72 * inch
     top = 1 - 0.1 * inch
     figure.text(left, top, title, fontweight="bold", va="top")

@@ -9,18 +9,15 @@ compares them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
-import numpy as np
-
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.panels import beside, ticks
-from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, to_frame
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, share_legend, ticks
+from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
-from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity, sentence
+from railx.figures.words import fidelity_line, phrase, phrases
 
 __all__ = [
     "RAIL_STEPS",
@@ -183,12 +180,10 @@ def _draw_switched(settings: SwitchedCircuitsSettings, tables: Tables, canvas: C
     Raises ValueError for a job, a network or a mode that the table does not have.
     """
     table = tables.read("steps")
-    subtitle = (
-        f"Time of a training step on {int(table['gpus'].max()):,} GPUs over the latency of the"
-        " optical switches, in times of RailX set once. No paper compares these: nothing is"
-        " published here. Equal bandwidth: as many ports a GPU, of which RailX's mostly end in its"
-        " node. Equal cost: ports as fast as RailX's bill buys. Lines may leave the panels."
-    )
+    subtitle = f"""Time of a training step on {int(table["gpus"].max()):,} GPUs over the latency of
+        the optical switches, in times of RailX set once. No paper compares these: nothing is
+        published here. Equal bandwidth: as many ports a GPU, of which RailX's mostly end in its
+        node. Equal cost: ports as fast as RailX's bill buys. Lines may leave the panels."""
     note = "Nothing overlaps but switching with its windows"
     return _draw(settings, table, canvas, subtitle, note, "at equal bandwidth")
 
@@ -201,12 +196,10 @@ def _draw_generated(settings: RailStepsSettings, tables: Tables, canvas: Canvas)
     # Jobs of the table are variants of the steps.
     table = tables.read("generated").drop(columns="job", errors="ignore")
     table = table.rename(columns={"step": "job", "reconfigurations": "changes"})
-    subtitle = (
-        "Time of a generated training step over the latency of the optical switches, in times of"
-        " electrical rails at the same rate. No paper compares these: nothing is published here."
-        " Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the"
-        " bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."
-    )
+    subtitle = """Time of a generated training step over the latency of the optical switches, in
+        times of electrical rails at the same rate. No paper compares these: nothing is published
+        here. Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the
+        bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."""
     note = "Servers are the same everywhere, and what overlaps in the step overlaps here"
     last = list(settings.jobs.values())[-1]
     return _draw(settings, table, canvas, subtitle, note, f"of {last}")
@@ -221,26 +214,21 @@ def _draw(
     bars_of: str,
 ) -> Drawn:
     points, bars = _points(settings, table), _bars(settings, table)
+    base, wide = settings.lines[0].words, len(settings.jobs)
     with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
-        wide = len(settings.jobs)
-        places = page.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
+        grid = page.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
         for row, (basis, basis_words) in enumerate(BASES.items()):
             for column, (job, name) in enumerate(settings.jobs.items()):
-                axes = page.add_subplot(places[row, 2 * column : 2 * column + 2])
-                _panel(axes, settings, points[(points["basis"] == basis) & (points["job"] == job)])
+                axes = page.add_subplot(grid[row, 2 * column : 2 * column + 2])
+                _panel(axes, settings, where(points, basis=basis, job=job))
                 axes.set(title=name, xlabel="Switching latency (ms)")
                 axes.set_ylim(settings.below, settings.above[job])
                 if column == 0:
-                    base = settings.lines[0].words
                     axes.set_ylabel(f"{basis_words.capitalize()}\nstep time ({base}: 1)")
-        for position, name, title in (
-            (places[2, :wide], "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)"),
-            (places[2, wide:], "watts_per_gpu", f"Power {bars_of} (W per GPU)"),
-        ):
-            _bar_panel(page.add_subplot(position), bars, name, title)
-        legend = {
-            line.words: _style(settings, number) for number, line in enumerate(settings.lines)
-        }
+        cost, power = (page.add_subplot(part) for part in (grid[2, :wide], grid[2, wide:]))
+        _bar_panel(cost, bars, "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)")
+        _bar_panel(power, bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
+        legend = {line.words: _style(settings, i) for i, line in enumerate(settings.lines)}
         share_legend(page, legend, 2)
     return Drawn(_caption(settings, points, bars, bars_of), _alternative(settings, points), points)
 
@@ -272,31 +260,25 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
     if set(settings.above) != set(settings.jobs):
         raise UserError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
     steps = table[table["step_ms"].notna()]
-    rows: list[dict[str, Any]] = []
-    for job in settings.jobs:
-        for basis in BASES:
-            drawn = steps[(steps["job"] == job) & (steps["basis"] == basis)]
-            for number, line in enumerate(settings.lines):
-                chosen = drawn.query(
-                    "network == @line.network and mode == @line.mode and rule == @line.rule"
-                ).sort_values("latency_ms")
-                if chosen.empty:
-                    raise UserError(
-                        f"lines[{number}]: no {line.mode} of {line.network} for {job}; allowed:"
-                        f" {', '.join(sorted(set(drawn['mode'])))}"
-                    )
-                head = {"job": job, "basis": basis, "line": number, "words": line.words}
-                columns = f"mode rule {_DRAWN} {_BILL}".split()[:-2]
-                rows += [head | dict(row) for row in records(chosen[columns])]
-    points = to_frame(rows)
-    base = points[(points["line"] == 0) & (points["basis"] == "equal_bandwidth")]
-    lowest = base.groupby("job")["step_ms"].min()
+    parts = []
+    for job, basis in product(settings.jobs, BASES):
+        drawn = where(steps, job=job, basis=basis)
+        for number, line in enumerate(settings.lines):
+            chosen = where(drawn, network=line.network, mode=line.mode, rule=line.rule)
+            if chosen.empty:
+                refuse(
+                    f"lines[{number}]: no {line.mode} of {line.network} for {job}",
+                    sorted(set(drawn["mode"])),
+                )
+            parts.append(chosen.sort_values("latency_ms").assign(line=number, words=line.words))
+    columns = f"job basis line words mode rule {_DRAWN} cost_per_gpu_usd watts_per_gpu"
+    points = stack(parts)[columns.split()]
+    lowest = where(points, line=0, basis="equal_bandwidth").groupby("job")["step_ms"].min()
     return points.assign(relative=points["step_ms"] / points["job"].map(lowest))
 
 
 def _bars(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
-    last = list(settings.jobs)[-1]
-    rows = table[(table["basis"] == "equal_bandwidth") & (table["job"] == last)]
+    rows = where(table, basis="equal_bandwidth", job=list(settings.jobs)[-1])
     bars = rows.drop_duplicates("network").set_index("network").loc[list(settings.bars)]
     return bars.assign(words=list(settings.bars.values())).reset_index()
 
@@ -305,92 +287,71 @@ def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> No
     latencies = sorted({value for value in points["latency_ms"] if value > 0})
     zero = latencies[0] / _ZERO
     for number in range(len(settings.lines)):
-        rows = points[points["line"] == number].sort_values("latency_ms")
+        rows = where(points, line=number)
         x = rows["latency_ms"].where(rows["latency_ms"] > 0, zero)
         axes.plot(x, rows["relative"], **_style(settings, number))
     axes.set_xscale("log")
-    powers = (10.0**power for power in range(-1, 4, 2))
+    powers = [power for power in (0.1, 10.0, 1000.0) if latencies[0] <= power <= latencies[-1]]
     ticks(
         axes.xaxis,
-        [zero, *(power for power in powers if latencies[0] <= power <= latencies[-1])],
+        [zero, *powers],
         lambda value: "0" if abs(value / zero - 1) < 1e-6 else f"{value:,g}",
     )
 
 
 def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
-    places = np.arange(len(bars))
-    axes.barh(places, bars[column], color=GREY, height=0.62)
-    for position, words, value in zip(places, bars["words"], bars[column], strict=True):
-        beside(axes, f"{words}: {quantity(float(value))}", float(value), position, 3)
-    axes.set_yticks([])
+    axes.barh(range(len(bars)), bars[column], color=GREY, height=0.62)
+    for position, row in enumerate(records(bars)):
+        beside(axes, phrase(f"{{words}}: {{{column}:q}}", row), row[column], position, 3)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.8 * float(bars[column].max()))
-    axes.set_xticks([])
-    axes.set_title(title)
+    axes.set(xlim=(0, 1.8 * float(bars[column].max())), xticks=[], yticks=[], title=title)
 
 
 def _caption(
     settings: CircuitPanelsSettings, points: DataFrame, bars: DataFrame, bars_of: str
 ) -> str:
     parts = []
-    for basis, basis_words in BASES.items():
-        for job, name in settings.jobs.items():
-            rows = points[(points["basis"] == basis) & (points["job"] == job)]
-            at = float(rows.loc[rows["latency_ms"] >= 10, "latency_ms"].min())
-            fastest = rows[rows["latency_ms"] == at].sort_values("step_ms")
-            best = fastest.iloc[0]
-            optical = fastest[fastest["mode"] != "packets"].iloc[0]
-            text = (
-                f"{name} at {basis_words} and {at:g} ms: {optical['words']} is the fastest optical"
-                f" network at {quantity(optical['relative'])}"
-            )
-            if best["mode"] == "packets":
-                text += f", {best['words']} at {quantity(best['relative'])}"
-            parts.append(text + ".")
-    costs = "; ".join(
-        f"{row['words']} {quantity(row['cost_per_gpu_usd'])} USD and"
-        f" {quantity(row['watts_per_gpu'])} W per GPU"
-        for row in records(bars)
-    )
-    caption = "Ours alone, no paper has this comparison."
-    return sentence(caption, *parts, f"{bars_of.capitalize()}: {costs}.")
+    for (basis, basis_words), (job, name) in product(BASES.items(), settings.jobs.items()):
+        rows = where(points, basis=basis, job=job)
+        at = float(rows.loc[rows["latency_ms"] >= 10, "latency_ms"].min())
+        fastest = where(rows, latency_ms=at).sort_values("step_ms")
+        best, optical = fastest.iloc[0], fastest[fastest["mode"] != "packets"].iloc[0]
+        text = "{words} is the fastest optical network at {relative:q}"
+        text = f"{name} at {basis_words} and {at:g} ms: {phrase(text, optical)}"
+        packets = phrase(", {words} at {relative:q}", best) if best["mode"] == "packets" else ""
+        parts.append(f"{text}{packets}.")
+    cost = "{words} {cost_per_gpu_usd:q} USD and {watts_per_gpu:q} W per GPU"
+    costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
+    return f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
 
 
 def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
-    texts = []
-    wide = points[points["basis"] == "equal_bandwidth"]
-    for job, name in settings.jobs.items():
-        for number, line in enumerate(settings.lines):
-            rows = wide[(wide["job"] == job) & (wide["line"] == number)].sort_values("latency_ms")
-            first, last = rows.iloc[0], rows.iloc[-1]
-            texts.append(
-                f"{name}, {line.words}: {quantity(first['relative'])} without latency,"
-                f" {quantity(last['relative'])} at {last['latency_ms']:g} ms"
-            )
-    return (
-        "Step times over switching latency at equal bandwidth and at equal cost, with bars of cost"
-        f" and power of {len(settings.bars)} networks. {'; '.join(texts)}."
+    wide = where(points, basis="equal_bandwidth")
+    wide = wide.assign(name=wide["job"].map(settings.jobs))
+    ends = wide.groupby(["job", "line"], sort=False).agg(
+        name=("name", "first"),
+        words=("words", "first"),
+        first=("relative", "first"),
+        last=("relative", "last"),
+        latency_ms=("latency_ms", "last"),
     )
+    text = "{name}, {words}: {first:q} without latency, {last:q} at {latency_ms:g} ms"
+    return f"""Step times over switching latency at equal bandwidth and at equal cost, with bars of
+        cost and power of {len(settings.bars)} networks. {phrases(ends, text)}."""
 
 
-SWITCHED_CIRCUITS = Figure(
+SWITCHED_CIRCUITS = declare(
     SwitchedCircuitsSettings,
     "Circuits set once for a job, switched in it, or both",
     "all",
-    (FigureInput("steps", "switched.steps", f"network job gpus basis mode rule {_DRAWN} {_BILL}"),),
     _draw_switched,
+    steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
 )
-RAIL_STEPS = Figure(
+RAIL_STEPS = declare(
     RailStepsSettings,
     "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
     "all",
-    (
-        FigureInput(
-            "generated",
-            "switched.generated",
-            "step reconfigurations network gpus basis mode rule latency_ms step_ms stall_ms"
-            f" {_BILL}",
-        ),
-    ),
     _draw_generated,
+    generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
+    f" step_ms stall_ms {_BILL}",
 )

@@ -6,18 +6,20 @@ for each dot (``source`` says whose it is) and the labels of its rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal
 
+import numpy as np
+
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.panels import beside, name_rows, ticks
-from railx.figures.tables import FigureInput, Tables, records, refuse_unknown, to_frame
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.panels import beside, name_rows, share_legend, ticks
+from railx.figures.tables import records, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, quantity, span
+from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.settings import NotEmpty
 
 __all__ = [
@@ -103,30 +105,27 @@ def _draw_adaptive(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: C
     seconds = tables.read("seconds")
     ours = _ours(settings, tables, seconds)
     points = _adaptive_points(tables, ours)
+    fastest = where(points, quantity="speedup")["value"].max()
     corpora = list(dict.fromkeys(seconds["corpus"]))
     cases = list(dict.fromkeys(zip(seconds["context"], seconds["model"], strict=True)))
-    subtitle = (
-        "Published: hollow diamonds, 64 A100; seconds read off its bars to within"
-        f" {span(seconds['reading_error_seconds'])} s. Ours: dots, predicted by the cost"
-        " model, on lengths of this project where a list is not public. Speed-up axes begin at 1."
-    )
+    subtitle = f"""Published: hollow diamonds, 64 A100; seconds read off its bars to within
+        {span(seconds["reading_error_seconds"])} s. Ours: dots, predicted by the cost model, on
+        lengths of this project where a list is not public. Speed-up axes begin at 1."""
     with canvas(subtitle, fidelity_line(ours["fidelity"], "" if len(ours) else _NO_PLAN)) as page:
         panels = page.subplots(2, len(corpora), sharex=True, sharey="row", squeeze=False)
         for (above, below), corpus in zip(panels.T, corpora, strict=True):
-            rows = points[points["corpus"] == corpus]
+            rows = where(points, corpus=corpus)
             above.axhline(1, color=GREY, linewidth=0.8)
-            _by_system(above, rows[rows["quantity"] == "speedup"], "baseline", cases)
-            _by_system(below, rows[rows["quantity"] == "seconds"], "system", cases)
+            _by_system(above, where(rows, quantity="speedup"), "baseline", cases)
+            _by_system(below, where(rows, quantity="seconds"), "system", cases)
             # A ratio is as far from 1 as its inverse.
             ticks(above.yaxis, [1, 1.25, 1.5, 2, 3, 4, 5, 7])
-            above.set_ylim(0.97, 1.06 * points.loc[points["quantity"] == "speedup", "value"].max())
             ticks(below.yaxis, [2, 5, 10, 20, 50, 100, 200, 500])
-            below.set_xticks(
-                range(len(cases)), [f"{model.upper()}\n{size.upper()}" for size, model in cases]
-            )
-            lengths = sorted(set(rows.loc[rows["source"] == "ours", "lengths"]))
-            names = ", ".join(map(label, lengths)) or "none"
-            above.set_title(f"{label(corpus)}\nours: {names}")
+            names = [f"{model.upper()}\n{context.upper()}" for context, model in cases]
+            below.set_xticks(range(len(cases)), names)
+            lengths = ", ".join(map(label, sorted(set(where(rows, source="ours")["lengths"]))))
+            title = f"{label(corpus)}\nours: {lengths or 'none'}"
+            above.set(ylim=(0.97, 1.06 * fastest), title=title)
         panels[0, 0].set_ylabel("FlexSP is faster, times")
         panels[1, 0].set_ylabel("Seconds an iteration")
         legend: dict[str, Any] = {}
@@ -141,30 +140,29 @@ def _draw_adaptive(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: C
 
 def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame) -> DataFrame:
     """Mean seconds of an iteration of each plan that stands for a published case."""
-    published = set(zip(*(seconds[name] for name in [*_CASE, "system"]), strict=True))
-    groups = dict(iter(tables.read("groups").groupby("plan")))
-    rows = []
-    for plan, case in settings.plans.items():
-        key = (case.model, case.context, case.corpus, case.system)
-        if key not in published:
+    case_columns = [*_CASE, "system"]
+    published = set(seconds[case_columns].itertuples(index=False, name=None))
+    cases = [(plan, *astuple(case)) for plan, case in settings.plans.items()]
+    for plan, *case in cases:
+        if tuple(case) not in published:
             raise UserError(
-                f"plans.{plan}: got {', '.join(key)}; allowed: a case of the published iteration"
+                f"plans.{plan}: got {', '.join(case)}; allowed: a case of the published iteration"
                 " seconds"
             )
-        if plan in groups:
-            first = groups[plan].iloc[0]
-            value = iteration_seconds(groups[plan])
-            rows.append((*key, value, first["corpus"], plan, first["fidelity"]))
-    return to_frame(rows, [*_CASE, "system", "value", "lengths", "plan", "fidelity"])
+    groups = tables.read("groups")
+    plans = groups.drop_duplicates("plan").rename(columns={"corpus": "lengths"})
+    plans = plans.assign(value=plans["plan"].map(plan_seconds(groups)))
+    ours = to_frame(cases, ["plan", *case_columns]).merge(plans, on="plan")
+    return ours[[*case_columns, "value", "lengths", "plan", "fidelity"]]
 
 
-def iteration_seconds(groups: DataFrame) -> float:
-    """Mean seconds of the iterations of a plan of groups.
+def plan_seconds(groups: DataFrame) -> Series[Any]:
+    """Mean seconds of an iteration by plan.
 
     Micro-batches run one after another, each as long as its slowest group.
     """
-    slowest = groups.groupby(["iteration", "micro_batch"])["predicted_ms"].max()
-    return float(slowest.groupby("iteration").sum().mean()) / 1e3
+    slowest = groups.groupby(["plan", "iteration", "micro_batch"])["predicted_ms"].max()
+    return slowest.groupby(["plan", "iteration"]).sum().groupby("plan").mean() / 1e3
 
 
 def _adaptive_points(tables: Tables, ours: DataFrame) -> DataFrame:
@@ -216,86 +214,61 @@ def _by_system(axes: Axes, rows: DataFrame, name: str, cases: list[tuple[str, st
     """Dots over the cases, the systems of a case side by side."""
     shift = dict(zip(_ADAPTIVE, (-0.27, -0.09, 0.09, 0.27), strict=True))
     for system, marks in rows.groupby(name, sort=False):
-        places = to_frame(
-            [
-                cases.index(case) + shift[str(system)]
-                for case in zip(marks["context"], marks["model"], strict=True)
-            ]
-        )[0]
-        dots(axes, marks, places.to_numpy(), marks["value"], SYSTEMS[str(system)][1])
+        at = map(cases.index, zip(marks["context"], marks["model"], strict=True))
+        x = np.array([*at]) + shift[str(system)]
+        dots(axes, marks, x, marks["value"], SYSTEMS[str(system)][1])
     axes.set_yscale("log")
     axes.grid(visible=False, axis="x")
 
 
 def _adaptive_caption(points: DataFrame) -> str:
-    speedups = points[points["quantity"] == "speedup"]
-    sentences = []
+    speedups = where(points, quantity="speedup")
 
-    def ranges(rows: DataFrame, tail: str = "") -> list[str]:
+    def ranges(source: str, tail: str = "") -> list[str]:
         return [
             f"{span(marks['value'])} times over {SYSTEMS[str(base)][0]}{tail.format(len(marks))}"
-            for base, marks in rows.groupby("baseline", sort=False)
+            for base, marks in where(speedups, source=source).groupby("baseline", sort=False)
         ]
 
-    for source, verb in (("printed", "The paper prints"), ("read off", "Its bars give")):
-        sentences.append(f"{verb} {' and '.join(ranges(speedups[speedups['source'] == source]))}.")
-    ours = speedups[speedups["source"] == "ours"]
+    ours = where(speedups, source="ours")
     if len(ours) > _MAX_PAIRS:
-        sentences.append(f"Ours are {', '.join(ranges(ours, ' in {} cases'))}.")
+        compared = f"Ours are {', '.join(ranges('ours', ' in {} cases'))}."
     else:
         theirs = speedups[speedups["source"] != "ours"].drop_duplicates([*_CASE, "baseline"])
         pairs = ours.merge(theirs, on=[*_CASE, "baseline"], suffixes=("", "_published"))
-        texts = [
-            f"{quantity(row['value'])} against {quantity(row['value_published'])} over"
-            f" {SYSTEMS[row['baseline']][0]} ({row['model'].upper()}, {row['context'].upper()},"
-            f" {label(row['corpus'])}; our lengths: {label(row['lengths'])})"
-            for row in records(pairs)
-        ]
-        sentences.append(
-            f"Ours against published: {'; '.join(texts)}." if texts else f"{_NO_PLAN}."
+        pairs["over"] = pairs["baseline"].map(lambda system: SYSTEMS[system][0])
+        texts = phrases(
+            pairs,
+            "{value:q} against {value_published:q} over {over} ({model:upper}, {context:upper},"
+            " {corpus:label}; our lengths: {lengths:label})",
         )
-    sentences.append(
-        "Ours come from the cost model with the published constants, not from a machine."
-    )
-    return " ".join(sentences)
+        compared = f"Ours against published: {texts}." if texts else f"{_NO_PLAN}."
+    return f"""The paper prints {" and ".join(ranges("printed"))}. Its bars give
+        {" and ".join(ranges("read off"))}. {compared} Ours come from the cost model with the
+        published constants, not from a machine."""
 
 
 def _adaptive_alternative(points: DataFrame, corpora: list[str]) -> str:
-    speedups = points[points["quantity"] == "speedup"]
-    values = dict(iter(speedups.groupby(["corpus", "source"])["value"]))
-    parts = []
-    for corpus in corpora:
-        ours = span(values[corpus, "ours"]) if (corpus, "ours") in values else "none"
-        parts.append(f"{label(corpus)}: published {span(values[corpus, 'printed'])}, ours {ours}")
-    return (
-        "Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the seconds of"
-        f" an iteration of each system. Speed-ups: {'; '.join(parts)}."
-    )
+    values = where(points, quantity="speedup").groupby(["corpus", "source"])["value"].apply(span)
+    parts = [
+        f"{label(corpus)}: published {values[corpus, 'printed']}, ours"
+        f" {values.get((corpus, 'ours'), 'none')}"
+        for corpus in corpora
+    ]
+    return f"""Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the
+        seconds of an iteration of each system. Speed-ups: {"; ".join(parts)}."""
 
 
-ADAPTIVE_SPEEDUPS = Figure(
+ADAPTIVE_SPEEDUPS = declare(
     AdaptiveSpeedupsSettings,
     "Groups that adapt to the batch: speed-up and time of an iteration",
     "flexsp",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan corpus iteration micro_batch predicted_ms fidelity",
-            plan_kind="sequence_parallel",
-        ),
-        FigureInput(
-            "speedups",
-            columns="model context corpus system reference value",
-            published="flexsp_speedups.csv",
-        ),
-        FigureInput(
-            "seconds",
-            columns="model context corpus system seconds_per_iteration reading_error_seconds",
-            published="flexsp_iteration_seconds.csv",
-        ),
-    ),
     _draw_adaptive,
+    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
+    " fidelity",
+    speedups="flexsp_speedups.csv: model context corpus system reference value",
+    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
+    " reading_error_seconds",
 )
 
 
@@ -345,15 +318,13 @@ def _draw_pipelines(settings: PipelineSpeedupsSettings, tables: Tables, canvas: 
     refuse_unknown("rows", settings.rows, published.index)
     groups = tables.read("groups", "plan", settings.only)
     schedule = tables.read("schedule", "plan", settings.only)
-    points = to_frame([*_headlines(settings.rows, published), *_our_pipelines(groups, schedule)])
-    subtitle = (
-        "Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost model"
-        " predicts for plans of this experiment on the same batches; other models, devices and"
-        " lengths than the paper's. The axis of speed-ups does not begin at 0."
-    )
+    rows = [*_headlines(settings.rows, published), *_our_pipelines(groups, schedule)]
+    points = to_frame(rows, ["source", "quantity", "row", "baseline", "value"])
+    subtitle = """Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost
+        model predicts for plans of this experiment on the same batches; other models, devices and
+        lengths than the paper's. The axis of speed-ups does not begin at 0."""
     with canvas(subtitle, fidelity_line(schedule["fidelity"])) as page:
-        speed = points[points["quantity"] == "speedup"]
-        bubble = points[points["quantity"] == "bubble"]
+        speed, bubble = (where(points, quantity=name) for name in ("speedup", "bubble"))
         above, below = page.subplots(2, 1, height_ratios=[len(speed) + 1, len(bubble) + 1])
         _dot_rows(above, speed, "InfiniPipe or ours, times faster")
         above.axvline(1, color=GREY, linewidth=0.8)
@@ -364,74 +335,49 @@ def _draw_pipelines(settings: PipelineSpeedupsSettings, tables: Tables, canvas: 
             f"Over {name}": dot(SYSTEMS[system][1], marker="s")
             for system, name in _BASELINES.items()
         }
-        share_legend(
-            page, legend | {"Published (at most)": published_mark(GREY), "Ours": dot(GREY)}, 3
-        )
+        legend |= {"Published (at most)": published_mark(GREY), "Ours": dot(GREY)}
+        share_legend(page, legend, 3)
     data = points.assign(row=points["row"].str.replace("\n", " "))
-    return Drawn(_pipeline_caption(points), _pipeline_alternative(data), data)
+    return Drawn(*_pipeline_texts(data), data)
 
 
-def _headlines(rows: dict[str, str], published: Series[Any]) -> list[dict[str, Any]]:
-    points = []
+def _headlines(rows: dict[str, str], published: Series[Any]) -> Iterator[tuple[Any, ...]]:
     for name, words in rows.items():
         baseline = next((system for system in _BASELINES if f"over_{system}" in name), "")
-        points.append(
-            {
-                "source": "published",
-                "quantity": "speedup" if baseline else "bubble",
-                "row": words,
-                "baseline": baseline,
-                "value": float(published[name]),
-            }
-        )
-    return points
+        quantity = "speedup" if baseline else "bubble"
+        yield "published", quantity, words, baseline, float(published[name])
 
 
-def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> list[dict[str, Any]]:
+def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any, ...]]:
     """Our pipelines over the other plans of the same batches, and their bubbles."""
-    keys = ["plan", "iteration", "pipeline", "replica"]
-    spans = (
-        schedule.assign(busy=schedule["end_ms"] - schedule["start_ms"])
-        .groupby(keys)
-        .agg(
-            start=("start_ms", "min"),
-            end=("end_ms", "max"),
-            stages=("stage", "nunique"),
-            busy=("busy", "sum"),
-        )
+    passes = schedule.assign(busy=schedule["end_ms"] - schedule["start_ms"])
+    spans = passes.groupby(["plan", "iteration", "pipeline", "replica"]).agg(
+        start=("start_ms", "min"),
+        end=("end_ms", "max"),
+        stages=("stage", "nunique"),
+        busy=("busy", "sum"),
     )
     facts = groups.drop_duplicates("plan").set_index("plan")
     tokens = groups.groupby(["plan", "iteration"])["tokens"].sum().groupby("plan").agg(tuple)
-    rows: list[dict[str, Any]] = []
+    seconds = plan_seconds(groups)
+    rivals = facts[(facts["kind"] == "sequence_parallel") & facts["planner"].isin(_PLANNERS)]
     for plan, ends in spans.groupby("plan"):
         corpus = facts.loc[str(plan), "corpus"]
         words = label(str(corpus))
-        for other, fact in facts[facts["kind"] == "sequence_parallel"].iterrows():
+        for other, fact in where(rivals, corpus=corpus).iterrows():
             # Equal tokens in every iteration: the same batches.
-            same = fact["corpus"] == corpus and tokens[str(other)] == tokens[str(plan)]
-            if same and fact["planner"] in _PLANNERS:
+            if tokens[str(other)] == tokens[str(plan)]:
                 baseline, name = _PLANNERS[fact["planner"]]
-                seconds = iteration_seconds(groups[groups["plan"] == other])
-                rows.append(
-                    {
-                        "source": "ours",
-                        "quantity": "speedup",
-                        "row": f"Ours, {words},\n{fact['devices']} devices, over {name}",
-                        "baseline": baseline,
-                        "value": 1e3 * seconds / _pipeline_ms(ends),
-                    }
+                row = f"Ours, {words},\n{fact['devices']} devices, over {name}"
+                yield (
+                    "ours",
+                    "speedup",
+                    row,
+                    baseline,
+                    1e3 * seconds[str(other)] / _pipeline_ms(ends),
                 )
         stage_ms = float(((ends["end"] - ends["start"]) * ends["stages"]).sum())
-        rows.append(
-            {
-                "source": "ours",
-                "quantity": "bubble",
-                "row": f"Ours, {words}",
-                "baseline": "",
-                "value": 1 - float(ends["busy"].sum()) / stage_ms,
-            }
-        )
-    return rows
+        yield "ours", "bubble", f"Ours, {words}", "", 1 - float(ends["busy"].sum()) / stage_ms
 
 
 def _pipeline_ms(ends: DataFrame) -> float:
@@ -454,60 +400,42 @@ def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
         text = f"{100 * row['value']:.3g} %" if share else f"{quantity(row['value'])}x"
         beside(axes, text, row["value"], position)
     axes.set_yticks(range(len(rows)), list(rows["row"]))
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel(words)
+    axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=words)
     axes.margins(x=0.1)
 
 
-def _pipeline_caption(points: DataFrame) -> str:
-    speed = points[points["quantity"] == "speedup"]
+def _pipeline_texts(points: DataFrame) -> tuple[str, str]:
+    """Caption and alternative text."""
+    speed, bubble = (where(points, quantity=name) for name in ("speedup", "bubble"))
     parts = []
     for baseline, name in _BASELINES.items():
-        rows = speed[speed["baseline"] == baseline]
-        published = rows[rows["source"] == "published"]["value"]
-        ours = rows[rows["source"] == "ours"]["value"]
-        if len(rows):
-            most = f"published at most {quantity(published.max())}" if len(published) else ""
-            values = " and ".join(quantity(value) for value in ours) or "none"
+        published, ours = (
+            list(where(speed, baseline=baseline, source=source)["value"])
+            for source in ("published", "ours")
+        )
+        if published or ours:
+            most = f"published at most {quantity(max(published))}" if published else ""
+            values = " and ".join(map(quantity, ours)) or "none"
             parts.append(f"over {name} {most or 'nothing published'}, ours {values}")
-    shares = "; ".join(
-        f"{row['source']} {100 * row['value']:.3g} %"
-        for row in records(points[points["quantity"] == "bubble"])
-    )
-    return (
-        f"Speed-ups of elastic pipelines: {'; '.join(parts)}. Idle time of the stages: {shares}"
-        " (the published share also holds point-to-point time). The published times are measured;"
-        " ours are predictions, of both plans for the same batches."
-    )
+    shares = phrases(bubble.assign(percent=100 * bubble["value"]), "{source} {percent:.3g} %")
+    caption = f"""Speed-ups of elastic pipelines: {"; ".join(parts)}. Idle time of the stages:
+        {shares} (the published share also holds point-to-point time). The published times are
+        measured; ours are predictions, of both plans for the same batches."""
+    alternative = f"""Dots of speed-ups, a row each: {phrases(speed, "{row} {value:q}")}. Below, the
+        idle share of the stages."""
+    return caption, alternative
 
 
-def _pipeline_alternative(points: DataFrame) -> str:
-    rows = "; ".join(
-        f"{row['row']} {quantity(row['value'])}"
-        for row in records(points[points["quantity"] == "speedup"])
-    )
-    return f"Dots of speed-ups, a row each: {rows}. Below, the idle share of the stages."
-
-
-PIPELINE_SPEEDUPS = Figure(
+PIPELINE_SPEEDUPS = declare(
     PipelineSpeedupsSettings,
     "Elastic pipelines: speed-up and bubbles",
     "infinipipe",
-    (
-        FigureInput(
-            "groups",
-            "plan.groups",
-            "plan corpus devices kind iteration micro_batch tokens predicted_ms fidelity planner",
-        ),
-        FigureInput(
-            "schedule",
-            "plan.schedule",
-            "plan iteration pipeline replica stage start_ms end_ms fidelity",
-            plan_kind="pipeline",
-        ),
-        FigureInput("published", columns="id value place", published="infinipipe.csv"),
-    ),
     _draw_pipelines,
+    groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
+    " fidelity planner",
+    schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
+    " fidelity",
+    published="infinipipe.csv: id value place",
 )
 
 
@@ -551,12 +479,10 @@ def _draw_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas
     published, scale = tables.read("published"), tables.read("scale")
     points = _price_points(settings, published, scale)
     sizes = sorted(set(points["size"]))
-    subtitle = (
-        "Cost of a network over that of a full fat tree for as many chips: published per chip, ours"
-        " per injection bandwidth. Hollow diamonds: published, confidence"
-        f" {' and '.join(sorted(set(published['confidence'])))}; dots: ours at the price list"
-        f" {label(settings.price_set)}."
-    )
+    subtitle = f"""Cost of a network over that of a full fat tree for as many chips: published per
+        chip, ours per injection bandwidth. Hollow diamonds: published, confidence
+        {" and ".join(sorted(set(published["confidence"])))}; dots: ours at the price list
+        {label(settings.price_set)}."""
     with canvas(subtitle, fidelity_line(scale["fidelity"])) as page:
         panels = page.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
         for axes, size in zip(panels, sizes, strict=True):
@@ -570,21 +496,19 @@ def _draw_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas
 def _price_points(
     settings: NetworkPricesSettings, published: DataFrame, scale: DataFrame
 ) -> DataFrame:
-    refuse_unknown(
-        "networks", (settings.published_reference, *settings.networks), published["network"]
-    )
+    reference = settings.published_reference
+    refuse_unknown("networks", (reference, *settings.networks), published["network"])
     refuse_unknown("price_set", [settings.price_set], scale["price_set"])
-    chosen = scale[scale["price_set"] == settings.price_set]
+    chosen = where(scale, price_set=settings.price_set)
     costs = chosen.set_index(["topology", "target_chips"])["usd_per_injection_gb_s"].to_dict()
     rows = []
     for size, prices in published.groupby("accelerators"):
-        million = prices.set_index("network")["million_usd"]
-        tree = costs.get((settings.networks[settings.published_reference], size))
+        million = prices.set_index("network")["million_usd"].astype(float)
+        tree = costs.get((settings.networks[reference], size))
         for name, ours in settings.networks.items():
-            row: dict[str, Any] = {"size": int(str(size)), "network": name}
-            ratio = float(million[name] / million[settings.published_reference])
-            dollars = {"ratio": ratio, "million_usd": float(million[name])}
-            rows.append(row | {"source": "published"} | dollars)
+            row = {"size": int(str(size)), "network": name, "source": "published"}
+            ratio = million[name] / million[reference]
+            rows.append(row | {"ratio": ratio, "million_usd": million[name]})
             cost = costs.get((ours, size))
             if cost and tree:
                 rows.append(row | {"source": "ours", "ratio": cost / tree, "topology": ours})
@@ -594,33 +518,31 @@ def _price_points(
 def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
     axes.axvline(1, color=GREY, linewidth=0.8)
     for source, colour, up in (("published", INK, -0.16), ("ours", PALETTE[0], 0.16)):
-        rows = points[points["source"] == source]
-        places = rows["network"].map(lambda name, up=up: names.index(name) + up).astype(float)
-        dots(axes, rows, rows["ratio"], places, colour, 6.5)
-        for ratio, position in zip(rows["ratio"], places, strict=True):
+        rows = where(points, source=source)
+        at = np.array([names.index(name) + up for name in rows["network"]])
+        dots(axes, rows, rows["ratio"], at, colour, 6.5)
+        for ratio, position in zip(rows["ratio"], at, strict=True):
             beside(axes, quantity(float(ratio)), ratio, position)
     axes.set_xscale("log")
     ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1])
     name_rows(axes, [name[:1].upper() + name[1:] for name in names])
-    axes.set_xlim(0.7 * float(points["ratio"].min()), 2 * float(points["ratio"].max()))
-    axes.set_xlabel("Cost / that of a full fat tree")
+    ends = (0.7 * float(points["ratio"].min()), 2 * float(points["ratio"].max()))
+    axes.set(xlim=ends, xlabel="Cost / that of a full fat tree")
 
 
 def _price_caption(points: DataFrame) -> str:
     sentences = []
     for size, rows in points.groupby("size"):
-        ratios = rows.pivot_table(index="network", columns="source", values="ratio", sort=False)
-        parts = []
-        for name, row in ratios.iterrows():
-            ours = row.get("ours", float("nan"))
-            text = f"{name} {quantity(row['published'])}"
-            parts.append(text + (f", ours {quantity(ours)}" if ours == ours else ""))
+        ours = where(rows, source="ours").set_index("network")["ratio"]
+        parts = [
+            phrase("{network} {ratio:q}", row)
+            + (f", ours {quantity(ours[row['network']])}" if row["network"] in ours else "")
+            for row in records(where(rows, source="published"))
+        ]
         sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
-    return (
-        f"{' '.join(sentences)} The published costs are from memory and per chip, ours per"
-        " injection bandwidth at the ports of this experiment and without the links on a board, so"
-        " that only ratios compare."
-    )
+    return f"""{" ".join(sentences)} The published costs are from memory and per chip, ours per
+        injection bandwidth at the ports of this experiment and without the links on a board, so
+        that only ratios compare."""
 
 
 def _price_alternative(points: DataFrame) -> str:
@@ -628,27 +550,15 @@ def _price_alternative(points: DataFrame) -> str:
     if "ours" not in both or both["ours"].notna().sum() == 0:
         return f"Dots of {len(both)} published cost ratios over a fat tree; ours has none."
     pairs = both.dropna()
-    return (
-        f"Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours; ours"
-        f" are {span(pairs['ours'] / pairs['published'])} times the published ratios."
-    )
+    return f"""Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours;
+        ours are {span(pairs["ours"] / pairs["published"])} times the published ratios."""
 
 
-NETWORK_PRICES = Figure(
+NETWORK_PRICES = declare(
     NetworkPricesSettings,
     "Prices of networks relative to a fat tree",
     "railx",
-    (
-        FigureInput(
-            "scale",
-            "economics.scale",
-            "topology target_chips price_set chips usd_per_injection_gb_s fidelity",
-        ),
-        FigureInput(
-            "published",
-            columns="id network accelerators million_usd confidence",
-            published="hammingmesh_cost.csv",
-        ),
-    ),
     _draw_prices,
+    scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
+    published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
 )

@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.panels import entries, published_marks
-from railx.figures.tables import FigureInput, Tables, stack, to_frame
+from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, Tables, declare
+from railx.figures.panels import entries, published_marks, share_legend
+from railx.figures.tables import stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
-from railx.figures.types import DataFrame
-from railx.figures.words import quantity, sentence
+from railx.figures.words import quantity
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
 
@@ -38,10 +36,8 @@ _KINDS = {
 
 #: Tokens of a long sequence, in the caption.
 _LONG = 32_000
-_FOOTNOTE = (
-    "Real text and real lengths are data as they are; synthetic ones are drawn from a distribution"
-    " that the config states"
-)
+_FOOTNOTE = """Real text and real lengths are data as they are; synthetic ones are drawn from a
+    distribution that the config states"""
 
 
 @dataclass(frozen=True)
@@ -162,41 +158,28 @@ def _tokens(value: float) -> str:
 
 
 def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
-    parts = []
-    off = ""
+    parts, off = [], ""
     for corpus in corpora:
         lengths = corpus.lengths
         occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
-        parts.append(
-            f"{label(corpus.name)} ({corpus.words}) median"
-            f" {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},"
-            f" {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or"
-            f" more hold {100 * occupied:.3g} % of the tokens"
-        )
+        parts.append(f"""{label(corpus.name)} ({corpus.words}) median
+            {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},
+            {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or more hold
+            {100 * occupied:.3g} % of the tokens""")
         if corpus.name == "wikipedia":
             seen = published[published["share"] * len(lengths) >= 10]
             ratios = corpus.share(seen["length_tokens"]) / seen["share"].to_numpy()
-            off = (
-                f"Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the"
-                " published shares wherever ten or more of them are longer."
-            )
-    return sentence(
-        f"Sequence lengths in tokens: {'; '.join(parts)}.",
-        off,
-        "A long straight tail, few sequences with many of the tokens, is what adaptive parallelism"
-        " lives on.",
-    )
+            off = f"""Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the
+                published shares wherever ten or more of them are longer."""
+    return f"""Sequence lengths in tokens: {"; ".join(parts)}. {off} A long straight tail, few
+        sequences with many of the tokens, is what adaptive parallelism lives on."""
 
 
-FIGURE = Figure(
+FIGURE = declare(
     CorpusLengthsSettings,
     "Sequence lengths of the corpora",
     "flexsp",
-    (
-        FigureInput("sequences", "corpus.sequences"),
-        FigureInput(
-            "published", columns="kind key value", published="wikipedia_length_quantiles.csv"
-        ),
-    ),
     draw,
+    sequences="corpus.sequences",
+    published="wikipedia_length_quantiles.csv: kind key value",
 )

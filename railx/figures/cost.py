@@ -1,9 +1,8 @@
-"""Cost by topology: bill of materials per chip, and cost per bandwidth.
+"""Cost by topology: bill of materials per chip, cost per bandwidth, and both over size.
 
-The latter is relative to a reference, also under several price lists. The abstract of
-RailX (arXiv 2507.18889) puts its cost per injection bandwidth below 10 % and per
-all-to-all bandwidth below 50 % of a fat tree. Component prices are a catalogue's, not
-the paper's.
+The abstract of RailX (arXiv 2507.18889) puts its cost per injection bandwidth below
+10 % and per all-to-all bandwidth below 50 % of a fat tree. Component prices are a
+catalogue's, not the paper's.
 """
 
 from __future__ import annotations
@@ -12,10 +11,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.panels import beside, entries, name_rows, published_line, published_marks, ticks
-from railx.figures.tables import FigureInput, Tables, records, stack, to_frame
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import (
+    beside,
+    entries,
+    name_rows,
+    published_line,
+    published_marks,
+    share_legend,
+    ticks,
+)
+from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,
@@ -25,14 +31,24 @@ from railx.figures.theme import (
     dot,
     label,
 )
-from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, span, spoken
+from railx.figures.words import (
+    counted,
+    fidelity_line,
+    listed,
+    phrase,
+    phrases,
+    quantity,
+    span,
+    spoken,
+)
 from railx.settings import Fraction, NotEmpty, SettingsError
 
-__all__ = ["FIGURE", "CostSettings"]
+__all__ = ["COST", "COST_SCALE", "CostScaleSettings", "CostSettings"]
 
-#: Published tables by the word that the settings have for them.
-_PUBLISHED = {"railx": "railx.csv", "opus_cost_power": "opus_cost_power.csv"}
+# Bill of materials, and cost relative to a reference
+
+#: Published tables that the settings name.
+_PUBLISHED = ("railx", "opus_cost_power")
 #: What may be compared: its name on the axis and its column of the summary.
 _COMPARED = {
     "injection": ("Cost per injection bandwidth", "usd_per_injection_gb_s"),
@@ -77,7 +93,7 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def _draw_cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw ``settings.only`` (empty: all topologies of the economics tables).
 
     Price lists are drawn where a sensitivity table has the reference. Raises ValueError
@@ -89,12 +105,10 @@ def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     prices = _price_lists(settings, tables, summary)
     totals, paper = _published_totals(settings, tables)
     ratios = _ratios(summary, settings)
-    reference = _name(settings.reference)
-    others = listed([_name(name) for name in summary.index if name != settings.reference])
-    subtitle = (
-        f"Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's, each"
-        " with its source."
-    )
+    reference = _bill_name(settings.reference)
+    others = listed([_bill_name(name) for name in summary.index if name != settings.reference])
+    subtitle = f"""Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's,
+        each with its source."""
     title = f"Cost of {others} against {reference}"
     line = fidelity_line([*bill["fidelity"], *summary["fidelity"]])
     with canvas(subtitle, line, title=title) as page:
@@ -121,15 +135,15 @@ def draw(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             legend["per all-to-all, published routing"] = hollow
         share_legend(page, legend, 4)
     return Drawn(
-        _caption(summary, ratios, totals, prices, settings),
-        _alternative(bill, ratios, totals),
+        f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}",
+        _bill_alternative(bill, ratios, totals),
         _data(bill, ratios, totals, prices),
         title,
         paper,
     )
 
 
-def _name(topology: Any) -> str:
+def _bill_name(topology: Any) -> str:
     return spoken(label(str(topology)))
 
 
@@ -164,10 +178,7 @@ def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
     for key, names in (("only", shown), ("reference", [settings.reference])):
         unknown = [name for name in names if name not in shown or name not in summary.index]
         if unknown:
-            raise UserError(
-                f"{key}: got {', '.join(unknown)}; allowed:"
-                f" {', '.join(summary.index if key == 'only' else shown)}"
-            )
+            refuse(f"{key}: got {', '.join(unknown)}", summary.index if key == "only" else shown)
     for what in settings.compare:
         column = _COMPARED[what][1]
         empty = [name for name in shown if not summary[column].notna()[name]]
@@ -312,64 +323,47 @@ def _data(
     return data[["panel", *data.columns.drop("panel")]]
 
 
-def _caption(
-    summary: DataFrame,
-    ratios: DataFrame,
-    totals: dict[str, float],
-    prices: DataFrame | None,
-    settings: CostSettings,
-) -> str:
-    """Totals, shares of the reference against the limits, other price lists."""
-    costs = summary["cost_usd"].astype(float)
+def _bill_caption(summary: DataFrame, totals: dict[str, float]) -> str:
+    """Totals, and those that the paper states."""
+    rows = summary.assign(usd=summary["cost_usd"].map(_usd))
+    networks = phrases(rows, "{topology:spoken} {usd} for {chips:,.0f} chips", "\n").splitlines()
     stated = [
-        f"{_name(name)} at {_usd(usd)}, ours {_usd(costs[name])}"
+        f"{_bill_name(name)} at {_usd(usd)}, ours {_usd(float(summary['cost_usd'][name]))}"
         for name, usd in totals.items()
-        if name in costs.index
+        if name in rows.index
     ]
-    compared = []
-    for row in records(ratios):
-        limit = row["published_below"]
-        text = f"{_COMPARED[row['what']][0].lower()}: {quantity(100 * row['share_of_reference'])} %"
-        below = limit == limit and limit is not None
-        compared.append(
-            text + (f", {PUBLISHED} as below {quantity(100 * limit)} %" if below else "")
-        )
-    lists = ""
+    paper = f" The paper puts {listed(stated)}." if stated else ""
+    return f"Cost of whole networks: {listed(networks)}.{paper}"
+
+
+def _relative_caption(settings: CostSettings, ratios: DataFrame, prices: DataFrame | None) -> str:
+    """Shares of the reference against the limits, and under other price lists."""
+    limits = ratios["published_below"].astype(float)
+    ratios = ratios.assign(
+        words=[_COMPARED[what][0].lower() for what in ratios["what"]],
+        limit=[f", {PUBLISHED} as below {quantity(100 * x)} %" if x == x else "" for x in limits],
+    )
+    compared = phrases(ratios, "{words}: {share_of_reference:q%}{limit}")
+    text = f"Of {_bill_name(settings.reference)}, {compared}." if compared else ""
     if prices is not None:
-        lists = (
-            f"Under {counted(prices['prices'].nunique(), 'price list')} the share per injection"
-            f" bandwidth goes from {span(100 * prices['injection_cost_ratio'])} % and per"
-            f" all-to-all bandwidth from {span(100 * prices['all_to_all_cost_ratio'])} %;"
-            " hollow dots take the bandwidth under the published routing instead of the ideal."
-        )
-    networks = [
-        f"{_name(name)} {_usd(costs[name])} for {int(summary.loc[name, 'chips']):,} chips"
-        for name in summary.index
-    ]
-    return sentence(
-        f"Cost of whole networks: {listed(networks)}.",
-        f"The paper puts {listed(stated)}." if stated else "",
-        f"Of {_name(settings.reference)}, {'; '.join(compared)}." if compared else "",
-        lists,
-        "Component prices come from a catalogue with a source for each.",
-    )
+        text += f""" Under {counted(prices["prices"].nunique(), "price list")} the share per
+            injection bandwidth goes from {span(100 * prices["injection_cost_ratio"])} % and per
+            all-to-all bandwidth from {span(100 * prices["all_to_all_cost_ratio"])} %; hollow dots
+            take the bandwidth under the published routing instead of the ideal."""
+    return f"{text} Component prices come from a catalogue with a source for each."
 
 
-def _alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, float]) -> str:
-    bars = []
-    for name, rows in bill.groupby("topology", sort=False):
-        parts = rows.groupby("component", sort=False)["total_usd"].sum()
-        texts = [f"{label(str(part))} {_usd(usd)}" for part, usd in parts.items()]
-        bars.append(f"{_name(name)}: {', '.join(texts)}")
-    shares = "; ".join(
-        f"{_COMPARED[row['what']][0]} {quantity(100 * row['share_of_reference'])} %"
-        for row in records(ratios)
+def _bill_alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, float]) -> str:
+    parts = bill.groupby(["topology", "component"], sort=False)["total_usd"].sum().reset_index()
+    parts["usd"] = parts["total_usd"].map(_usd)
+    bars = "; ".join(
+        f"{_bill_name(name)}: {phrases(rows, '{component:label} {usd}', ', ')}"
+        for name, rows in parts.groupby("topology", sort=False)
     )
+    ratios = ratios.assign(words=[_COMPARED[what][0] for what in ratios["what"]])
     published = f" Diamonds: {', '.join(map(_usd, totals.values()))}." if totals else ""
-    return (
-        f"Stacked bars of cost. {'; '.join(bars)}.{published} Bars relative to the reference."
-        f" {shares}."
-    )
+    return f"""Stacked bars of cost. {bars}.{published} Bars relative to the reference.
+        {phrases(ratios, "{words} {share_of_reference:q%}")}."""
 
 
 def _usd(value: float) -> str:
@@ -379,26 +373,151 @@ def _usd(value: float) -> str:
     return f"{quantity(value)} USD"
 
 
-FIGURE = Figure(
+COST = declare(
     CostSettings,
     "Cost by topology",
     "railx",
-    (
-        FigureInput("bill", "economics.bill", "topology chips component total_usd fidelity"),
-        FigureInput(
-            "summary",
-            "economics.summary",
-            "topology chips cost_usd usd_per_injection_gb_s usd_per_all_to_all_gb_s power_watts"
-            " fidelity",
-        ),
-        FigureInput(
-            "sensitivity",
-            "economics.sensitivity",
-            "view prices topology reference all_to_all injection_cost_ratio all_to_all_cost_ratio"
-            " fidelity",
-            required=False,
-        ),
-        *(FigureInput(key, columns="id paper", published=file) for key, file in _PUBLISHED.items()),
-    ),
-    draw,
+    _draw_cost,
+    bill="economics.bill: topology chips component total_usd fidelity",
+    summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
+    " usd_per_all_to_all_gb_s power_watts fidelity",
+    sensitivity="economics.sensitivity (optional): view prices topology reference all_to_all"
+    " injection_cost_ratio all_to_all_cost_ratio fidelity",
+    railx="railx.csv: id paper",
+    opus_cost_power="opus_cost_power.csv: id paper",
+)
+
+
+# Cost and power over the number of chips
+
+_PANELS = (
+    ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s"),
+    ("usd_per_all_to_all_gb_s", "Cost per all-to-all bandwidth", "USD per GB/s"),
+    ("watts_per_chip", "Power", "W per chip"),
+)
+_MARKERS = "osD^vP"
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+
+
+@dataclass(frozen=True)
+class CostScaleSettings(CanvasSettings):
+    """Cost per bandwidth and power over the number of chips, one line per topology."""
+
+    figure: Literal["cost_scale"] = "cost_scale"
+    height_inches: Height = 6.2
+
+    only: tuple[str, ...] = (
+        "railx_hyperx_full",
+        "railx_hyperx_m4",
+        "railx_torus_full",
+        "hammingmesh_full",
+        "hammingmesh_m4_full",
+        "torus_2d_full",
+        "torus_3d_full",
+        "tpu_v4",
+        "opus_rails_equal",
+        "rail_only_full",
+        "dragonfly_full",
+        "hyperx_full",
+        "fat_tree_full",
+        "fat_tree_full_half_taper",
+    )
+    """Topologies of the scale table to show, in that order; empty: all."""
+
+    price_set: Annotated[str, NotEmpty()] = "opus_400g"
+    """Price set of the rows to show."""
+
+
+def _draw_cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Three panels; a topology is left out of a panel where it has no value.
+
+    Raises ValueError for an unknown name or price set.
+    """
+    table = tables.read("scale")
+    rows = _chosen(settings, table)
+    names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
+    injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
+    subtitle = f"""All at {injection} GB/s of injection per chip and the prices of
+        {label(settings.price_set)}; electrical and optical switches by the port; links inside a
+        node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."""
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = page.subplots(1, 3)
+        for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
+            _panel(axes, rows, names, column)
+            axes.set(title=title, xlabel="Chips", ylabel=unit)
+        share_legend(page, entries(panels[0]), 5)
+    return Drawn(
+        _scale_caption(rows, settings), _scale_alternative(rows), rows[tables.columns("scale")]
+    )
+
+
+def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
+    refuse_unknown("price_set", [settings.price_set], table["price_set"])
+    rows = where(table, price_set=settings.price_set)
+    refuse_unknown("only", settings.only, rows["topology"])
+    return rows[rows["topology"].isin(settings.only)] if settings.only else rows
+
+
+def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
+    from matplotlib.ticker import LogLocator
+
+    # A dash style is a round through the palette, so that no two lines look alike.
+    rounds = [names[i : i + len(PALETTE)] for i in range(0, len(names), len(PALETTE))]
+    colour = {name: chosen for part in rounds for name, chosen in colours(part).items()}
+    for i, name in enumerate(names):
+        line = where(rows, topology=name).drop_duplicates("chips").sort_values("chips")
+        style: dict[str, Any] = {"color": colour[name], "linewidth": 1.6, "markersize": 4.5}
+        style["linestyle"] = _DASHES[i // len(PALETTE) % len(_DASHES)]
+        style |= {"marker": _MARKERS[i % len(_MARKERS)], "label": _scale_name(name)}
+        axes.plot(line["chips"], line[column].astype(float), **style)
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_locator(LogLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    ticks(axes.xaxis, text=lambda value: f"{value / 1000:g}K")
+    ticks(axes.yaxis, text="{x:,g}")
+
+
+def _largest(rows: DataFrame, column: str) -> DataFrame:
+    """The largest size of each topology, the lowest value first."""
+    sized = rows[rows[column].notna()].sort_values("chips")
+    ends = sized.groupby("topology").tail(1).sort_values(column, kind="stable")
+    return ends.assign(name=ends["topology"].map(_scale_name), value=ends[column])
+
+
+def _scale_caption(rows: DataFrame, settings: CostScaleSettings) -> str:
+    parts = []
+    for column, title, unit in _PANELS:
+        ends = _largest(rows, column)
+        if len(ends):
+            low = phrase("{name} with {value:q} " + unit + " at {chips:,} chips", ends.iloc[0])
+            high = phrase("{name} with {value:q} at {chips:,}", ends.iloc[-1])
+            parts.append(f"{title}: at their largest, lowest on {low}, highest on {high}.")
+    injection = float(rows["injection_gb_s_per_chip"].iloc[0])
+    return f"""{rows["topology"].nunique()} topologies from {rows["chips"].min():,} to
+        {rows["chips"].max():,} chips, all at {injection:,.0f} GB/s of injection a chip and the
+        prices of {label(settings.price_set)}. Each point is the smallest size of the family with at
+        least the wanted number of chips; a line ends where its family does, and steps of trees are
+        tiers of switches. {" ".join(parts)}"""
+
+
+def _scale_alternative(rows: DataFrame) -> str:
+    parts = ". ".join(
+        f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
+        f" {unit}"
+        for column, title, unit in _PANELS
+    )
+    return f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
+
+
+def _scale_name(topology: str) -> str:
+    return label(topology.removesuffix("_full").replace("_full_", "_"))
+
+
+COST_SCALE = declare(
+    CostScaleSettings,
+    "Cost and power over the number of chips",
+    "railx",
+    _draw_cost_scale,
+    scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
+    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
 )

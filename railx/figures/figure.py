@@ -8,16 +8,25 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
 from railx.figures.tables import FigureInput, Tables
-from railx.figures.types import DataFrame, Page
-from railx.settings import Between
+from railx.figures.types import Axes, DataFrame, Page, Series
+from railx.settings import Between, NonNegative
 
 __all__ = [
+    "Axes",
     "AxisScale",
     "Canvas",
     "CanvasSettings",
+    "DataFrame",
     "Drawn",
     "Figure",
     "Height",
+    "Page",
+    "PlanChoice",
+    "RunChoice",
+    "Series",
+    "Tables",
+    "TopologyChoice",
+    "declare",
 ]
 
 
@@ -45,6 +54,33 @@ class CanvasSettings:
     """Size of all text in points, at the width on paper."""
 
 
+@dataclass(frozen=True)
+class TopologyChoice(CanvasSettings):
+    """Settings of a figure that shows some of the topologies."""
+
+    only: tuple[str, ...] = ()
+    """Topologies to show, in that order; empty: all that there are."""
+
+
+@dataclass(frozen=True)
+class RunChoice(CanvasSettings):
+    """Settings of a figure that shows some of the training runs."""
+
+    only: tuple[str, ...] = ()
+    """Training runs to show, in that order; empty: all that there are."""
+
+
+@dataclass(frozen=True)
+class PlanChoice(CanvasSettings):
+    """Settings of a figure that shows one iteration of some of the plans."""
+
+    only: tuple[str, ...] = ()
+    """Plans to show, in that order; empty: all of this kind."""
+
+    iteration: Annotated[int, NonNegative()] = 0
+    """Iteration to show."""
+
+
 class Canvas(Protocol):
     """Opens the page of a figure and saves it at the end of the block.
 
@@ -61,7 +97,8 @@ class Drawn:
     """The words and the data of a figure that has been drawn.
 
     ``caption`` is reStructuredText and ``alternative_text`` replaces the figure for a
-    reader who cannot see it; both are written from the data. ``data`` has a row for
+    reader who cannot see it; both are paragraphs written from the data, and white space
+    in them is one space. ``data`` has a row for
     each mark. ``title`` and ``paper`` replace the figure's own where one kind of figure
     is drawn from different tables; empty: the figure's.
     """
@@ -87,3 +124,19 @@ class Figure:
     paper: str
     inputs: tuple[FigureInput, ...]
     draw: Callable[[Any, Tables, Canvas], Drawn]
+
+
+def declare(
+    settings: type[CanvasSettings],
+    title: str,
+    paper: str,
+    draw: Callable[[Any, Tables, Canvas], Drawn],
+    /,
+    **sources: str,
+) -> Figure:
+    """A figure whose inputs are written as ``key="stage.output: columns"``.
+
+    :meth:`FigureInput.of` has the syntax of a source.
+    """
+    inputs = tuple(FigureInput.of(key, source) for key, source in sources.items())
+    return Figure(settings, title, paper, inputs, draw)

@@ -10,13 +10,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.canvas import share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.panels import name_rows
-from railx.figures.tables import FigureInput, Tables
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import name_rows, share_legend
+from railx.figures.tables import Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
-from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, listed, quantity, sentence, spoken
+from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity, spoken
 from railx.settings import AtLeast
 
 __all__ = ["FIGURE", "LatencyLoadSettings"]
@@ -68,12 +66,9 @@ def draw(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn
     points, sweeps, names = _points(frame), _sweeps(frame), _names(frame)
     seeds = int(sweeps["seeds"].max())
     repeats = f"line: median, band: least to most of {seeds} seeds"
-    subtitle = (
-        "Above: creation to arrival of the tail, queueing at the source included;"
-        f" {repeats if seeds > 1 else 'one seed, bars: 95 % confidence'};"
-        " hollow: saturated; dotted: the saturation point. Below: the loads at which each network"
-        " saturates and would at best."
-    )
+    subtitle = f"""Above: creation to arrival of the tail, queueing at the source included;
+        {repeats if seeds > 1 else "one seed, bars: 95 % confidence"}; hollow: saturated; dotted:
+        the saturation point. Below: the loads at which each network saturates and would at best."""
     panels = _panels(frame, settings.panels)
     order = [sweep for members in panels.values() for sweep in members]
     places = [position for members in panels.values() for position in range(len(members))]
@@ -227,45 +222,34 @@ def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[s
 
 def _caption(sweeps: DataFrame, names: dict[str, str]) -> str:
     seeds = int(sweeps["seeds"].max())
-    shares = (sweeps["saturation"] / sweeps["bound"]).sort_values()
-    saturation = sweeps["saturation"]
-
-    def name(sweep: Any) -> str:
-        return spoken(names[str(sweep)])
-
-    over = [name(sweep) for sweep in sweeps.index[sweeps["accepted"] > 1.005 * sweeps["bound"]]]
-    spread = float((sweeps["saturation_most"] / sweeps["saturation_least"] - 1).max())
-    return sentence(
-        f"{counted(len(sweeps), 'sweep')} of the offered load, packet by packet, under"
-        f" {counted(seeds, 'seed')}.",
-        f"Saturation points lie within {quantity(100 * spread)} % over the seeds."
-        if seeds > 1
-        else "",
-        f"{name(saturation.idxmax())} saturates last, at {quantity(saturation.max())} flits per"
-        f" chip and cycle, {name(saturation.idxmin())} first, at {quantity(saturation.min())}.",
-        "Packets come nearest to the static bound, the load at which the busiest channel is full,"
-        f" on {name(shares.index[-1])} with {shares.iloc[-1]:.0%} of it, and stay farthest below on"
-        f" {name(shares.index[0])} with {shares.iloc[0]:.0%}: a buffer is first in, first out, and"
-        " a blocked head holds up what stands behind it.",
-        f"Under overload more than the bound arrives on {listed(over)}: traffic that does not cross"
-        " the busiest channel goes on."
-        if over
-        else "",
-        "The ideal is the load at which the external links would be full if they were evenly"
-        " loaded. The paper's own curves are not available as numbers.",
+    rows = sweeps.assign(
+        name=[spoken(names[str(sweep)]) for sweep in sweeps.index],
+        share=sweeps["saturation"] / sweeps["bound"],
     )
+    late, early = (rows.loc[getattr(rows["saturation"], end)()] for end in ("idxmax", "idxmin"))
+    far, near = (rows.sort_values("share").iloc[end] for end in (0, -1))
+    over = list(rows.loc[rows["accepted"] > 1.005 * rows["bound"], "name"])
+    spread = float((rows["saturation_most"] / rows["saturation_least"] - 1).max())
+    agree = f"Saturation points lie within {quantity(100 * spread)} % over the seeds."
+    overload = f"""Under overload more than the bound arrives on {listed(over)}: traffic that does
+        not cross the busiest channel goes on."""
+    return f"""{counted(len(sweeps), "sweep")} of the offered load, packet by packet, under
+        {counted(seeds, "seed")}. {agree if seeds > 1 else ""}
+        {phrase("{name} saturates last, at {saturation:q} flits per chip and cycle", late)},
+        {phrase("{name} first, at {saturation:q}", early)}. Packets come nearest to the static
+        bound, the load at which the busiest channel is full, on
+        {phrase("{name} with {share:.0%} of it", near)}, and stay farthest below on
+        {phrase("{name} with {share:.0%}", far)}: a buffer is first in, first out, and a blocked
+        head holds up what stands behind it. {overload if over else ""} The ideal is the load at
+        which the external links would be full if they were evenly loaded. The paper's own curves
+        are not available as numbers."""
 
 
 def _alternative(sweeps: DataFrame, names: dict[str, str]) -> str:
-    rows = "; ".join(
-        f"{spoken(names[str(sweep)])}: saturates at {quantity(row['saturation'])}, bound"
-        f" {quantity(row['bound'])}, ideal {quantity(row['ideal'])}"
-        for sweep, row in sweeps.iterrows()
-    )
-    return (
-        "Lines of mean latency over offered load that turn up at saturation, and the saturation"
-        f" points in flits per chip and cycle. {rows}."
-    )
+    rows = sweeps.assign(name=[spoken(names[str(sweep)]) for sweep in sweeps.index])
+    row = "{name}: saturates at {saturation:q}, bound {bound:q}, ideal {ideal:q}"
+    return f"""Lines of mean latency over offered load that turn up at saturation, and the
+        saturation points in flits per chip and cycle. {phrases(rows, row)}."""
 
 
 def _names(frame: DataFrame) -> dict[str, str]:
@@ -282,19 +266,13 @@ def _names(frame: DataFrame) -> dict[str, str]:
     return names
 
 
-FIGURE = Figure(
+FIGURE = declare(
     LatencyLoadSettings,
     "Latency against offered load",
     "railx",
-    (
-        FigureInput(
-            "points",
-            "packets.points",
-            "sweep topology family chips traffic routing offered_flits_per_chip_cycle"
-            " accepted_flits_per_chip_cycle latency_mean_cycles latency_ci95_cycles saturated"
-            " saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
-            " ideal_flits_per_chip_cycle seed fidelity",
-        ),
-    ),
     draw,
+    points="packets.points: sweep topology family chips traffic routing"
+    " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
+    " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
+    " ideal_flits_per_chip_cycle seed fidelity",
 )

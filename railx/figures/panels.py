@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from railx.figures.figure import CanvasSettings
 from railx.figures.theme import INK, PUBLISHED_LINE, PUBLISHED_MARK
 from railx.figures.types import Axes, DataFrame, Page
 from railx.figures.words import quantity
@@ -15,14 +17,19 @@ __all__ = [
     "diagonal",
     "entries",
     "name_rows",
+    "panel_title",
     "patch",
     "plain_ticks",
     "published_line",
     "published_marks",
+    "share_legend",
     "ticks",
     "tiles",
     "time_unit",
 ]
+
+#: Mean width of a bold character of DejaVu Sans over its size.
+_BOLD_WIDTH = 0.65
 
 
 def ticks(axis: Any, at: Iterable[float] | None = None, text: Any = quantity) -> None:
@@ -132,3 +139,42 @@ def published_line(
         axes.plot([value, value], span, **look)
     else:
         axes.plot(span, [value, value], **look)
+
+
+def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
+    """A panel's title broken into lines that fit.
+
+    ``panels`` panels stand side by side (bold type, medium size).
+    """
+    room_inches = settings.width_inches / panels - 0.75
+    wide = max(10, int(room_inches * 72 / (_BOLD_WIDTH * settings.text_points)))
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
+
+
+def share_legend(page: Page, entries: Mapping[str, Any], columns: int) -> None:
+    """One legend for all panels, between them and the footnote.
+
+    ``entries``: an artist, or the style of a line, by its text. The panels move up by
+    the height of the legend.
+    """
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], **mark) if isinstance(mark, Mapping) else mark for mark in entries.values()
+    ]
+    engine = page.get_layout_engine()
+    assert engine is not None
+    left, bottom, width, height = engine.get()["rect"]
+    legend = page.legend(
+        handles,
+        list(entries),
+        loc="lower left",
+        bbox_to_anchor=(left, bottom),
+        ncols=columns,
+        columnspacing=1.4,
+        handlelength=1.4,
+        borderaxespad=0.1,
+    )
+    legend.set_in_layout(False)
+    taken = legend.get_window_extent().height / page.bbox.height
+    engine.set(rect=(left, bottom + taken, width, height - taken))  # type: ignore[call-arg]

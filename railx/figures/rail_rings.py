@@ -15,12 +15,11 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.panels import beside
-from railx.figures.tables import FigureInput, Tables, read_frame, where
+from railx.figures.tables import Tables, read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
-from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, sentence, spoken
+from railx.figures.words import fidelity_line, phrases, spoken
 from railx.settings import Between, NonNegative
 
 __all__ = ["FIGURE", "RailRingsSettings"]
@@ -59,11 +58,9 @@ def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     shown = rails[: settings.max_rails]
     joined = len(circuits[["node_a", "node_b"]].drop_duplicates())
     pairs = len(nodes) * (len(nodes) - 1)
-    subtitle = (
-        f"{label(name)}, dimension {settings.dimension.upper()}, line {settings.line}: {len(rails)}"
-        f" rails, one optical circuit switch (OCS) each. The rings join {joined:,} of {pairs:,}"
-        f" ordered pairs of nodes with {len(circuits):,} circuits."
-    )
+    subtitle = f"""{label(name)}, dimension {settings.dimension.upper()}, line {settings.line}:
+        {len(rails)} rails, one optical circuit switch (OCS) each. The rings join {joined:,} of
+        {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits."""
     note = f"Rails {shown[0]} to {shown[-1]} of {len(rails)} are shown one by one"
     footnote = fidelity_line(["analytic"], note if len(shown) < len(rails) else "")
     title = f"Rail rings of one line of {len(nodes)} nodes"
@@ -80,29 +77,23 @@ def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
             _ring(ring, rows, nodes, colours, arrows=True)
             ring.set_title(f"Rail {rail}", color=readable(colours[rail]), loc="center")
             _switch(page.add_subplot(grid[1, column]), rows, colours[rail])
-    ports = [
-        (ocs, port) for side in ("port_a", "port_b") for ocs, port in _rows(circuits, "ocs", side)
-    ]
+    ports = [end for side in ("port_a", "port_b") for end in _rows(circuits, "ocs", side)]
     used = len(set(ports))
     rings = int((circuits.groupby("rail").size() == len(nodes)).sum())
     every = joined == pairs
-    caption = sentence(
-        f"A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)} rails"
-        f" visit every node once. Together they join {'' if every else 'only '}{joined:,} of the"
-        f" {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits"
-        + (", so that the same wiring serves ring collectives and all-to-all." if every else "."),
-        "Below each ring are the ports of its optical circuit switch (OCS), on the left those that"
-        " lead out of a node, on the right those that lead in, and the circuits that join them;"
-        f" {used:,} ports are used, {len(ports) - used or 'none'} twice.",
-    )
+    serves = ", so that the same wiring serves ring collectives and all-to-all" if every else ""
+    caption = f"""A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)}
+        rails visit every node once. Together they join {"" if every else "only "}{joined:,} of the
+        {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits{serves}. Below each ring
+        are the ports of its optical circuit switch (OCS), on the left those that lead out of a
+        node, on the right those that lead in, and the circuits that join them; {used:,} ports are
+        used, {len(ports) - used or "none"} twice."""
     parts = "; ".join(
-        f"rail {rail}: "
-        + ", ".join(f"{a} to {b}" for a, b in _rows(where(circuits, rail=rail), "node_a", "node_b"))
+        f"rail {rail}: {phrases(where(circuits, rail=rail), '{node_a} to {node_b}', ', ')}"
         for rail in shown
     )
-    alternative = (
-        f"Circles of nodes joined by rail rings, and the circuits of their switches. {parts}."
-    )
+    alternative = f"""Circles of nodes joined by rail rings, and the circuits of their switches.
+        {parts}."""
     return Drawn(caption, alternative, circuits[tables.columns("graph")[1:]])
 
 
@@ -193,14 +184,10 @@ def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
     axes.set_axis_off()
 
 
-FIGURE = Figure(
+FIGURE = declare(
     RailRingsSettings,
     "Rail rings and optical switch ports",
     "railx",
-    (
-        FigureInput(
-            "graph", "topology.graph", "element ocs port_a port_b rail dimension line node_a node_b"
-        ),
-    ),
     draw,
+    graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
 )

@@ -1,8 +1,8 @@
 """The list of figures, how to look one up and how to draw it.
 
-A figure is imported only when it is looked up, so that a changed figure redraws itself
-alone. Its module needs no plotting library until it draws, so that settings are checked
-without one.
+A figure is imported only when it is looked up, so that a changed module redraws its
+figures alone. A module needs no plotting library until it draws, so that settings are
+checked without one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 from railx.errors import UserError
 from railx.figures.canvas import canvas
 from railx.figures.figure import CanvasSettings, Figure
-from railx.figures.tables import FigureFiles, Tables
+from railx.figures.tables import FigureFiles, Tables, refuse
 from railx.io import write_json, write_text
 from railx.settings import Registered
 
@@ -70,13 +70,24 @@ FIGURES: tuple[str, ...] = (
     "step_time",
     "utilisation",
 )
-#: The module of each figure that shares one with others; else it has the figure's name.
+#: Modules that declare several figures; else a module has the name of its figure.
 _SHARED_MODULES = {
-    "adaptive_speedups": "comparisons",
-    "network_prices": "comparisons",
-    "pipeline_speedups": "comparisons",
-    "rail_steps": "circuit_panels",
-    "switched_circuits": "circuit_panels",
+    "added_time": ("switching_overhead", "step_switches"),
+    "circuit_panels": ("rail_steps", "switched_circuits"),
+    "claim_maps": ("claim_map", "rail_claims", "price_sensitivity"),
+    "collectives": ("ring_all_reduce", "collective_time"),
+    "comparisons": ("adaptive_speedups", "network_prices", "pipeline_speedups"),
+    "cost": ("cost", "cost_scale"),
+    "model_errors": ("agreement", "cost_model_error", "step_model"),
+    "pipelines": ("pipeline_schedule", "stage_memory", "held_memory"),
+    "plan_times": ("planners", "iteration_parts"),
+    "plans": ("sequence_parallel_plan", "underlay", "all_to_all_degree"),
+    "rails": ("rail_bills", "rail_savings"),
+    "switched_runs": ("reconfiguration", "live_switching"),
+    "tenancy": ("largest_job", "utilisation"),
+    "topologies": ("topology_metrics", "all_to_all_bandwidth", "channel_loads"),
+    "training_runs": ("loss_curves", "planning_hidden", "cluster_time"),
+    "windows": ("switching_windows", "step_windows", "switch_technologies"),
 }
 
 
@@ -87,7 +98,8 @@ def figure_module(name: str) -> str:
     """
     if name not in FIGURES:
         raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
-    return f"railx.figures.{_SHARED_MODULES.get(name, name)}"
+    module = next((key for key, names in _SHARED_MODULES.items() if name in names), name)
+    return f"railx.figures.{module}"
 
 
 def figure_of(name: str) -> Figure:
@@ -117,10 +129,7 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     keys = [table.key for table in figure.inputs]
     unknown = sorted(set(inputs) - set(keys))
     if unknown:
-        raise UserError(
-            f"input {', '.join(unknown)}: not known to {settings.figure}; allowed:"
-            f" {', '.join(keys)}"
-        )
+        refuse(f"input {', '.join(unknown)}: not known to {settings.figure}", keys)
     missing = [table.key for table in figure.inputs if table.required and not inputs.get(table.key)]
     if missing:
         raise UserError(
@@ -132,14 +141,17 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     published = {table.key for table in figure.inputs if table.published}
     files = {key: [Path(path) for path in paths] for key, paths in inputs.items()}
     write_text(output.with_suffix(".csv"), drawn.data.to_csv(index=False, lineterminator="\n"))
-    write_text(output.with_suffix(".rst"), drawn.caption.strip() + "\n")
+    caption, alternative = (
+        " ".join(text.split()) for text in (drawn.caption, drawn.alternative_text)
+    )
+    write_text(output.with_suffix(".rst"), f"{caption}\n")
     write_json(
         output.with_suffix(".json"),
         {
             "title": drawn.title or figure.title,
             "paper": drawn.paper or figure.paper,
-            "caption": drawn.caption.strip() + "\n",
-            "alternative_text": drawn.alternative_text,
+            "caption": f"{caption}\n",
+            "alternative_text": alternative,
             "published": [path.name for key in files if key in published for path in files[key]],
             "tables": [
                 _name(path, output) for key in files if key not in published for path in files[key]

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
-from railx.figures.panels import beside, published_line
-from railx.figures.tables import FigureInput, Tables, records, to_frame, where
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.panels import beside, panel_title, published_line, share_legend
+from railx.figures.tables import Tables, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
-from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NonNegative, NotEmpty
 
 __all__ = ["FIGURE", "StepSweepsSettings"]
@@ -64,10 +62,8 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Four panels: bandwidth, size, utilisation, experts."""
     values = tables.values("headline")
     points = _points(tables, settings)
-    subtitle = (
-        "Generated jobs; gradients are reduced behind computation, with experts at the end. The"
-        " paper's values are not archived but for its two dashed extremes."
-    )
+    subtitle = """Generated jobs; gradients are reduced behind computation, with experts at the end.
+        The paper's values are not archived but for its two dashed extremes."""
     footnote = fidelity_line(points["fidelity"], "Generated jobs, no recordings")
     with canvas(subtitle, footnote) as page:
         panels = dict(zip(_SWEEPS, page.subplots(2, 2).flat, strict=True))
@@ -81,8 +77,7 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         for panel, (x, y, _) in _SWEEPS.items():
             axes, rows = panels[panel], where(points, panel=panel)
             (_utilisation if panel == "utilisation" else _lines)(axes, rows)
-            axes.set(xlabel=x, ylabel=y.format(at))
-            axes.set_title(panel_title(titles[panel], 2, settings))
+            axes.set(xlabel=x, ylabel=y.format(at), title=panel_title(titles[panel], 2, settings))
             axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
         most = 100 * float(values["overhead_largest_strong_scaling_10ms"])
         published_line(panels["scaling"], most, "y")
@@ -97,11 +92,9 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         }
         share_legend(page, legend | {f"Largest, {DERIVED}": PUBLISHED_LINE}, 3)
     parts = _parts(points)
-    caption = (
-        f"Sweeps of generated steps, circuits by the rule {settings.rule.replace('_', ' ')}."
-        f" {parts} Domains of 8 (H200) and 32 (GB200); the layer with experts and the roofline are"
-        " choices of this project."
-    )
+    caption = f"""Sweeps of generated steps, circuits by the rule {settings.rule.replace("_", " ")}.
+        {parts} Domains of 8 (H200) and 32 (GB200); the layer with experts and the roofline are
+        choices of this project."""
     return Drawn(caption, f"Four panels of lines. {parts}", points)
 
 
@@ -173,38 +166,26 @@ def _utilisation(axes: Axes, rows: DataFrame) -> None:
 def _parts(points: DataFrame) -> str:
     sentences = []
     for panel, (_, _, text) in _SWEEPS.items():
-        rows = where(points, panel=panel)
-        if not text:
-            shares = ", ".join(
-                f"{int(str(gpus)):,} GPUs {quantity(float(line['y'].max()))} % to"
-                f" {quantity(float(line['y'].min()))} %"
-                for gpus, line in rows.groupby("gpus")
-            )
-            continue
         ends = []
+        rows = where(points, panel=panel)
         lines = rows[rows["mode"] != "electrical"].groupby(["device", "mode"], sort=False)
-        for (device, mode), line in lines:
-            first, last = (
-                f"{text.format(quantity(row['y']))} at {quantity(row['x'])}"
-                for row in records(line.sort_values("x").iloc[[0, -1]])
-            )
-            ends.append(f"{device} {MODE_LABELS[str(mode)].lower()} {first} and {last}")
-        sentences.append(f"{panel.capitalize()}: {'; '.join(ends)}.")
+        for (device, mode), line in lines if text else ():
+            extremes = line.sort_values("x").iloc[[0, -1]]
+            values = phrases(extremes, text.format("{y:q}") + " at {x:q}", " and ")
+            ends.append(f"{device} {MODE_LABELS[str(mode)].lower()} {values}")
+        if text:
+            sentences.append(f"{panel.capitalize()}: {'; '.join(ends)}.")
+    used = where(points, panel="utilisation").groupby("gpus")["y"].agg(["max", "min"]).reset_index()
+    shares = phrases(used, "{gpus:,} GPUs {max:q} % to {min:q} %", ", ")
     return " ".join([*sentences, f"Utilisation: {shares}."])
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StepSweepsSettings,
     "Sweeps of generated steps on photonic rails",
     "opus",
-    (
-        FigureInput(
-            "times",
-            "steps.times",
-            "step job device gpus expert gradients scale_out_gb_s rule mode "
-            "reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
-        ),
-        FigureInput("headline", columns="id value", published="opus.csv"),
-    ),
     draw,
+    times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
+    headline="opus.csv: id value",
 )

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from railx.figures.canvas import panel_title, share_legend
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Figure, Height
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
 from railx.figures.honest import cut_bars
-from railx.figures.panels import beside, entries
-from railx.figures.tables import FigureInput, Tables, where
+from railx.figures.panels import beside, entries, panel_title, share_legend
+from railx.figures.tables import Tables, where
 from railx.figures.theme import GREY, PALETTE, label
-from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity, sentence
+from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast
 
 __all__ = ["FIGURE", "StepTimeSettings"]
@@ -73,14 +71,11 @@ def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     jobs = list(rows["job"].unique())
     bases = [basis for basis in _BASES if basis in set(rows["basis"])]
     chips = ", ".join(f"{count:,}" for count in sorted(set(rows["chips"])))
-    subtitle = (
-        f"Jobs of {chips} chips: tensor parallelism in a node, the others along rows and columns of"
-        " nodes. Nothing overlaps. Equal cost: ports scaled to the reference's cost; links inside"
-        " nodes, boards and servers in no bill, one rate on both bases. A bar with a break is cut:"
-        " its number is the whole time."
-    )
-    cut = 0
-    spans = {}
+    subtitle = f"""Jobs of {chips} chips: tensor parallelism in a node, the others along rows and
+        columns of nodes. Nothing overlaps. Equal cost: ports scaled to the reference's cost; links
+        inside nodes, boards and servers in no bill, one rate on both bases. A bar with a break is
+        cut: its number is the whole time."""
+    cut, spans = 0, []
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         panels = page.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
         for column, job in enumerate(jobs):
@@ -88,21 +83,17 @@ def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
                 cut += _panel(axes, rows, job, basis, settings.cut_over_shortest)
                 title = f"{label(job)}, {_BASES[basis]}"
                 axes.set_title(panel_title(title, len(jobs), settings))
-                spans[label(job), _BASES[basis]] = _span(rows, job, basis, settings.named)
+                span = _span(rows, job, basis, settings.named)
+                spans += [(label(job), _BASES[basis], span)] if span else []
         share_legend(page, entries(panels[0, 0]), len(_PARTS))
-    drawn = [(job, basis, span) for (job, basis), span in spans.items() if span]
-    caption = sentence(
-        "Estimated time of a training step.",
-        *(f"{job} at {basis}: {span}." for job, basis, span in drawn),
-        f"{cut} bars are cut and have their whole time as a number." if cut else "",
-        _METHOD,
-    )
-    alternative = (
-        f"Bars of the step time of {rows['topology'].nunique()} topologies, a panel per job and"
-        " basis, stacked by compute, bubble and communication. Shortest, named and longest: "
-        + "; ".join(f"{job}, {basis}, {span}" for job, basis, span in drawn)
-    )
-    return Drawn(caption, f"{alternative}.", rows)
+    shortened = f"{cut} bars are cut and have their whole time as a number." if cut else ""
+    caption = f"""Estimated time of a training step.
+        {" ".join(f"{job} at {basis}: {span}." for job, basis, span in spans)} {shortened}
+        {_METHOD}"""
+    alternative = f"""Bars of the step time of {rows["topology"].nunique()} topologies, a panel per
+        job and basis, stacked by compute, bubble and communication. Shortest, named and longest:
+        {"; ".join(map(", ".join, spans))}."""
+    return Drawn(caption, alternative, rows)
 
 
 def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None) -> int:
@@ -154,14 +145,10 @@ def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
 
 
-FIGURE = Figure(
+FIGURE = declare(
     StepTimeSettings,
     "Time of a training step by topology",
     "railx",
-    (
-        FigureInput(
-            "steps", "mapping.steps", "topology job basis part ms step_ms reason chips fidelity"
-        ),
-    ),
     draw,
+    steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity",
 )

@@ -6,12 +6,11 @@ other tables in a column.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 from railx.errors import UserError
 from railx.figures.types import DataFrame, Series
@@ -23,12 +22,11 @@ __all__ = [
     "Rows",
     "Tables",
     "milliseconds",
-    "named_files",
-    "pick",
+    "plans_at",
     "published_frame",
     "read_frame",
-    "read_frames",
     "records",
+    "refuse",
     "refuse_unknown",
     "stack",
     "to_frame",
@@ -69,6 +67,21 @@ class FigureInput:
                 " allowed: one of them"
             )
 
+    @classmethod
+    def of(cls, key: str, source: str) -> FigureInput:
+        """The input of ``"stage.output (marks): columns"`` or ``"file.csv: columns"``.
+
+        Marks are ``optional`` and the kind of plans that are read. Raises ValueError
+        for a source of another form.
+        """
+        match = re.fullmatch(r"([\w.]+)(?: \((optional)?(?:, )?(\w+)?\))?(?:: (.+))?", source)
+        if match is None:
+            raise ValueError(f"input {key}: got {source!r}; allowed: stage.output: columns")
+        name, optional, kind, columns = match.groups(default="")
+        table, published = ("", name) if name.endswith(".csv") else (name, "")
+        plan_kind = cast("Any", kind or None)
+        return cls(key, table, columns, published, not optional, plan_kind)
+
     @property
     def column_names(self) -> tuple[str, ...]:
         """The columns that the table must have."""
@@ -80,7 +93,7 @@ class Tables:
 
     def __init__(self, inputs: Iterable[FigureInput], files: FigureFiles) -> None:
         self._inputs = {table.key: table for table in inputs}
-        self._files = files
+        self._files = {key: [Path(path) for path in paths] for key, paths in files.items()}
 
     def __contains__(self, key: str) -> bool:
         return bool(self._files.get(key))
@@ -90,18 +103,56 @@ class Tables:
         return list(self._inputs[key].column_names)
 
     def paths(self, key: str) -> list[Path]:
-        """The files under ``key``."""
-        return _paths(self._files, key)
+        """The files under ``key``; UserError where there is none."""
+        if key not in self:
+            raise UserError(f"input {key}: no file given; allowed: one file or more")
+        return self._files[key]
 
     def files(self, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
-        """The files under ``key`` by name; :func:`named_files`."""
-        return named_files(self._files, key, only)
+        """The files under ``key`` with the names in their metadata.
+
+        Those in ``only`` in its order, all when it is empty. Raises UserError for a
+        name in ``only`` that no file has.
+        """
+        named = [(str(read_metadata(path).get("name", "")), path) for path in self.paths(key)]
+        unknown = [name for name in only if name not in dict(named)]
+        if unknown:
+            refuse(f"only: no {key} file for {', '.join(unknown)}", [name for name, _ in named])
+        return [(name, dict(named)[name]) for name in only] if only else named
 
     def read(self, key: str, name: str | None = None, only: Sequence[str] = ()) -> DataFrame:
-        """The table under ``key``: :func:`read_frames` or :func:`published_frame`."""
+        """The tables under ``key``, one below the other, or the published table.
+
+        Of the column ``name`` the values in ``only`` are taken, in its order; all when
+        it is empty. Tables without rows are left out (a topology too large for a model
+        has none).
+        Raises UserError where none has any, and for a name in ``only`` that no table
+        has, unless it may be that of a table without rows.
+        """
+        paths, columns = self.paths(key), self.columns(key)
         if self._inputs[key].published:
-            return published_frame(self._files, key, self.columns(key))
-        return read_frames(self._files, key, self.columns(key), name, only)
+            if len(paths) != 1:
+                raise UserError(
+                    f"input {key}: got {len(paths)} files; allowed: one published table"
+                )
+            return published_frame(paths[0], columns)
+        frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
+        filled = [rows for rows in frames if not rows.empty]
+        if not filled:
+            raise UserError(
+                f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the"
+                " tables"
+            )
+        rows = stack(filled)
+        if name is None or not only:
+            return rows
+        names = rows[name].astype(str)
+        unknown = [choice for choice in only if choice not in set(names)]
+        if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
+            refuse(
+                f"only: no {name} {', '.join(unknown)} in the {key} tables", dict.fromkeys(names)
+            )
+        return stack(rows[names == choice] for choice in only)
 
     def values(self, key: str) -> Series[Any]:
         """The column ``value`` of a published table by its column ``id``."""
@@ -110,7 +161,7 @@ class Tables:
     def query(self, sql: str, **frames: DataFrame) -> DataFrame:
         """The rows of a SELECT over the tables by key, with ``frames`` beside them.
 
-        A published table has the numbers of its rows in the column ``rowid_``.
+        Each table by key has the numbers of its rows in the column ``rowid_``.
         """
         import duckdb
 
@@ -151,39 +202,31 @@ def records(rows: DataFrame) -> Rows:
     return cast("Rows", rows.to_dict("records"))
 
 
+def refuse(got: str, allowed: Iterable[Any]) -> NoReturn:
+    """Raise UserError that says what was got and what is allowed."""
+    raise UserError(f"{got}; allowed: {', '.join(map(str, allowed))}")
+
+
 def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
     """Raise UserError for the names that a key of the settings does not allow."""
     choices = list(dict.fromkeys(allowed))
-    unknown = [name for name in names if name not in choices]
+    unknown = [str(name) for name in names if name not in choices]
     if unknown:
-        raise UserError(
-            f"{key}: got {', '.join(map(str, unknown))}; allowed: {', '.join(map(str, choices))}"
-        )
+        refuse(f"{key}: got {', '.join(unknown)}", choices)
 
 
-def pick(rows: DataFrame, column: str, value: Any, plan: str, table: str) -> DataFrame:
-    """The rows of a plan with this value; UserError where it has none."""
-    chosen: DataFrame = rows[rows[column] == value]
-    if chosen.empty:
-        allowed = ", ".join(map(str, sorted(set(rows[column]))))
-        raise UserError(f"plan {plan}: {column} {value} is not in the {table}; allowed: {allowed}")
-    return chosen
-
-
-def named_files(files: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
-    """The files under ``key`` with the names in their metadata.
-
-    Those in ``only`` in its order, all when it is empty. Raises UserError for a name
-    in ``only`` that no file has.
-    """
-    named = [(str(read_metadata(path).get("name", "")), path) for path in _paths(files, key)]
-    unknown = [name for name in only if name not in dict(named)]
-    if unknown:
-        raise UserError(
-            f"only: no {key} file for {', '.join(unknown)}; allowed:"
-            f" {', '.join(name for name, _ in named)}"
-        )
-    return [(name, dict(named)[name]) for name in only] if only else named
+def plans_at(rows: DataFrame, table: str, **values: int) -> dict[str, DataFrame]:
+    """The rows of each plan that have these values; UserError where a plan has none."""
+    plans = {}
+    for plan, part in rows.groupby("plan", sort=False):
+        for column, value in values.items():
+            chosen = part[part[column] == value]
+            if chosen.empty:
+                got = f"plan {plan}: {column} {value} is not in the {table}"
+                refuse(got, sorted(set(part[column])))
+            part = chosen
+        plans[str(plan)] = part
+    return plans
 
 
 def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> DataFrame:
@@ -195,61 +238,20 @@ def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False
     return _checked(rows, path, columns, may_be_empty)
 
 
-def read_frames(
-    files: FigureFiles,
-    key: str,
-    columns: Sequence[str],
-    name: str | None = None,
-    only: Sequence[str] = (),
-) -> DataFrame:
-    """The tables under ``key``, one below the other.
-
-    Of the column ``name`` the values in ``only`` are taken, in its order; all when it
-    is empty. Tables without rows are left out (a topology too large for a model has
-    none).
-    Raises UserError where none has any, and for a name in ``only`` that no table has,
-    unless it may be that of a table without rows.
-    """
-    paths = _paths(files, key)
-    frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
-    filled = [rows for rows in frames if not rows.empty]
-    if not filled:
-        raise UserError(
-            f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the tables"
-        )
-    rows = stack(filled)
-    if name is None or not only:
-        return rows
-    names = rows[name].astype(str)
-    unknown = [choice for choice in only if choice not in set(names)]
-    if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
-        raise UserError(
-            f"only: no {name} {', '.join(unknown)} in the {key} tables; allowed:"
-            f" {', '.join(dict.fromkeys(names))}"
-        )
-    return stack(rows[names == choice] for choice in only)
-
-
-def published_frame(files: FigureFiles, key: str, columns: Sequence[str]) -> DataFrame:
-    """The published table under ``key``; a column of numbers has numbers.
+def published_frame(path: Path, columns: Sequence[str]) -> DataFrame:
+    """The published table in ``path``; a column of numbers has numbers.
 
     Raises UserError that names the file and the missing column or rows.
     """
     import pandas as pd
 
-    paths = [Path(path) for path in files.get(key, ())]
-    if len(paths) != 1:
-        raise UserError(f"input {key}: got {len(paths)} files; allowed: one published table")
-    with paths[0].open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        names = [str(name) for name in reader.fieldnames or ()]
-        rows = to_frame(list(reader), names)
-    for name in names:
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    for name in rows.columns:
         cells = rows[name].replace("", None)
         numbers = pd.to_numeric(cells, errors="coerce")
         if numbers.notna().sum() == cells.notna().sum():
             rows[name] = numbers
-    return _checked(rows, paths[0], columns)
+    return _checked(rows, path, columns)
 
 
 def milliseconds(text: object) -> float:
@@ -270,10 +272,3 @@ def _checked(
     if rows.empty and not may_be_empty:
         raise UserError(f"{path}: the table has no rows; allowed: one row or more")
     return rows
-
-
-def _paths(files: Mapping[str, Sequence[Path]], key: str) -> list[Path]:
-    paths = [Path(path) for path in files.get(key, ())]
-    if not paths:
-        raise UserError(f"input {key}: no file given; allowed: one file or more")
-    return paths

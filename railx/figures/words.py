@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from railx.errors import UserError
+from railx.figures.tables import records, refuse
+from railx.figures.theme import label
+from railx.figures.types import DataFrame, Series
 from railx.io import FIDELITIES
 
 __all__ = [
@@ -14,8 +17,9 @@ __all__ = [
     "fidelity_line",
     "listed",
     "ordered",
+    "phrase",
+    "phrases",
     "quantity",
-    "sentence",
     "span",
     "spoken",
 ]
@@ -59,11 +63,6 @@ def counted(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
-def sentence(*parts: str) -> str:
-    """The parts that are not empty, one after the other, as a paragraph."""
-    return " ".join(part.strip() for part in parts if part.strip())
-
-
 def spoken(name: str) -> str:
     """A label inside a sentence: ``Fat tree, full`` is ``Fat tree (full)``."""
     head, _, rest = name.partition(", ")
@@ -78,10 +77,7 @@ def ordered(fidelities: Iterable[str]) -> list[str]:
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)
     if unknown:
-        raise UserError(
-            f"unknown fidelity {', '.join(sorted(map(str, unknown)))}; allowed:"
-            f" {', '.join(FIDELITIES)}"
-        )
+        refuse(f"unknown fidelity {', '.join(sorted(map(str, unknown)))}", FIDELITIES)
     return [fidelity for fidelity in FIDELITIES if fidelity in distinct]
 
 
@@ -98,3 +94,35 @@ def fidelity_line(
         parts.append(f"{part}{fidelity} ({FIDELITY_MEANING[fidelity]})")
     line = "Fidelity: " + "; ".join(parts) if parts else ""
     return ". ".join(filter(None, (line, note)))
+
+
+#: Formats of :func:`phrase` besides Python's.
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "q": lambda value: quantity(float(value)),
+    "q%": lambda share: f"{quantity(100 * float(share))} %",
+    "label": lambda name: label(str(name)),
+    "lower": lambda name: label(str(name)).lower(),
+    "spoken": lambda name: spoken(label(str(name))),
+    "upper": lambda name: str(name).upper(),
+}
+
+
+class _Phrases(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        write = _FORMATS.get(format_spec)
+        return write(value) if write else format(value, format_spec)
+
+
+def phrase(template: str, row: Mapping[Any, Any] | Series[Any]) -> str:
+    """``template`` with the values of a row, as :meth:`str.format` does.
+
+    ``{seconds:q}`` is a :func:`quantity`, ``{share:q%}`` one in percent;
+    ``{topology:label}`` is its label, ``lower`` that in lower case, ``spoken`` that
+    inside a sentence; ``upper`` is the value in upper case.
+    """
+    return _Phrases().vformat(template, (), dict(row))
+
+
+def phrases(rows: DataFrame, template: str, separator: str = "; ") -> str:
+    """:func:`phrase` of every row, joined."""
+    return separator.join(phrase(template, row) for row in records(rows))

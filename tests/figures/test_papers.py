@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from railx.figures import CanvasSettings, all_claims, draw_figure, switching_windows
+from railx.figures import CanvasSettings, all_claims, draw_figure, windows
 from railx.figures.tables import milliseconds, published_frame
 from railx.io import read_json
 from railx.settings import SettingsError
@@ -98,11 +98,9 @@ def test_overheads_are_over_the_step_of_the_same_source(data_of: DataOf) -> None
 
 
 def test_windows_are_a_staircase_of_as_many_as_a_step_has() -> None:
-    table = published_frame(
-        {"windows": [PUBLISHED / "opus_deepseek236b_windows.csv"]}, "windows", ("transition",)
-    )
-    windows = switching_windows._windows(table)
-    steps = windows.groupby("window_ms")["count"].sum()
+    table = published_frame(PUBLISHED / "opus_deepseek236b_windows.csv", ("transition",))
+    rows = windows._windows(table)
+    steps = rows.groupby("window_ms")["count"].sum()
     assert {round(length, 2): count for length, count in steps.items()} == {
         0.0: 2,
         0.78: 64,
@@ -112,7 +110,7 @@ def test_windows_are_a_staircase_of_as_many_as_a_step_has() -> None:
         14.7: 8,
         29.41: 8,
     }
-    assert switching_windows._longer(windows, 10) == pytest.approx(72 / 258)
+    assert windows._longer(rows, 10) == pytest.approx(72 / 258)
 
 
 def test_switching_times_and_phases_are_read_from_words(data_of: DataOf) -> None:
@@ -266,14 +264,14 @@ def test_a_text_without_a_time_has_none(text: str) -> None:
 def test_a_published_table_keeps_words_and_numbers(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("id,value,note\na,1.5,\nb,,text\nc,2,3\n")
-    frame = published_frame({"x": [table]}, "x", ("id", "value"))
+    frame = published_frame(table, ("id", "value"))
     assert frame["value"].tolist()[::2] == [1.5, 2.0]
     assert frame["note"].tolist() == ["", "text", "3"]
     with pytest.raises(ValueError, match=r"t.csv: column price is missing; found: id, value, note"):
-        published_frame({"x": [table]}, "x", ("price",))
+        published_frame(table, ("price",))
     table.write_text("id,value\n")
     with pytest.raises(ValueError, match=r"t.csv: the table has no rows"):
-        published_frame({"x": [table]}, "x", ("id",))
+        published_frame(table, ("id",))
 
 
 def test_experiments_draw_only_plans_that_they_have() -> None:

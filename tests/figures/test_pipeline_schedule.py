@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from railx.figures import pipeline_schedule
+from railx.figures import pipelines
 
 
 def test_pipelines_follow_one_another_in_both_ways_of_counting() -> None:
@@ -18,7 +18,7 @@ def test_pipelines_follow_one_another_in_both_ways_of_counting() -> None:
     )
     batch_start = own_start.assign(start_ms=[0.0, 4.0, 9.0], end_ms=[4.0, 9.0, 14.0])
     for table in (own_start, batch_start):
-        moved = pipeline_schedule._in_sequence(table)
+        moved = pipelines._in_sequence(table)
         assert moved[["start_ms", "end_ms"]].to_numpy().tolist() == [
             [0.0, 4.0],
             [4.0, 9.0],

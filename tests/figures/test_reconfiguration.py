@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from railx.figures import reconfiguration
+from railx.figures import switched_runs
 from railx.figures.repeats import middle, per_repeat, repeats_words
 
 
@@ -77,7 +77,7 @@ def test_medians_leave_out_what_was_disturbed_and_say_so() -> None:
             ]
         )
     )
-    points = reconfiguration._points(rows, 0.95)
+    points = switched_runs._points(rows, 0.95)
     own = points[(points["mode"] == "on_demand") & (points["shows"] == "iteration_ms")].iloc[0]
     assert own["median"] == 160.0
     assert own["repeats"] == 2
@@ -98,7 +98,7 @@ def test_what_was_run_again_counts_and_what_never_was_calm_is_shown_and_said() -
             ]
         )
     )
-    points = reconfiguration._points(rows, 0.95)
+    points = switched_runs._points(rows, 0.95)
     medians = points[points["shows"] == "iteration_ms"].set_index("mode")["median"]
     assert medians.to_dict() == {"electrical": 100.0, "on_demand": 150.0, "provisioned": 120.0}
     words = repeats_words(rows)

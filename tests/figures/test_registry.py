@@ -18,8 +18,8 @@ import yaml
 from matplotlib import image
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
-from railx.figures.figure import Canvas, Drawn, Figure
-from railx.figures.tables import FigureInput, Tables
+from railx.figures.figure import Canvas, Drawn, declare
+from railx.figures.tables import Tables
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
@@ -270,9 +270,7 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: all_claims"):
         load(FigureSettings, plain, "figure")
     module: Any = ModuleType("railx.figures.tiny")
-    module.FIGURE = Figure(
-        TinySettings, "Tiny", "railx", (FigureInput("points", "a.b", "sweep value"),), _draw_tiny
-    )
+    module.FIGURE = declare(TinySettings, "Tiny", "railx", _draw_tiny, points="a.b: sweep value")
     monkeypatch.setitem(sys.modules, "railx.figures.tiny", module)
     monkeypatch.setattr(registry, "FIGURES", (*FIGURES, "tiny"))
     settings: CanvasSettings = load(FigureSettings, plain, "figure")

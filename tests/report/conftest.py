@@ -14,7 +14,7 @@ import pytest
 
 from railx.evidence import Paper, published_tables, read_papers
 from railx.figures import draw_figure, figure_of
-from railx.figures.all_to_all_bandwidth import AllToAllBandwidthSettings
+from railx.figures.topologies import AllToAllBandwidthSettings
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
 from railx.provenance.jobs import job_record, now_utc

@@ -1,0 +1,492 @@
+"""What optical switching adds to a training step over latency, published and ours.
+
+Times are relative or added to the same source's step without switching, so that steps
+of unlike length can be compared; absolute times differ by job and machine.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from railx.errors import UserError
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
+from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
+from railx.figures.tables import records, stack, to_frame, where
+from railx.figures.theme import (
+    INK,
+    LINE_POINTS,
+    MODE_LABELS,
+    MODES,
+    OPUS_JOBS,
+    PUBLISHED,
+    PUBLISHED_LINE,
+    label,
+    mode_colours,
+    published_series,
+)
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, phrases, quantity
+from railx.settings import Between, NotEmpty
+
+__all__ = [
+    "STEP_SWITCHES",
+    "SWITCHING_OVERHEAD",
+    "StepSwitchesSettings",
+    "SwitchingOverheadSettings",
+]
+
+# Steps that Opus publishes: simulations, a smoke run, runs on Perlmutter
+
+#: Inputs of a figure that calls :func:`published_steps`.
+_PUBLISHED_STEPS = {
+    "perlmutter": "opus_perlmutter_iteration_latency.csv: case mode reconfig_latency_ms"
+    " mean_iteration_latency_s std_iteration_latency_s",
+    "simulation": "opus_simulation_latency.csv: figure platform gpus system reconfig_latency_ms"
+    " step_latency_s",
+    "smoke": "opus_simulation_smoke.csv: reconfig_latency_ms eps_step_s on_demand_step_s"
+    " provision_step_s",
+}
+
+
+def _published_steps(tables: Tables) -> DataFrame:
+    """Published steps by source, setting, mode and latency, in the order of the tables.
+
+    ``base_s`` is the step without switching, ``spread_s`` the standard deviation.
+    """
+    return tables.query(
+        """
+        with modes(mode, system, position) as (
+            values ('on_demand', 'opus_on_demand', 0), ('provisioned', 'opus_provision', 1)
+        ), steps as (
+            select 0 as part, s.rowid_ as number, 'simulation' as source, figure as setting,
+                concat(platform, ', ', gpus, ' GPUs (', replace(figure, 'fig', 'fig. '), ')')
+                    as words,
+                mode, s.reconfig_latency_ms::double as latency_ms, s.step_latency_s as seconds,
+                base.step_latency_s as base_s, null as spread_s
+            from simulation s join modes using (system)
+            join simulation base using (figure, platform, gpus)
+            where base.system = 'eps_full_bw_analytical'
+            union all
+            select 1, 2 * rowid_ + position, 'simulation', 'smoke', 'smoke run of 8 GPUs', mode,
+                reconfig_latency_ms,
+                if(mode = 'on_demand', on_demand_step_s, provision_step_s), eps_step_s, null
+            from smoke, modes
+            union all
+            select 2, p.rowid_, 'perlmutter', "case", "case",
+                if(p.mode = 'on_demand', 'on_demand', 'provisioned'), p.reconfig_latency_ms,
+                p.mean_iteration_latency_s, alone.mean_iteration_latency_s,
+                p.std_iteration_latency_s
+            from perlmutter p join perlmutter alone using ("case")
+            where p.mode != 'no_controller' and alone.mode = 'no_controller'
+        )
+        select * exclude (part, number) from steps order by part, number
+        """
+    )
+
+
+# Overhead of every source over its own step without switching
+
+#: Generated steps that have a published one beside them.
+_GENERATED = {
+    **OPUS_JOBS,
+    "h200_128": "H200, 128 GPUs",
+    "gb200_512": "GB200, 512 GPUs",
+    "smoke": "smoke run of 8 GPUs",
+    "deepseek2d": "DeepSeek, PP and TP only",
+}
+_SOURCES = {
+    "ours": "Ours, live",
+    "replay": "Ours, replay",
+    "simulation": "Published, simulation",
+    "perlmutter": "Published, Perlmutter",
+}
+_COLUMNS = 4
+#: Characters of a bold line over a panel.
+_WIDE = 26
+_LATENCY = "reconfiguration_latency_ms"
+_OVERHEAD_NOTE = """Published on Perlmutter: real jobs with emulated delays, bars of one standard
+    deviation; published simulation: against electrical switches at full bandwidth"""
+
+
+@dataclass(frozen=True)
+class SwitchingOverheadSettings(RunChoice):
+    """Time that optical switching adds, published beside ours."""
+
+    figure: Literal["switching_overhead"] = "switching_overhead"
+    height_inches: Height = 8.6
+
+    linear_percent: Annotated[float, Between(0.1, 1000)] = 10
+    """Overhead up to which the axis is linear; logarithmic beyond."""
+
+    confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
+    """Confidence of the intervals over our repeats."""
+
+
+def _draw_switching_overhead(
+    settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """A row of panels per source, all on the same axes."""
+    frame = tables.read("iterations", "run", settings.only)
+    repeats = per_repeat(frame)
+    promised = 100 * float(tables.values("headline")["training_overhead"])
+    points = _overhead_points(tables, repeats, settings.confidence)
+    by_panel = dict(iter(points.groupby(["source", "panel"], sort=False)))
+    panels = {
+        source: [str(name) for position, name in by_panel if position == source]
+        for source in _SOURCES
+        if source in set(points["source"])
+    }
+    subtitle = f"""Step time over the same source's step without switching, less one; all panels on
+        the same axes. Hollow diamonds: published. Ours: {repeats_words(repeats)}."""
+    replayed = ["replay"] if "replay" in panels else []
+    with canvas(subtitle, fidelity_line([*frame["fidelity"], *replayed], _OVERHEAD_NOTE)) as page:
+        lines = sum(-(-len(names) // _COLUMNS) for names in panels.values())
+        grid = page.subplots(lines, _COLUMNS, sharex=True, sharey=True, squeeze=False)
+        line = 0
+        for source, names in panels.items():
+            for number, name in enumerate(names):
+                axes = grid[line + number // _COLUMNS, number % _COLUMNS]
+                _overhead_panel(axes, by_panel[source, name], promised, source)
+                title = (_SOURCES[source], f"{name[:1].upper()}{name[1:]}")
+                axes.set_title(
+                    "\n".join(part for text in title for part in textwrap.wrap(text, _WIDE))
+                )
+            line += -(-len(names) // _COLUMNS)
+        _axes(grid, points, settings.linear_percent)
+        legend: dict[str, Any] = {}
+        for mode, colour in mode_colours().items():
+            legend[f"{label(mode)}, published"] = published_series(colour)
+            legend[f"{label(mode)}, ours"] = {"color": colour, "marker": "o"}
+        legend[f"Abstract, {PUBLISHED}: below {promised:g} %"] = PUBLISHED_LINE
+        share_legend(page, legend, 3)
+    return Drawn(_caption(points, repeats, promised), _alternative(points), points)
+
+
+def _overhead_points(tables: Tables, repeats: DataFrame, confidence: float) -> DataFrame:
+    """A row for each source, panel, mode and latency."""
+    points = stack(
+        [_overhead_ours(repeats, confidence), _replayed(tables), _overhead_published(tables)]
+    )
+    names = ["source", "panel", "mode", _LATENCY, "overhead_percent", "low_percent"]
+    points = points.reindex(columns=[*names, "high_percent", "set_aside"])
+    return points.assign(set_aside=points["set_aside"].eq(True))
+
+
+def _overhead_published(tables: Tables) -> DataFrame:
+    """Simulations, the smoke run and runs on Perlmutter, over their references."""
+    steps = _published_steps(tables).rename(columns={"latency_ms": _LATENCY})
+    spread = {"overhead_percent": 0.0, "low_percent": -1.0, "high_percent": 1.0}
+    for column, sign in spread.items():
+        seconds = steps["seconds"] + (sign * steps["spread_s"] if sign else 0.0)
+        steps[column] = 100 * (seconds / steps["base_s"] - 1)
+    return steps.assign(panel=steps["words"].replace(_GENERATED))
+
+
+def _overhead_ours(repeats: DataFrame, confidence: float) -> DataFrame:
+    """The median of each setting with its interval, and every repeat."""
+    rows: list[dict[str, Any]] = []
+    keys = ["run", "device", "mode", _LATENCY]
+    switched = repeats[repeats["mode"].isin(MODES)]
+    for (run, device, mode, latency), runs in switched.groupby(keys, sort=False):
+        panel = f"{label(str(run))} ({str(device).upper()})"
+        head = {"panel": panel, "mode": mode, _LATENCY: float(str(latency))}
+        percents = 100 * (runs["over_electrical"] - 1)
+        median = middle(list(percents[runs["counts"]]), confidence)
+        interval = {"low_percent": median.low, "high_percent": median.high}
+        rows.append({"source": "ours", **head, "overhead_percent": median.value, **interval})
+        rows += [
+            {"source": "repeat", **head, "overhead_percent": percent, "set_aside": not counts}
+            for percent, counts in zip(percents, runs["counts"], strict=True)
+        ]
+    return to_frame(rows)
+
+
+def _replayed(tables: Tables) -> DataFrame:
+    """Generated steps by a bit a stage, gradients reduced behind computation."""
+    if "times" not in tables:
+        return to_frame([])
+    rows = tables.query(
+        """
+        select 'replay' as source, step, job, mode, reconfiguration_latency_ms,
+            100 * (step_ms / electrical_ms - 1) as overhead_percent
+        from times
+        where rule = 'stage_bits' and gradients in ('overlapped', 'sharded')
+            and mode in ('on_demand', 'provisioned') and reconfiguration_latency_ms <= 3000
+        qualify scale_out_gb_s = first(scale_out_gb_s) over (partition by step, job order by rowid_)
+        order by min(rowid_) over (partition by step, job), rowid_
+        """
+    )
+    rows["panel"] = rows["job"].map(_GENERATED).fillna(rows["step"].map(_GENERATED))
+    return rows[rows["panel"].notna()]
+
+
+def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
+    axes.axhline(0, color=INK, linewidth=0.8)
+    published_line(axes, promised, "y", zorder=1.5)
+    for mode, colour in mode_colours().items():
+        line = rows[rows["mode"] == mode].sort_values(_LATENCY)
+        style: dict[str, Any] = published_series(colour)
+        if source in ("ours", "replay"):
+            style = {"marker": "o", "linewidth": LINE_POINTS, "color": colour}
+        axes.plot(line[_LATENCY], line["overhead_percent"], **style)
+        bars = line[line["low_percent"].notna()]
+        ends = (bars["low_percent"], bars["high_percent"])
+        axes.vlines(bars[_LATENCY], *ends, color=colour, linewidth=1.1)
+
+
+def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
+    drawn = points[points["source"] != "repeat"]
+    most = float(np.nanmax([drawn["overhead_percent"].max(), drawn["high_percent"].max()]))
+    minimum = float(np.nanmin([drawn["overhead_percent"].min(), drawn["low_percent"].min(), 0]))
+    latencies = points[_LATENCY]
+    linear = float(max(1.0, latencies[latencies > 0].min())) if (latencies > 0).any() else 1.0
+    for axes in grid.flat:
+        axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
+        axes.set_yscale("symlog", linthresh=step, linscale=1)
+        axes.set_ylim(1.25 * minimum - 0.3 * step, 2 * most)
+        axes.set_xlim(-0.15 * linear, 1.5 * latencies.max())
+        ticks(axes.xaxis, [0, 10, 100, 1000])
+        ticks(axes.yaxis, [times * step for times in (-10, -1, 0, 1, 10, 100, 1000)])
+        if not axes.lines:
+            axes.set_visible(False)
+    for column in grid.T:
+        lowest = [axes for axes in column if axes.get_visible()][-1]
+        lowest.tick_params(labelbottom=True)
+    # One label for all panels: it is longer than a panel.
+    grid[len(grid) // 2, 0].set_ylabel("Added time (%)")
+    grid[-1, 1 if grid[-1, 1].get_visible() else 0].set_xlabel("Switching latency (ms)")
+
+
+def _within(rows: DataFrame, column: str, percent: float) -> float:
+    """The longest latency up to which every point stays within ``percent``."""
+    line = rows.sort_values(_LATENCY)
+    reached = (~(line[column] > percent)).cummin()
+    return float(line.loc[reached, _LATENCY].max())
+
+
+def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
+    sentences = []
+    for source, name in _SOURCES.items():
+        parts = []
+        rows = where(points, source=source, mode="provisioned")
+        for panel, line in rows.groupby("panel", sort=False):
+            if source == "ours" and line["high_percent"].isna().any():
+                parts.append(f"{panel} undecided: too few repeats")
+                continue
+            # Ours count with the upper end of their interval.
+            column = "high_percent" if source == "ours" else "overhead_percent"
+            longest = _within(line, column, promised)
+            reach = f"up to {quantity(longest)} ms" if longest == longest else "at no latency"
+            parts.append(f"{panel} {reach}")
+        if parts:
+            sentences.append(f"{name}: {'; '.join(parts)}.")
+    return f"""Time that switching adds to a step. Provisioned switching stays within {promised:g} %
+        of the step without it: {" ".join(sentences)} The paper's points are other jobs on other
+        machines; only the shape can be compared. Ours live are real training steps on processor
+        cores, with emulated switches; ours replayed are generated steps at the published settings.
+        Ours: {repeats_words(repeats)}."""
+
+
+def _alternative(points: DataFrame) -> str:
+    parts = []
+    for source, name in _SOURCES.items():
+        for panel, rows in where(points, source=source).groupby("panel", sort=False):
+            latency = rows[_LATENCY].max()
+            longest = where(rows, **{_LATENCY: latency})
+            values = phrases(longest, "{mode:lower} {overhead_percent:q} %", ", ")
+            parts.append(f"{name}, {panel}: {values} at {quantity(latency)} ms")
+    return f"Panels of added time over switching latency. {'; '.join(parts)}."
+
+
+SWITCHING_OVERHEAD = declare(
+    SwitchingOverheadSettings,
+    "What optical switching adds to a training step",
+    "opus",
+    _draw_switching_overhead,
+    iterations=f"training.iterations: {REPEAT_COLUMNS}",
+    times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    **_PUBLISHED_STEPS,
+    headline="opus.csv: id value",
+)
+
+
+# Generated steps at the published settings
+
+_PANELS = {
+    "h200_128": "128 H200 (fig. 12)",
+    "gb200_512": "512 GB200 (fig. 13)",
+    "smoke": "Smoke run, 8 H200",
+    "llama16": "Llama-3 8B, 16 A100",
+    "llama64": "Llama-3 8B, 64 A100",
+    "deepseek3d": "DeepSeek 16B, 16 A100",
+}
+
+
+#: Published simulations and the generated steps of their settings.
+_SIMULATED = {"fig12": "h200_128", "fig13": "gb200_512"}
+
+_STYLES: dict[str, tuple[Any, str]] = {
+    "overlapped": ("-", "behind computation"),
+    "in_line": ((0, (6, 2)), "before it goes on"),
+    "at_end": ((0, (1, 1.2)), "after the last pass"),
+    "sharded": ("-", "FSDP"),
+}
+_POINT = ["source", "panel", "gradients", "mode", _LATENCY, "added_ms", "fidelity"]
+_STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays,
+    the rest simulated"""
+
+
+@dataclass(frozen=True)
+class StepSwitchesSettings(CanvasSettings):
+    """Time that switching adds to generated steps, published beside ours."""
+
+    figure: Literal["step_switches"] = "step_switches"
+    height_inches: Height = 6.8
+
+    rule: Annotated[str, NotEmpty()] = "stage_bits"
+    """Circuit rule of the rows to show: ``circuits`` or ``stage_bits``."""
+
+
+def _draw_step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for each job that has published numbers."""
+    points = _step_points(tables, settings.rule)
+    panels = [name for name in _PANELS if name in set(points["panel"])]
+    subtitle = """Step less the same job's step at latency 0 (simulations) or without a controller
+        (A100). Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients."""
+    ours = points.loc[points["source"] == "ours", "fidelity"]
+    with canvas(subtitle, fidelity_line(ours, _STEP_NOTE)) as page:
+        columns = min(3, len(panels))
+        grid = tiles(page, len(panels), columns, sharex=True)
+        for axes, name in zip(grid, panels, strict=True):
+            _step_panel(axes, points[points["panel"] == name])
+            axes.set_title(panel_title(_PANELS[name], columns, settings))
+        # One label for all panels: a panel is too narrow for it.
+        page.supylabel("Added time (ms)")
+        last = (len(panels) - 1) // columns * columns
+        page.axes[last + (columns - 1) // 2].set_xlabel("Switching latency (ms)")
+        for axes in grid[-columns:]:
+            axes.tick_params(labelbottom=True)
+        legend: dict[str, Any] = {}
+        for mode, colour in mode_colours().items():
+            legend[f"{MODE_LABELS[mode]}, ours"] = {"color": colour}
+            legend[f"{MODE_LABELS[mode]}, {PUBLISHED}"] = published_series(colour)
+        for key in ("overlapped", "in_line", "at_end"):
+            if key in set(points["gradients"]):
+                style, words = _STYLES[key]
+                legend[f"Gradients {words}"] = {"color": INK, "linestyle": style}
+        share_legend(page, legend, 4)
+    return Drawn(*_texts(points, panels), points)
+
+
+def _step_points(tables: Tables, rule: str) -> DataFrame:
+    points = stack([_step_ours(tables, rule), _step_published(tables)])
+    ours = set(where(points, source="ours")["panel"])
+    shown = points[points["panel"].isin(ours) & (points[_LATENCY] > 0)]
+    if shown.empty:
+        raise UserError("times: no job with published numbers; allowed: h200_128, smoke, ...")
+    return shown.reset_index(drop=True)
+
+
+def _step_ours(tables: Tables, rule: str) -> DataFrame:
+    """Generated steps less their references.
+
+    Simulations are published against latency 0, other runs against no controller.
+    """
+    rows = tables.query(
+        f"""
+        select 'ours' as source, step, job, gradients, mode,
+            reconfiguration_latency_ms::double as reconfiguration_latency_ms, step_ms,
+            first(electrical_ms) over line as electrical_ms,
+            max(if(reconfiguration_latency_ms = 0, step_ms, null))
+                over (partition by step, job, mode, scale_out_gb_s) as zero_ms,
+            'replay' as fidelity
+        from times where rule = '{rule}' and mode in ('on_demand', 'provisioned')
+        window line as (
+            partition by step, job, mode order by rowid_
+            rows between unbounded preceding and unbounded following
+        )
+        qualify scale_out_gb_s = first(scale_out_gb_s) over line
+        order by min(rowid_) over (partition by step, job, mode), rowid_
+        """
+    )
+    of_step = rows["step"].isin(_PANELS)
+    rows["panel"] = rows["job"].where(rows["job"].isin(_PANELS), rows["step"])
+    rows["added_ms"] = rows["step_ms"] - rows["zero_ms"].where(of_step, rows["electrical_ms"])
+    return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
+
+
+def _step_published(tables: Tables) -> DataFrame:
+    """Simulations of figs. 12 and 13, the smoke run and the runs on Perlmutter."""
+    steps = _published_steps(tables).rename(columns={"latency_ms": _LATENCY})
+    zero = steps["seconds"].where(steps[_LATENCY] == 0)
+    first = zero.groupby([steps["setting"], steps["mode"]]).transform("max")
+    simulated = steps["setting"].isin(_SIMULATED)
+    added = 1e3 * (steps["seconds"] - first.where(simulated, steps["base_s"]))
+    steps = steps.assign(
+        source="published",
+        panel=steps["setting"].replace(_SIMULATED),
+        gradients="",
+        added_ms=added,
+        fidelity="",
+    )
+    lines = steps[simulated].sort_values(["setting", "mode"], kind="stable")
+    return stack([lines, steps[~simulated]])[_POINT]
+
+
+def _step_panel(axes: Axes, rows: DataFrame) -> None:
+    above = rows[rows["added_ms"] > 0.05]
+    for mode, colour in mode_colours().items():
+        ours = where(above, mode=mode, source="ours")
+        for gradients, line in ours.groupby("gradients", sort=False):
+            style = _STYLES[str(gradients)][0]
+            axes.plot(line[_LATENCY], line["added_ms"], color=colour, linestyle=style)
+        theirs = where(above, mode=mode, source="published")
+        axes.plot(theirs[_LATENCY], theirs["added_ms"], **published_series(colour))
+    axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: quantity(value))
+
+
+def _words(points: DataFrame, panel: str) -> str:
+    rows = where(points, panel=panel)
+    ours, theirs = (where(rows, source=name) for name in ("ours", "published"))
+    latency = max(set(ours[_LATENCY]) & set(theirs[_LATENCY]))
+    parts = []
+    for mode in MODES:
+        at = {_LATENCY: latency, "mode": mode}
+        values = ", ".join(
+            f"{quantity(row['added_ms'])} ms ({_STYLES[row['gradients']][1]})"
+            for row in records(where(ours, **at))
+        )
+        stated = [quantity(added) for added in where(theirs, **at)["added_ms"]]
+        parts.append(f"{MODE_LABELS[mode].lower()} {values}, published {[*stated, 'none'][0]}")
+    return f"{_PANELS[panel]} at {quantity(latency)} ms: {'; '.join(parts)}"
+
+
+def _texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
+    """Caption and alternative text."""
+    hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
+    left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
+    words = ". ".join(_words(points, panel) for panel in panels)
+    caption = f"""Time that switching adds, over latency. {words}.{left} When the published runs
+        reduce gradients is not known, and no way gives all of their numbers."""
+    alternative = f"""Lines of added time over switching latency on logarithmic axes, a panel per
+        job: {words}."""
+    return caption, alternative
+
+
+STEP_SWITCHES = declare(
+    StepSwitchesSettings,
+    "What switching adds to a step at the published settings",
+    "opus",
+    _draw_step_switches,
+    times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    **_PUBLISHED_STEPS,
+)

@@ -1,0 +1,533 @@
+"""Sequence-parallel plans: groups over time, the network below, and its bandwidth.
+
+Groups of a micro-batch run side by side and micro-batches one after another, so a group
+that ends before its micro-batch does leaves its devices idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from railx.errors import UserError
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, declare
+from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
+from railx.figures.tables import plans_at, records, refuse_unknown, stack, to_frame, where
+from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import counted, fidelity_line, phrases, quantity
+from railx.settings import AtLeast, NotEmpty
+
+__all__ = [
+    "ALL_TO_ALL_DEGREE",
+    "SEQUENCE_PARALLEL_PLAN",
+    "UNDERLAY",
+    "AllToAllDegreeSettings",
+    "SequenceParallelPlanSettings",
+    "UnderlayFigureSettings",
+]
+
+# Devices over predicted time: a block for each group (FlexSP, section 4)
+
+_IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#d4d8dd", "hatch": "////"}
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What all panels share.
+
+    Unit of time, milliseconds in it, colour per degree, whether blocks are labelled,
+    size of a panel.
+    """
+
+    unit: str
+    divisor: float
+    shade: dict[int, str]
+    labels: bool
+    panel_width_inches: float
+    panel_height_inches: float
+
+    def fits(self, text: str, width_share: float, height_share: float) -> bool:
+        """Whether a text fits in a block that has these shares of a panel.
+
+        A character is about 0.08 inches wide, a line 0.15.
+        """
+        lines = text.split("\n")
+        return self.panel_width_inches * width_share > 0.08 * max(
+            map(len, lines)
+        ) and self.panel_height_inches * height_share > 0.15 * len(lines)
+
+
+@dataclass(frozen=True)
+class SequenceParallelPlanSettings(PlanChoice):
+    """One iteration of sequence-parallel plans, one above the other."""
+
+    figure: Literal["sequence_parallel_plan"] = "sequence_parallel_plan"
+    height_inches: Height = 10.5
+
+    label_blocks: bool = True
+    """Whether blocks say what they hold, where there is room."""
+
+
+def _draw_sequence_parallel_plan(
+    settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """Draw ``settings.iteration`` of every sequence-parallel plan given.
+
+    Plans of another kind are passed over. Raises ValueError when none is left, or when
+    a plan lacks the iteration.
+    """
+    frame = tables.read("groups", "plan", settings.only)
+    frame = frame[frame["kind"] == "sequence_parallel"]
+    if frame.empty:
+        raise UserError(
+            "input groups: no sequence-parallel plan among the tables; allowed: at least one"
+        )
+    plans = plans_at(frame, "plan", iteration=settings.iteration)
+    if not settings.only:  # those of the same work one below the other
+        order = list(dict.fromkeys(map(_work, plans.values())))
+        plans = dict(sorted(plans.items(), key=lambda item: order.index(_work(item[1]))))
+    # Plans of the same work share the time axis; others have an axis each.
+    spans: dict[tuple[int, int], float] = {}
+    for groups in plans.values():
+        spans[_work(groups)] = max(spans.get(_work(groups), 0.0), _total_ms(groups))
+    unit, divisor = time_unit(max(spans.values()))
+    degrees = {int(degree) for groups in plans.values() for degree in groups["degree"]}
+    shade = degree_colours(degrees, max(devices for devices, _ in spans))
+    size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
+    look = _Look(unit, divisor, shade, settings.label_blocks, *size)
+    subtitle = f"""Iteration {settings.iteration}; plans of the same batch have the same axis of
+        time. Hatched: devices that wait for the slowest group of their micro-batch."""
+    footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
+    with canvas(subtitle, footnote, title="Sequence-parallel groups over time") as page:
+        panels = page.subplots(len(plans), 1, squeeze=False)[:, 0]
+        works = [*map(_work, plans.values()), None]
+        for i, (axes, (name, groups)) in enumerate(zip(panels, plans.items(), strict=True)):
+            _draw_plan(axes, name, groups, spans[_work(groups)], look)
+            if works[i] == works[i + 1]:
+                axes.tick_params(labelbottom=False)
+            else:
+                axes.set_xlabel(f"Predicted time ({unit})")
+        legend = {f"Degree {degree}": patch(colour) for degree, colour in shade.items()}
+        legend["Idle"] = patch(_IDLE["facecolor"], edgecolor=_IDLE["edgecolor"], hatch="////")
+        share_legend(page, legend, len(legend))
+    return Drawn(_groups_caption(plans), _groups_alternative(plans), stack(plans.values()))
+
+
+def _work(groups: DataFrame) -> tuple[int, int]:
+    """What makes two plans comparable: equally many devices and equally many tokens."""
+    return int(groups["devices"].iloc[0]), int(groups["tokens"].sum())
+
+
+def _total_ms(groups: DataFrame) -> float:
+    """Micro-batches run one after another, each as long as its slowest group."""
+    return float(groups.groupby("micro_batch")["predicted_ms"].max().sum())
+
+
+def _draw_plan(axes: Axes, name: str, groups: DataFrame, span: float, look: _Look) -> None:
+    from matplotlib.patches import Rectangle
+
+    devices, tokens = _work(groups)
+    start = 0.0
+    for _, micro_batch in groups.groupby("micro_batch", sort=True):
+        end = start + float(micro_batch["predicted_ms"].max())
+        width = (end - start) / look.divisor
+        axes.add_patch(Rectangle((start / look.divisor, 0), width, devices, linewidth=0, **_IDLE))
+        for group in records(micro_batch):
+            _draw_group(axes, group, start, span, devices, look)
+        axes.axvline(end / look.divisor, color=INK, linewidth=0.9)
+        start = end
+    time = f"{quantity(start / look.divisor)} {look.unit}"
+    axes.set_title(f"{label(name)}: {time}, {_micro_batches(groups)}, {tokens:,} tokens")
+    axes.set(xlim=(0, span / look.divisor * 1.01), ylim=(devices, 0), ylabel="Device")
+    ranks = range(0, devices, max(1, devices // 2))
+    axes.set_yticks([rank + 0.5 for rank in ranks], [str(rank) for rank in ranks])
+    axes.grid(visible=False)
+
+
+def _micro_batches(groups: DataFrame) -> str:
+    return counted(groups["micro_batch"].nunique(), "micro-batch", "micro-batches")
+
+
+def _draw_group(
+    axes: Axes, group: Mapping[Any, Any], start: float, span: float, devices: int, look: _Look
+) -> None:
+    """A block, with what it holds where there is room."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    degree, first, length = group["degree"], group["first_rank"], group["predicted_ms"]
+    fill = look.shade[degree]
+    edge = min(0.7, 12 * look.panel_height_inches * degree / devices)
+    style: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": edge}
+    corner = (start / look.divisor, first)
+    axes.add_patch(Rectangle(corner, length / look.divisor, degree, **style))
+    count, tokens = group["sequences"], _tokens(group["tokens"])
+    texts = (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}")
+    fits = [text for text in texts if look.fits(text, length / span, degree / devices)]
+    if look.labels and fits:
+        centred: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.2}
+        colour = "white" if sum(to_rgb(fill)) < 1.6 else INK
+        at = ((start + length / 2) / look.divisor, first + degree / 2)
+        axes.text(*at, fits[0], color=colour, clip_on=True, **centred)
+
+
+def _tokens(tokens: int) -> str:
+    return f"{tokens / 1000:.3g}K" if tokens >= 1000 else str(tokens)
+
+
+def _facts(name: str, groups: DataFrame) -> str:
+    degrees = sorted({int(degree) for degree in groups["degree"]})
+    span = str(degrees[0]) if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
+    total, (devices, _) = _total_ms(groups), _work(groups)
+    busy = float((groups["predicted_ms"] * groups["degree"]).sum()) / (devices * total)
+    return f"""{label(name)} {quantity(total / 1e3)} s in {_micro_batches(groups)} of degree {span},
+        devices idle {100 * (1 - busy):.3g} %"""
+
+
+def _groups_caption(plans: Mapping[str, DataFrame]) -> str:
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name, groups in plans.items():
+        parts.setdefault(_work(groups), []).append(_facts(name, groups))
+    sentences = " ".join(
+        f"{tokens:,} tokens on {devices} devices: {'; '.join(texts)}."
+        for (devices, tokens), texts in parts.items()
+    )
+    return f"""{sentences} A block is a group of devices that share the tokens of its sequences
+        (Ulysses sequence parallelism), darker with a higher degree; groups side by side form a
+        micro-batch, which lasts as long as its slowest group. Times are predictions of the cost
+        model, not measurements."""
+
+
+def _groups_alternative(plans: Mapping[str, DataFrame]) -> str:
+    facts = "; ".join(_facts(name, groups) for name, groups in plans.items())
+    return f"Blocks of devices over predicted time, a panel per plan: {facts}."
+
+
+SEQUENCE_PARALLEL_PLAN = declare(
+    SequenceParallelPlanSettings,
+    "Sequence-parallel plans",
+    "flexsp",
+    _draw_sequence_parallel_plan,
+    groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
+    " degree sequences tokens predicted_ms",
+)
+
+
+# Times and degrees of plans made for each network
+
+_WAITING = "#dfe3e8"
+_MADE, _LISTED, _BEST = "made for it", "made for the published bandwidths", "best single degree"
+_CARRIED, _SINGLE = dot(INK, marker="x"), dot(PALETTE[1], 11, marker="|")
+_OURS = "No paper has this comparison; it is ours."
+
+
+@dataclass(frozen=True)
+class UnderlayFigureSettings(CanvasSettings):
+    """Iteration time and degrees of a plan made for each network."""
+
+    figure: Literal["underlay"] = "underlay"
+    height_inches: Height = 4.4
+
+    adaptive: Annotated[str, NotEmpty()] = "flexsp_7b_384k_commoncrawl"
+    """Plan whose groups adapt; its degrees are shown."""
+
+    single: Annotated[str, NotEmpty()] = "static_per_batch_7b_384k_commoncrawl"
+    """Plan with a single degree for each batch, shown as a mark."""
+
+    only: tuple[str, ...] = ()
+    """Networks to show, in that order; empty: all that there are."""
+
+
+def _draw_underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for each rate that networks are compared at, a bar for each network.
+
+    Raises ValueError where one of the plans is not there.
+    """
+    frame = tables.read("mix", "network", settings.only)
+    for key in ("adaptive", "single"):
+        plan, plans = getattr(settings, key), sorted(set(frame["plan"]))
+        if plan not in plans:
+            raise UserError(f"{key}: got {plan!r}; allowed: {', '.join(plans)}")
+    rows = _rows(frame, settings)
+    panels = {str(panel): part for panel, part in rows.groupby("panel", sort=False)}
+    degrees = sorted({int(degree) for degree in rows["degree"].dropna() if degree > 0})
+    shades = degree_colours(degrees, max(degrees))
+    longest = float(rows.loc[rows["mark"] != "degree", "seconds"].max())
+    subtitle = f"""{_OURS} Length of a bar, and number: predicted iteration of the plan that is made
+        for the network; its parts: device time by degree. Links inside nodes are equally fast
+        everywhere."""
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        drawn = page.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+        names = list(rows["label"].unique())
+        for axes, (panel, part) in zip(drawn, panels.items(), strict=True):
+            _panel(axes, part, names, shades)
+            axes.set(title=panel_title(panel, len(panels), settings), xlim=(0, 1.3 * longest))
+            axes.set_xlabel("Iteration (s)")
+        drawn[0].set_yticks(range(len(names)), names)
+        drawn[0].invert_yaxis()
+        legend: dict[str, Any] = {
+            f"degree {degree}": patch(shades[degree], edgecolor="none") for degree in degrees
+        }
+        legend["waiting"] = patch(_WAITING, edgecolor="none")
+        share_legend(page, legend | {f"plan {_LISTED}": _CARRIED, _BEST: _SINGLE}, 5)
+    texts = {
+        panel: "; ".join(
+            f"{name}: {_words(bar)}" for name, bar in part.groupby("label", sort=False)
+        )
+        for panel, part in panels.items()
+    }
+    caption = f"""What the network under a cluster does to plans of sequence parallelism. {_OURS}
+        Bars are predicted iterations of plans made for each network, parted by the degree of the
+        groups that take the device time; crosses are the plan that was made for the published
+        bandwidths, on this network.
+        {" ".join(f"{panel}. {text}." for panel, text in texts.items())}"""
+    alternative = f"""Stacked bars of the iteration time by network.
+        {" ".join(f"{panel}: {text}." for panel, text in texts.items())}"""
+    return Drawn(caption, alternative, rows)
+
+
+def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
+    """A row for each part of a bar, and one for each bar and mark as a whole.
+
+    Means over the batches, in seconds. The bandwidths that the cluster lists are
+    drawn beside the networks of the first rate, which is the cluster's.
+    """
+    equal = where(frame, basis="equal_rate")
+    first, *others = sorted(set(equal["outside_gb_s"]))
+    published = where(frame, basis="own")
+    made = published.assign(made_for="network")
+    panels = {
+        f"Equal rate: {quantity(first)} GB/s a device": stack(
+            [published, made, where(equal, outside_gb_s=first)]
+        ),
+        "Equal cost: as InfiniBand": where(frame, basis="equal_cost"),
+    } | {
+        f"Equal rate: {quantity(rate)} GB/s a device": where(equal, outside_gb_s=rate)
+        for rate in others
+    }
+    parts = []
+    for panel, rows in panels.items():
+        for (network, name), bar in rows.groupby(["network", "label"], sort=False):
+            head = {"panel": panel, "network": network, "label": name}
+            head |= {"outside_gb_s": bar["outside_gb_s"].iloc[0]}
+            parts += [head | row for row in _bar(bar, settings)]
+    return to_frame(parts)
+
+
+def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
+    marks: list[dict[str, Any]] = []
+    for mark, plan, made_for in (
+        (_MADE, settings.adaptive, "network"),
+        (_LISTED, settings.adaptive, "cluster"),
+        (_BEST, settings.single, "network"),
+    ):
+        rows = where(bar, plan=plan, made_for=made_for)
+        seconds = float(rows.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
+        marks.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
+        if mark == _MADE:
+            busy = rows.groupby("degree")["device_ms"].sum()
+            for degree, share in (busy / busy.sum()).items():
+                part = {"mark": "degree", "degree": int(str(degree))}
+                marks.append(part | {"seconds": share * seconds, "share": share})
+    return [mark | {"fidelity": str(bar["fidelity"].iloc[0])} for mark in marks]
+
+
+def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]) -> None:
+    for name, bar in rows.groupby("label", sort=False):
+        position = names.index(str(name))
+        parts = where(bar, mark="degree").set_index("degree")["seconds"]
+        left = 0.0
+        for degree in [*sorted(degree for degree in parts.index if degree), 0]:
+            width = float(parts.get(degree, 0.0))
+            colour = shades[int(degree)] if degree else _WAITING
+            axes.barh(position, width, left=left, height=0.7, color=colour, linewidth=0)
+            left += width
+        total = bar.set_index("mark")["seconds"]
+        axes.plot(float(total[_LISTED]), position, **_CARRIED, markersize=5, zorder=4)
+        axes.plot(float(total[_BEST]), position, **_SINGLE, markeredgewidth=2, zorder=4)
+        at_edge(axes, quantity(left), position, 4)
+    axes.grid(visible=False, axis="y")
+
+
+def _words(bar: DataFrame) -> str:
+    total = bar.set_index("mark")["seconds"]
+    parts = bar[bar["degree"] > 0].sort_values("share").iloc[::-1].head(2)
+    degrees = phrases(parts, "degree {degree:.0f} {share:q%}", " and ")
+    return f"""{quantity(total[_MADE])} s (best single degree {quantity(total[_BEST])} s; most in
+        {degrees})"""
+
+
+UNDERLAY = declare(
+    UnderlayFigureSettings,
+    "The network under adaptive sequence parallelism",
+    "flexsp",
+    _draw_underlay,
+    mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
+    " degree device_ms fidelity",
+)
+
+
+# Bandwidth of an all-to-all by degree, and what the times of plans imply
+
+#: Bytes of an element, all-to-alls of a layer, and both directions of a step.
+_BYTES_PER_TOKEN_LAYER_AND_WIDTH = 2 * 4 * 2
+_NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is measured here"
+
+
+@dataclass(frozen=True)
+class AllToAllDegreeSettings(CanvasSettings):
+    """All-to-all bandwidth against the degree of sequence parallelism."""
+
+    figure: Literal["all_to_all_degree"] = "all_to_all_degree"
+    height_inches: Height = 5.2
+
+    tables: dict[str, str] = field(
+        default_factory=lambda: {
+            "4k_seq_2_ib": "in use by solver and training",
+            "4k_seq_comment": "a comment, sequences of 4K",
+            "2k_seq_comment": "a comment, sequences of 2K",
+            "rounded_comment": "a comment, older round numbers",
+        }
+    )
+    """Published tables to show, in that order, and the words for each."""
+
+    plans: tuple[str, ...] = (
+        "flexsp_7b_192k_wikipedia",
+        "static_7b_192k_wikipedia",
+        "static_per_batch_7b_192k_wikipedia",
+        "flexsp_7b_192k_github",
+        "static_7b_192k_github",
+    )
+    """Plans of the model below to calculate back; those that the experiment lacks are
+    left out."""
+
+    model: Annotated[str, NotEmpty()] = "gpt_7b"
+    """Model of the plans among the published cost constants."""
+
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
+    """Highest degree inside a node."""
+
+
+def _draw_all_to_all_degree(
+    settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """A line per published table and dots of the plans.
+
+    Raises UserError for a table or model that is not published.
+    """
+    refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
+    points = _points(settings, tables)
+    ours = points[points["source"] == "ours"]
+    subtitle = """Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published;
+        dots: calculated back from the predicted times of this experiment's plans."""
+    with canvas(subtitle, fidelity_line(ours["fidelity"], _NOTE)) as page:
+        colour = dict(zip(settings.tables, PALETTE, strict=False))
+        _lines(page.subplots(), points, colour, settings.devices_per_node)
+        legend: dict[str, Any] = {
+            f"Published, {words}": published_series(colour[key])
+            for key, words in settings.tables.items()
+        }
+        if len(ours):
+            legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
+        share_legend(page, legend, 2)
+    caption, alternative = _degree_caption(settings, points), _degree_alternative(settings, points)
+    return Drawn(caption, alternative, points.drop(columns="fidelity"))
+
+
+def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
+    """The published tables, and the bandwidth that the plans' predicted times imply."""
+    constants = tables.read("constants")
+    model = constants[constants["model"] == settings.model].set_index("quantity")["value"]
+    if not {"layers", "hidden"} <= set(model.index):
+        raise UserError(
+            f"model: got {settings.model}; allowed: one with layers and hidden among"
+            f" {', '.join(dict.fromkeys(constants['model']))}"
+        )
+    # The published table counts 2^20 bytes a millisecond as a GB/s.
+    width = float(model["layers"]) * float(model["hidden"])
+    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * width / 2**20
+    return tables.query(
+        """
+        with numbered as (
+            select *, mib * tokens / degree / predicted_all_to_all_ms as gb_s
+            from groups, constant
+            where plan in (select name from chosen) and predicted_all_to_all_ms > 0
+        ), plans as (
+            select 'ours' as source, plan as name, degree, median(gb_s) as gb_s, fidelity,
+                min(rowid_) as number from numbered group by plan, degree, fidelity
+            union all
+            select 'published', "table", degree, gb_s, null, rowid_ from bandwidth
+            where "table" in (select name from chosen)
+        )
+        select name, degree, gb_s, source, fidelity from plans order by source desc, number
+        """,
+        constant=to_frame([{"mib": mib}]),
+        chosen=to_frame({"name": [*settings.plans, *settings.tables]}),
+    )
+
+
+def _lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> None:
+    ours = points["source"] == "ours"
+    for name, shade in colour.items():
+        line = points[~ours & (points["name"] == name)].sort_values("degree")
+        axes.plot(line["degree"], line["gb_s"], **published_series(shade))
+    axes.plot(points["degree"][ours], points["gb_s"][ours], **dot(INK, 4.5, zorder=3))
+    degrees = sorted({int(degree) for degree in points["degree"]})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks(axes.xaxis, degrees)
+    ticks(axes.yaxis, [2, 5, 10, 20, 50, 100, 200])
+    low, high = float(points["gb_s"].min()), float(points["gb_s"].max())
+    axes.set(xlim=(0.85 * degrees[0], 1.18 * degrees[-1]), ylim=(0.8 * low, 1.6 * high))
+    axes.set(xlabel="Degree of sequence parallelism (GPUs of a group)", ylabel="All-to-all (GB/s)")
+    border = node * 2**0.5
+    axes.axvline(border, color=GREY, linewidth=1, linestyle=":")
+    style: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top", "color": GREY}
+    beside(axes, "inside a node", border, 1, -6, -6, ha="right", **style)
+    beside(axes, "across nodes", border, 1, 6, -6, ha="left", **style)
+
+
+def _degree_caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
+    node = settings.devices_per_node
+    published = points[points["source"] == "published"].set_index(["name", "degree"])["gb_s"]
+    parts = []
+    for name, words in settings.tables.items():
+        table = published[name]
+        if {node, 2 * node} <= set(table.index):
+            inside, outside = float(table[node]), float(table[2 * node])
+            parts.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
+                {quantity(inside / outside)} times less""")
+    text = f"From degree {node} to {2 * node}, out of the node: {'; '.join(parts)}."
+    ours = points[points["source"] == "ours"]
+    if not len(ours):
+        return f"{text} This experiment has no plan for the published cluster."
+    table = published[next(iter(settings.tables))]
+    off = (ours["gb_s"] / ours["degree"].map(table) - 1).abs().max()
+    exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
+    return f"""{text} The {ours["name"].nunique()} plans of this experiment for the published
+        cluster were costed {exact} the first of these tables, which shows that they rest on it, not
+        that it holds."""
+
+
+def _degree_alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
+    parts = []
+    for name, words in settings.tables.items():
+        line = points[(points["source"] == "published") & (points["name"] == name)]
+        first, last = (line.sort_values("degree").iloc[end] for end in (0, -1))
+        parts.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
+            {first["degree"]} to {quantity(float(last["gb_s"]))} at {last["degree"]}""")
+    return f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism, with a
+        cliff between a node and several: {"; ".join(parts)}."""
+
+
+ALL_TO_ALL_DEGREE = declare(
+    AllToAllDegreeSettings,
+    "All-to-all bandwidth by degree of sequence parallelism",
+    "flexsp",
+    _draw_all_to_all_degree,
+    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
+    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
+    constants="flexsp_cost_constants.csv: model quantity value",
+)

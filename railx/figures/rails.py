@@ -1,0 +1,420 @@
+"""What rails cost and draw per GPU, and what photonic ones save, by size.
+
+Published are the bills of the artifact (Opus, fig. 15) for several sizes and price
+lists. Ours are the same networks, counted as the artifact counts and by used ports;
+photonic rails whose rank outgrows a switch need more of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Annotated, Any, Literal
+
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.panels import (
+    at_edge,
+    patch,
+    published_line,
+    published_marks,
+    share_legend,
+    ticks,
+)
+from railx.figures.tables import refuse_unknown, stack, where
+from railx.figures.theme import (
+    GREY,
+    INK,
+    LINE_POINTS,
+    PALETTE,
+    PUBLISHED,
+    PUBLISHED_LINE,
+    PUBLISHED_MARK,
+    dot,
+    lighter,
+    published_series,
+)
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import fidelity_line, listed, quantity, span
+from railx.settings import AtLeast
+
+__all__ = [
+    "RAIL_BILLS",
+    "RAIL_SAVINGS",
+    "RailBillsSettings",
+    "RailPlatformWords",
+    "RailSavingsSettings",
+    "SavingsPlatform",
+]
+
+# Bills per GPU
+
+#: Quantities: column of ours, unit in the published columns, label and unit in words.
+_BILLS_PANELS = {
+    "cost": ("cost_per_gpu_usd", "usd", "Cost (USD per GPU)", "USD"),
+    "power": ("watts_per_gpu", "w", "Power (W per GPU)", "W"),
+}
+#: Series: words, style, and the network and counting of its rows.
+_SERIES: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "fat_tree": (
+        "Fat tree, counted as the artifact does",
+        {"color": PALETTE[6], "linestyle": (0, (4, 2)), "marker": "s"},
+        "fat_tree",
+        "artifact",
+    ),
+    "rail_opt": (
+        "Electrical rails, counted as the artifact does",
+        {"color": GREY, "linestyle": "solid", "marker": "o"},
+        "electrical_rails",
+        "artifact",
+    ),
+    "spine": (
+        "Electrical rails with a spine, used ports",
+        {"color": PALETTE[0], "linestyle": "solid", "marker": "o"},
+        "electrical_rails",
+        "used_ports",
+    ),
+    "alone": (
+        "Electrical rails without a spine, used ports",
+        {"color": PALETTE[2], "linestyle": "solid", "marker": "o"},
+        "electrical_rails_alone",
+        "used_ports",
+    ),
+    "opus": (
+        "Photonic rails, counted as the artifact does",
+        {"color": PALETTE[5], "linestyle": "solid", "marker": "o"},
+        "photonic_rails",
+        "artifact",
+    ),
+}
+#: Arrangements of switches beyond one: words, colour and mark.
+_BEYOND = {
+    "clos": ("Photonic rails on leaves and spines, circuits may move", PALETTE[3], "^"),
+    "clos_strict": ("The same, no circuit ever moves", PALETTE[7], "v"),
+}
+
+
+#: Electrical rails that the caption compares with photonic ones.
+_COUNTED = {
+    "rail_opt": "as the artifact counts",
+    "spine": "by used ports",
+    "alone": "without a spine",
+}
+
+_DRAWN = ["platform", "quantity", "series", "source", "ocs_port_price_factor", "gpus", "value"]
+
+
+@dataclass(frozen=True)
+class RailPlatformWords:
+    """A platform of the bills and the published one that it stands for."""
+
+    words: str
+    """Words for the platform."""
+
+    published: str
+    """Published platform (column config); empty: none."""
+
+
+@dataclass(frozen=True)
+class RailBillsSettings(CanvasSettings):
+    """Cost and power of rails per GPU, by size."""
+
+    figure: Literal["rail_bills"] = "rail_bills"
+    height_inches: Height = 8.6
+
+    platforms: dict[str, RailPlatformWords] = field(
+        default_factory=lambda: {
+            "h200_400g": RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
+            "gb200_800g": RailPlatformWords(
+                "GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"
+            ),
+        }
+    )
+    """Platforms of the bills, a column of panels each."""
+
+    switch: str = "polatis_6000n"
+    """Optical switch that rails beyond one of it are made of."""
+
+    least_gpus: Annotated[int, AtLeast(1)] = 128
+    """The smallest size that is drawn."""
+
+    transceivers_per_gpu: Annotated[int, AtLeast(1)] = 1
+    """Transceivers of a GPU on photonic rails."""
+
+
+def _draw_rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A column of panels for each platform: cost above power.
+
+    Raises ValueError for a platform or a switch that the tables do not have.
+    """
+    bills = tables.read("rails")
+    points = _bills_points(settings, bills, tables.read("published"))
+    subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
+        the published bills. A rail of more GPUs than half of the switch's ports needs leaves and
+        spines of such switches; shaded: circuits may move, at half to twice the sourced price per
+        port."""
+    switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
+    note = f"Port prices beyond one switch are assumed, the price of {switch}'s"
+    with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
+        panels = page.subplots(2, len(settings.platforms), sharex=False, squeeze=False)
+        for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
+            for axes, (platform, words) in zip(row, settings.platforms.items(), strict=True):
+                _bills_panel(
+                    axes, points[(points["platform"] == platform) & (points["quantity"] == key)]
+                )
+                axes.set(title=words.words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
+                if key == "power":
+                    axes.set_yscale("log")
+                    ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}")
+                    axes.set_ylim(8, 500)
+                else:
+                    axes.set_ylim(0, None)
+        legend: dict[str, Any] = {
+            words: {**style, "markersize": 4.5} for words, style, *_ in _SERIES.values()
+        }
+        legend |= {
+            words: {"color": colour, "marker": mark, "markersize": 5}
+            for words, colour, mark in _BEYOND.values()
+        }
+        legend["Half to twice the price of an optical port"] = patch(lighter(PALETTE[3], 0.7))
+        share_legend(page, legend | {PUBLISHED.capitalize(): PUBLISHED_MARK}, 2)
+    return Drawn(_caption(settings, points), _alternative(settings, points), points)
+
+
+def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame) -> DataFrame:
+    """A row for each mark."""
+    refuse_unknown("platforms", settings.platforms, bills["platform"])
+    refuse_unknown("switch", [settings.switch], bills["switch"].dropna())
+    bills, published = (rows[rows["gpus"] >= settings.least_gpus] for rows in (bills, published))
+    electrical = bills["network"] != "photonic_rails"
+    bills = bills[electrical | (bills["transceivers_per_gpu"] == settings.transceivers_per_gpu)]
+    parts = []
+    for (platform, words), (key, (column, unit, *_)) in product(
+        settings.platforms.items(), _BILLS_PANELS.items()
+    ):
+        ours = bills[bills["platform"] == platform]
+        ours = ours.assign(value=ours[column], source="ours")
+        theirs = where(published, config=words.published)
+        head = {"platform": platform, "quantity": key}
+        for series, (*_, network, counting) in _SERIES.items():
+            rows = where(ours, network=network, counting=counting)
+            parts.append(rows.assign(**head, series=series, ocs_port_price_factor=1.0))
+            cell = f"{key}_{series}_{unit}"
+            if cell in theirs:
+                value = theirs[cell] / theirs["gpus"]
+                parts.append(theirs.assign(**head, series=series, source="published", value=value))
+        for series in _BEYOND:
+            rows = where(ours, switch=settings.switch, arrangement=series)
+            rows = rows.sort_values("ocs_port_price_factor", kind="stable")
+            rows = rows[rows["ocs_port_price_factor"].isin((0.5, 1.0, 2.0))]
+            parts.append(rows.assign(**head, series=series))
+    return stack(parts).reindex(columns=_DRAWN)
+
+
+def _bills_panel(axes: Axes, points: DataFrame) -> None:
+    ours, theirs = (where(points, source=source) for source in ("ours", "published"))
+    for series, (_, style, *_) in _SERIES.items():
+        rows = where(ours, series=series).sort_values("gpus")
+        axes.plot(rows["gpus"], rows["value"], **style, linewidth=LINE_POINTS, markersize=4.5)
+    for series, (_, colour, mark) in _BEYOND.items():
+        rows = where(ours, series=series)
+        bands = rows.pivot_table(index="gpus", columns="ocs_port_price_factor", values="value")
+        if bands.empty:
+            continue
+        if series == "clos":
+            shade = lighter(colour, 0.75)
+            axes.fill_between(bands.index, bands[0.5], bands[2.0], color=shade, linewidth=0)
+        style = {"color": colour, "marker": mark, "markersize": 5, "linewidth": LINE_POINTS}
+        axes.plot(bands.index, bands[1.0], **style)
+    published_marks(axes, theirs["gpus"], theirs["value"])
+    sizes = sorted(set(points["gpus"]))
+    axes.set_xscale("log", base=2)
+    ticks(axes.xaxis, [size for size in sizes if not size & (size - 1)], "{x:,.0f}")
+    ticks(axes.yaxis, text="{x:,.0f}")
+    axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
+
+
+def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
+    sentences = []
+    ours = where(points, source="ours")
+    plain = where(ours, ocs_port_price_factor=1)
+    costs = plain.set_index(["platform", "quantity", "series", "gpus"])["value"].sort_index()
+    for platform, words in settings.platforms.items():
+        parts = []
+        for key, (*_, unit) in _BILLS_PANELS.items():
+            photonic = costs[platform, key, "opus"]
+            ratios = []
+            for series, text in _COUNTED.items():
+                other = costs[platform, key, series]
+                gpus = 512 if 512 in other.index else int(other.index[0])
+                ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
+            parts.append(f"""{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on
+                electrical ones {listed(ratios)}""")
+        sentences.append(f"{words.words}: {'; '.join(parts)}.")
+    beyond = where(ours, series="clos")
+    if not beyond.empty:
+        sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
+            {int(beyond["gpus"].min()):,} GPUs on a rail may outgrow one switch, and leaves and
+            spines take three ports for each of a GPU.""")
+    return " ".join(sentences)
+
+
+def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
+    sizes = sorted(set(points["gpus"]))
+    return f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
+        {sizes[-1]:,} GPUs on {len(settings.platforms)} platforms. Lines are nearly level in size;
+        those counted as the artifact does lie highest, electrical rails without a spine nearest to
+        photonic ones, which rise where a rail needs leaves and spines of switches."""
+
+
+RAIL_BILLS = declare(
+    RailBillsSettings,
+    "What rails cost and draw, by size and by what is counted",
+    "opus",
+    _draw_rail_bills,
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
+    " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
+    published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
+    " power_fat_tree_w power_rail_opt_w power_opus_w",
+)
+
+
+# What photonic rails save over electrical ones
+
+#: What a panel shows, and the headline that is published for it.
+_SAVINGS_PANELS = {
+    "cost": ("Cost", "network_cost_reduction"),
+    "power": ("Power", "network_power_reduction"),
+}
+
+
+@dataclass(frozen=True)
+class SavingsPlatform:
+    """A published platform and the one of ours that stands for it."""
+
+    words: str
+    """Words for the platform."""
+
+    platform: str
+    """Ours, a platform of the table of rails."""
+
+
+@dataclass(frozen=True)
+class RailSavingsSettings(CanvasSettings):
+    """Cost and power of electrical over photonic rails, by size."""
+
+    figure: Literal["rail_savings"] = "rail_savings"
+    height_inches: Height = 5.4
+
+    platforms: dict[str, SavingsPlatform] = field(
+        default_factory=lambda: {
+            "H200_400G_fig15_trx879": SavingsPlatform(
+                "H200, 400G, transceiver at 879 USD", "h200_400g"
+            ),
+            "GB200_800G_fig15_trx879": SavingsPlatform(
+                "GB200, 800G, transceiver at 879 USD", "gb200_800g"
+            ),
+            "H100_400G_notebook_trx219": SavingsPlatform(
+                "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
+            ),
+        }
+    )
+    """Published platforms (column config), in the order of the legend."""
+
+
+def _draw_rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for cost and one for power.
+
+    Raises ValueError for a platform that a table does not have.
+    """
+    headline, rails = tables.values("headline"), tables.read("rails")
+    points = _savings_points(settings, tables.read("published"), rails)
+    subtitle = """Electrical rails over photonic rails: network cost, network power. Hollow
+        diamonds: published bills; dots: ours, counted as the published script does. The axes of
+        ratios begin at 0."""
+    colours = dict(zip(settings.platforms, PALETTE, strict=False))
+    note = "Published bills: the artifact's, recalculated"
+    with canvas(subtitle, fidelity_line(rails["fidelity"], note)) as page:
+        panels = page.subplots(1, len(_SAVINGS_PANELS))
+        for axes, (key, (title, promise)) in zip(panels, _SAVINGS_PANELS.items(), strict=True):
+            _savings_panel(axes, where(points, quantity=key), colours, float(headline[promise]))
+            axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
+        legend: dict[str, Any] = {
+            pair.words: published_series(colours[key]) for key, pair in settings.platforms.items()
+        }
+        legend["Ours, in the colour of its platform"] = dot(INK)
+        share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
+    return Drawn(*_texts(settings, points, headline), points)
+
+
+def _savings_points(
+    settings: RailSavingsSettings, published: DataFrame, rails: DataFrame
+) -> DataFrame:
+    """A row for each platform, quantity, source and size."""
+    refuse_unknown("platforms", settings.platforms, published["config"])
+    counted = where(rails, network="photonic_rails", counting="artifact", transceivers_per_gpu=1)
+    parts = []
+    for name, pair in settings.platforms.items():
+        refuse_unknown(f"platforms.{name}.platform", [pair.platform], counted["platform"])
+        sources = {
+            "published": (where(published, config=name), "ratio_rail_over_opus"),
+            "ours": (where(counted, platform=pair.platform), "ratio"),
+        }
+        for key, (source, (rows, column)) in product(_SAVINGS_PANELS, sources.items()):
+            head = {"source": source, "quantity": key, "platform": name}
+            ratios = rows.assign(**head, ratio=rows[f"{key}_{column}"])
+            parts.append(ratios[[*head, "gpus", "ratio"]])
+    return stack(parts)
+
+
+def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promise: float) -> None:
+    published_line(axes, promise, "y", zorder=1.5)
+    at_edge(axes, f"{promise:g} times", promise, 4, -4, va="top")
+    for platform, rows in points.groupby("platform", sort=False):
+        colour = colours[str(platform)]
+        lines = where(rows, source="published").sort_values("gpus")
+        axes.plot(lines["gpus"], lines["ratio"], **published_series(colour))
+        ours = where(rows, source="ours")
+        axes.plot(ours["gpus"], ours["ratio"], **dot(colour, 3.5, zorder=2.2))
+    sizes = sorted(set(where(points, source="published")["gpus"]))
+    axes.set_xscale("log", base=2)
+    ticks(axes.xaxis, sizes, "{x:,.0f}")
+    axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
+    axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
+
+
+def _texts(
+    settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]
+) -> tuple[str, str]:
+    """Caption and alternative text."""
+    keys = ["quantity", "platform"]
+    both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
+    sentences = []
+    for key, (title, promise) in _SAVINGS_PANELS.items():
+        parts = []
+        for platform, pair in settings.platforms.items():
+            rows = both.xs((key, platform))
+            apart = float((rows["ours"] / rows["published"] - 1).abs().max())
+            parts.append(f"""{pair.words} {span(rows["published"])}, ours within
+                {quantity(100 * apart)} % at {len(rows)} sizes""")
+        times = f"{headline[promise]:g} times lower in the abstract"
+        sentences.append(f"{title}, {times}: {'; '.join(parts)}.")
+    sizes = sorted(set(points["gpus"]))
+    means = points.groupby(keys, sort=False)["ratio"].mean()
+    best = {key: settings.platforms[str(means[key].idxmax())].words for key in _SAVINGS_PANELS}
+    alternative = f"""Lines of the cost and of the power of electrical over photonic rails from
+        {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
+        saving in cost is {best["cost"]}, in power {best["power"]}."""
+    return " ".join(sentences), alternative
+
+
+RAIL_SAVINGS = declare(
+    RailSavingsSettings,
+    "What photonic rails save, by size of the cluster",
+    "opus",
+    _draw_rail_savings,
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
+    " power_ratio fidelity",
+    published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"
+    " power_ratio_rail_over_opus",
+    headline="opus.csv: id value",
+)

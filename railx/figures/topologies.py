@@ -1,0 +1,456 @@
+"""Topologies: hops, bisection, all-to-all bandwidth and the loads of their channels.
+
+The ideal bandwidth spreads the load evenly over the external channels. The bound
+divides the capacity by the largest static channel load under the routing (RailX,
+all-to-all formulas); how fast the loads fall shows how much is idle at that bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, declare
+from railx.figures.panels import (
+    name_rows,
+    panel_title,
+    published_line,
+    published_marks,
+    share_legend,
+    tiles,
+)
+from railx.figures.tables import records, refuse, stack, to_frame
+from railx.figures.theme import (
+    DERIVED,
+    GREY,
+    PUBLISHED,
+    PUBLISHED_LINE,
+    PUBLISHED_MARK,
+    colours,
+    dot,
+    label,
+    lighter,
+)
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
+from railx.settings import Between, NotEmpty
+
+__all__ = [
+    "ALL_TO_ALL_BANDWIDTH",
+    "CHANNEL_LOADS",
+    "TOPOLOGY_METRICS",
+    "AllToAllBandwidthSettings",
+    "ChannelLoadsSettings",
+    "TopologyMetricsSettings",
+]
+
+# Hops between nodes, and what crosses their middle
+
+_TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: The rows of the published table with the diameters of RailX, least and most.
+_DIAMETERS = ("diameter_least", "diameter_most")
+
+
+@dataclass(frozen=True)
+class TopologyMetricsSettings(TopologyChoice):
+    """Hops between nodes and bisection, one row per topology."""
+
+    figure: Literal["topology_metrics"] = "topology_metrics"
+    height_inches: Height = 7
+
+
+def _draw_topology_metrics(
+    settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """One row per topology: from the mean hops to the diameter, and the bisection as a
+    share of the injection.
+    """
+    frame = tables.read("topologies", "topology", settings.only)
+    share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
+    data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
+    published = tables.values("published")
+    limits = [float(published[name]) for name in _DIAMETERS]
+    subtitle = """A hop is a link that leaves a node (board, server or single chip). Bisection: one
+        direction of the family's natural cut."""
+    title = "Hops between nodes and bisection by topology"
+    with canvas(subtitle, fidelity_line(frame["fidelity"]), title=title) as page:
+        hops, bisection = page.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
+        colour = colours(frame["family"])
+        _hops(hops, data, colour, limits)
+        _bisection(bisection, data, colour)
+        sizes = zip(data["topology"], data["chips"], strict=True)
+        name_rows(hops, [f"{label(name)} ({chips:,})" for name, chips in sizes])
+        bisection.grid(axis="y", visible=False)
+        shade = next(iter(colour.values()))
+        legend = {
+            "mean over all pairs": dot(shade, 6),
+            "diameter": dot(shade, 11, marker="|", mew=2.4),
+            f"{PUBLISHED}: diameters of RailX": PUBLISHED_LINE,
+        }
+        share_legend(page, legend, 3)
+    return Drawn(_hops_caption(data, limits), _hops_alternative(data), data)
+
+
+def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
+    largest = float(data["diameter_node_hops"].max())
+    for limit in limits:
+        published_line(axes, limit, "x", zorder=1)
+    for position, row in enumerate(records(data)):
+        shade = colour[str(row["family"])]
+        mean, diameter = row["mean_node_hops"], row["diameter_node_hops"]
+        axes.plot([mean, diameter], [position] * 2, color=shade, linewidth=1.3)
+        axes.plot([diameter], [position], **dot(shade, 11, marker="|", markeredgewidth=2.4))
+        axes.plot([mean], [position], **dot(shade, 6))
+        words = f"{quantity(mean)} to {diameter:.0f}"
+        axes.text(4.6 * largest, position, words, ha="right", va="center")
+    axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
+    axes.set_xlim(0.85 * min(1.0, float(data["mean_node_hops"].min())), 5 * largest)
+    shown = [tick for tick in _TICKS if tick <= 1.5 * largest]
+    axes.set_xticks(shown, [str(tick) for tick in shown])
+    axes.minorticks_off()
+
+
+def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
+    share = 100 * data["bisection_over_injection"]
+    shades = list(data["family"].map(colour))
+    bars = axes.barh(range(len(data)), share, height=0.6, color=shades)
+    axes.bar_label(bars, [f"{quantity(value)} %" for value in share], padding=4)
+    axes.set_title("Bisection over injection")
+    axes.set_xlabel("Bisection per chip (% of injection bandwidth)")
+    axes.set_xlim(0, float(share.max()) * 1.2)
+
+
+def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
+    """The rows with the least and the most."""
+    values = data[column].to_numpy()
+    return data.iloc[int(values.argmin())], data.iloc[int(values.argmax())]
+
+
+def _hops_caption(data: DataFrame, limits: list[float]) -> str:
+    near, far = _ends(data, "diameter_node_hops")
+    narrow, wide = _ends(data, "bisection_over_injection")
+    rows = data[data["family"].astype(str).str.startswith("railx")]
+    within = rows["diameter_node_hops"].between(limits[0], limits[1])
+    beyond = phrases(rows[~within], "{topology:spoken} with {diameter_node_hops:.0f}", "\n")
+    stated = ""
+    if len(rows):
+        stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
+            settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
+            within{f"; beyond are {listed(beyond.splitlines())}" if beyond else ""}."""
+    hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
+    return f"""{counted(len(data), "topology", "topologies")}. A hop is a link that leaves a node;
+        the dot is the mean over all pairs of chips in different places, the line ends at the
+        diameter. Diameters go from {phrase(f"{hops} hops ({{topology:label}})", near)} to
+        {phrase(f"{hops} ({{topology:label}})", far)}. {stated} The bisection, counted on the
+        family's natural cut, goes from
+        {phrase(f"{share} of the injection bandwidth ({{topology:label}})", narrow)} to
+        {phrase(f"{share} ({{topology:label}})", wide)}."""
+
+
+def _hops_alternative(data: DataFrame) -> str:
+    row = """{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q},
+        bisection {bisection_over_injection:q%}"""
+    return f"""Hops between nodes and bisection over injection, a row per topology.
+        {phrases(data, row)}."""
+
+
+TOPOLOGY_METRICS = declare(
+    TopologyMetricsSettings,
+    "Hops and bisection by topology",
+    "railx",
+    _draw_topology_metrics,
+    topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
+    " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
+    published="railx.csv: id value",
+)
+
+
+# All-to-all bandwidth per chip: the ideal and the bound of the routing
+
+#: Shares of the injection in percent, by topology and ideal or routing.
+Derived = dict[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class AllToAllBandwidthSettings(TopologyChoice):
+    """All-to-all bandwidth by topology for one traffic pattern."""
+
+    figure: Literal["all_to_all_bandwidth"] = "all_to_all_bandwidth"
+    height_inches: Height = 6.6
+
+    traffic: Annotated[str, NotEmpty()] = "uniform"
+    """Traffic pattern of the rows to show."""
+
+    scale: AxisScale = "linear"
+    """Scale of the bandwidth axes."""
+
+    derived: dict[str, str] = field(
+        default_factory=lambda: {
+            "railx_hyperx": "m2_n2",
+            "railx_hyperx_m4n2": "m4_n2",
+            "railx_hyperx_full": "m7_n9",
+        }
+    )
+    """Topologies for which a bound under uniform traffic follows from the paper, and
+    the published row that holds it; it counts where both have as many chips."""
+
+
+def _draw_all_to_all_bandwidth(
+    settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """A group of bars per topology: the ideal, then the bound under each routing.
+
+    The rows are those of ``settings.traffic``. Raises ValueError when no row has that
+    traffic.
+    """
+    frame = tables.read("bounds", "topology", settings.only)
+    rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
+    if rows.empty:
+        refuse(f"traffic: got {settings.traffic!r}", sorted(set(frame["traffic"])))
+    injection = rows["injection_gb_s_per_chip"]
+    bandwidth, share = (
+        rows.assign(
+            **{name: factor * rows[f"{name}_gb_s_per_chip"] / over for name in ("ideal", "bound")}
+        )
+        for factor, over in ((1, 1), (100, injection))
+    )
+    derived = _derived(settings, rows, tables.read("derived"))
+    speeds = [f"{speed:,.0f}" for speed in sorted(set(injection))]
+    subtitle = f"""{label(settings.traffic)} traffic, one direction. Ideal: even load on all
+        external channels. Bound: set by the most loaded channel."""
+    if len(speeds) > 1:
+        subtitle += f""" Injection differs, {listed(speeds)} GB/s a chip: shares compare, bandwidths
+            do not."""
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        left, right = page.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
+        _bandwidth_groups(left, bandwidth, "", {})
+        _bandwidth_groups(right, share, " %", derived)
+        left.set(title="Bandwidth", xlabel="All-to-all bandwidth per chip (GB/s)")
+        right.set(title="Share of injection", xlabel="Share of injection bandwidth (%)")
+        for panel in (left, right):
+            panel.set_xscale(settings.scale)
+            panel.margins(x=0.0)
+            low, high = panel.get_xlim()
+            panel.set_xlim(low, high * (1.62 if settings.scale == "linear" else 6.0))
+        if derived:
+            share_legend(page, {DERIVED: PUBLISHED_MARK | {"markeredgecolor": GREY}}, 1)
+    data = rows[tables.columns("bounds")].copy()
+    for name in ("ideal", "bound"):
+        data[f"{name}_over_injection"] = data[f"{name}_gb_s_per_chip"] / injection
+        data[f"{name}_over_injection_derived_from_paper"] = [
+            derived.get((topology, "ideal" if name == "ideal" else routing), math.nan) / 100
+            for topology, routing in zip(data["topology"], data["routing"], strict=True)
+        ]
+    return Drawn(_bandwidth_caption(share, derived), _bandwidth_alternative(rows), data)
+
+
+def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
+    """What follows from the paper, for uniform traffic."""
+    stated = {row["id"]: row for row in records(published)}
+    shares: Derived = {}
+    for row in records(rows[rows["traffic"] == "uniform"]):
+        bounds = stated.get(settings.derived.get(str(row["topology"]), ""))
+        if bounds is None or bounds["chips"] != row["chips"]:
+            continue
+        # Four sides of n ports take 4 n flits a cycle out of a chip.
+        injection = 4 * float(bounds["n"]) / 100
+        ideal, bound = "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle"
+        shares[row["topology"], "ideal"] = float(bounds[ideal]) / injection
+        if row["routing"] == "min":
+            shares[row["topology"], "min"] = float(bounds[bound]) / injection
+    return shares
+
+
+def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
+    best = rows.groupby("topology")["bound"].max().sort_values()
+    least, most = (f"{quantity(best.iloc[i])} %" for i in (0, -1))
+    over = rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
+    ours = {(row["topology"], "ideal"): row["ideal"] for row in records(rows)}
+    ours |= {(row["topology"], row["routing"]): row["bound"] for row in records(rows)}
+    apart = [abs(ours[key] / theirs - 1) for key, theirs in derived.items() if key in ours]
+    costs = "On all of them routing reaches the ideal."
+    if over.max() > 1 + 1e-9:
+        costs = phrase(
+            """Routing costs most on {topology:spoken} under {routing}: a bound of
+            {bound_gb_s_per_chip:q} GB/s of an ideal {ideal_gb_s_per_chip:q}.""",
+            rows.iloc[int(over.to_numpy().argmax())],
+        )
+    diamonds = ""
+    if apart:
+        diamonds = f"""Diamonds are the {counted(len(derived), "value")} that follow from the paper
+            and its authors' simulator; ours are within {quantity(100 * max(apart))} %."""
+    return f"""{label(str(rows["traffic"].iloc[0]))} traffic on {len(best)} networks. The *ideal*
+        spreads the load evenly over the external channels, the *bound* divides the capacity by the
+        load of the busiest channel under the given routing. The best bound of a network goes from
+        {least} of its injection bandwidth ({label(str(best.index[0]))}) to {most}
+        ({label(str(best.index[-1]))}). {costs} {diamonds}"""
+
+
+def _bandwidth_alternative(rows: DataFrame) -> str:
+    row = """{topology:spoken} under {routing}: ideal {ideal_gb_s_per_chip:q}, bound
+        {bound_gb_s_per_chip:q} of {injection_gb_s_per_chip:,.0f}"""
+    return f"Bars of all-to-all bandwidth per chip in GB/s. {phrases(rows, row)}."
+
+
+def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
+    """Horizontal bars in groups, with what follows from the paper as diamonds.
+
+    Routings with the same bound share one bar.
+    """
+    colour = colours(rows["family"])
+    y, ticks, names = 0.0, [], []
+    for _, group in rows.groupby("topology", sort=False):
+        first = group.iloc[0]
+        shade, routing = colour[str(first["family"])], str(first["routing"])
+        #: Text, ideal or routing, value and lightness of each bar.
+        bars = [("ideal", "ideal", float(first["ideal"]), 0.65)]
+        if group["bound"].max() <= group["bound"].min() * (1 + 1e-9):
+            bars.append(("bound", routing, float(first["bound"]), 0.0))
+        else:
+            bars += [
+                (f"bound, {name} routing", name, bound, 0.3 * i / len(group))
+                for i, (name, bound) in enumerate(
+                    zip(group["routing"], group["bound"], strict=True)
+                )
+            ]
+        ticks.append(y + (len(bars) - 1) / 2)
+        for text, name, value, light in bars:
+            bar = axes.barh(y, value, height=0.9, color=lighter(shade, light))
+            stated = derived.get((str(first["topology"]), name))
+            if stated is not None:
+                published_marks(axes, [stated], [y], markeredgecolor=GREY)
+            padding = 3 if stated is None else 8
+            axes.bar_label(bar, [f"{quantity(value)}{unit} {text}"], padding=padding)
+            y += 1
+        text = "{topology:label}\n{chips:,} chips, {injection_gb_s_per_chip:q} GB/s injection"
+        names.append(phrase(text, first))
+        y += 0.8
+    axes.set_yticks(ticks, names)
+    axes.set_ylim(y - 1.1, -0.8)
+    axes.grid(axis="y", visible=False)
+
+
+ALL_TO_ALL_BANDWIDTH = declare(
+    AllToAllBandwidthSettings,
+    "All-to-all bandwidth by topology",
+    "railx",
+    _draw_all_to_all_bandwidth,
+    bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
+    " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
+    derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
+    " min_bound_flits_per_chip_cycle",
+)
+
+
+# Channel loads in descending order, by kind of channel
+
+_MOST_STEPS = 800
+
+
+@dataclass(frozen=True)
+class ChannelLoadsSettings(TopologyChoice):
+    """Channel loads in descending order, one panel per topology."""
+
+    figure: Literal["channel_loads"] = "channel_loads"
+    height_inches: Height = 6
+
+    only: tuple[str, ...] = ("railx_hyperx", "railx_hyperx_m4n2")
+
+    columns: Annotated[int, Between(1, 64)] = 2
+    """Panels side by side."""
+
+    scale: AxisScale = "linear"
+    """Scale of the load axes."""
+
+
+def _draw_channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One panel per topology and routing."""
+    frame = tables.read("channels", "topology", settings.only)
+    groups = list(frame.groupby(["topology", "routing"], sort=False))
+    columns = min(settings.columns, len(groups))
+    subtitle = """Every channel in descending order of its load. Load: flits per cycle on a channel
+        when each chip offers one flit per cycle."""
+    with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
+        panels = tiles(page, len(groups), columns, sharex=True)
+        colour = colours(sorted(set(frame["kind"])))
+        for axes, ((topology, routing), rows) in zip(panels, groups, strict=True):
+            _panel(axes, rows, colour)
+            title = f"{label(str(topology))}, {label(str(routing))}"
+            title += f"\nlargest {quantity(rows['load'].max())}"
+            axes.set(title=panel_title(title, columns, settings), yscale=settings.scale)
+            if settings.scale == "linear":
+                axes.set_ylim(bottom=0)
+        for axes in panels[-columns:]:
+            axes.set_xlabel("Share of channels of the kind (%)")
+            axes.tick_params(labelbottom=True)
+        for axes in panels[::columns]:
+            axes.set_ylabel("Load")
+        legend = {label(kind): {"color": shade} for kind, shade in colour.items()}
+        share_legend(page, legend, len(colour))
+    return Drawn(_loads_caption(frame), _loads_alternative(frame), _data(frame))
+
+
+def _steps(loads: Series[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Share of channels in percent and load, in descending order of load.
+
+    A step for each channel while there are few, else as many as the page can show.
+    """
+    falling = np.sort(loads.to_numpy())[::-1]
+    chosen = np.unique(np.linspace(0, len(falling) - 1, min(len(falling), _MOST_STEPS)).astype(int))
+    share = 100 * np.append(chosen, len(falling)) / len(falling)
+    return share, np.append(falling[chosen], falling[-1])
+
+
+def _data(frame: DataFrame) -> DataFrame:
+    parts = []
+    keys = ["topology", "routing", "kind"]
+    for names, rows in frame.groupby(keys, sort=False):
+        share, load = _steps(rows["load"])
+        head = dict(zip(keys, names, strict=True)) | {"channels": len(rows)}
+        parts.append(to_frame({**head, "share_of_channels_percent": share, "load": load}))
+    return stack(parts)
+
+
+def _largest(frame: DataFrame) -> DataFrame:
+    """The busiest channel of each topology and routing, and it over its kind's mean."""
+    keys = ["topology", "routing"]
+    busiest = frame.loc[frame.groupby(keys, sort=False)["load"].idxmax()]
+    means = frame.groupby([*keys, "kind"])["load"].mean().rename("mean").reset_index()
+    rows = busiest.merge(means, on=[*keys, "kind"])
+    return rows.assign(over=rows["load"] / rows["mean"])
+
+
+def _loads_caption(frame: DataFrame) -> str:
+    row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}
+        times the mean of its kind"""
+    return f"""Load of every channel under uniform all-to-all traffic, in descending order, by kind
+        of channel. The largest load bounds the throughput; the further a line falls, the more
+        capacity is idle at that bound. The largest loads: {phrases(_largest(frame), row)}."""
+
+
+def _loads_alternative(frame: DataFrame) -> str:
+    row = "{topology:spoken}, {routing} routing from {load:q}"
+    return f"""Falling lines of channel loads, one per kind of channel:
+        {phrases(_largest(frame), row)}."""
+
+
+def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
+    for i, (kind, mine) in enumerate(rows.groupby("kind")):
+        share, load = _steps(mine["load"])
+        # Lines that lie on one another stay visible: each is thinner than the last.
+        wide = max(3.2 - i, 1.0)
+        axes.step(share, load, where="post", color=colour[str(kind)], linewidth=wide)
+    axes.margins(y=0.14)
+    axes.set_xlim(0, 100)
+
+
+CHANNEL_LOADS = declare(
+    ChannelLoadsSettings,
+    "Channel loads under uniform all-to-all traffic",
+    "railx",
+    _draw_channel_loads,
+    channels="network.channels: topology routing src dst kind rail load fidelity",
+)

@@ -1,0 +1,527 @@
+"""How long networks idle between phases, beside how long optical switches take.
+
+Windows and phases are those that Opus publishes for its jobs, and those of generated
+steps; most switching times are recalled and drawn as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend, ticks
+from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
+from railx.figures.theme import (
+    DERIVED,
+    GREY,
+    INK,
+    OPUS_JOBS,
+    PALETTE,
+    PUBLISHED_MARK,
+    dot,
+    label,
+    lighter,
+    published_mark,
+)
+from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.words import counted, fidelity_line, phrases, quantity
+
+__all__ = [
+    "STEP_WINDOWS",
+    "SWITCHING_WINDOWS",
+    "SWITCH_TECHNOLOGIES",
+    "StepWindowsSettings",
+    "SwitchTechnologiesSettings",
+    "SwitchingWindowsSettings",
+    "split_by_mean",
+]
+
+
+# Published windows beside switching times
+
+_JOBS = {**OPUS_JOBS, "deepseek2d": "DeepSeek, PP and TP"}
+_PHASES = {
+    "PP": ("Pipeline (PP)", PALETTE[3]),
+    "DP": ("Data (DP)", PALETTE[2]),
+    "EP": ("Expert (EP)", PALETTE[1]),
+}
+_LINE = PALETTE[0]
+_NOTE = """All numbers are published or derived from published ones: the windows are the artifact's
+    analytical model of DeepSeek-V2 236B on 256 GPUs, the phases its traces of rank 0 on Perlmutter;
+    pale switching times are recalled, not verified"""
+
+
+@dataclass(frozen=True)
+class SwitchingWindowsSettings(CanvasSettings):
+    """Windows between phases against switching times."""
+
+    figure: Literal["switching_windows"] = "switching_windows"
+    height_inches: Height = 8.6
+
+
+def _draw_switching_windows(
+    settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """Switching times above the distribution of windows, phases of a step below."""
+    windows = _windows(tables.read("windows"))
+    switches = _switches(tables.read("technologies"), windows)
+    phases = _phases(tables.read("phases"))
+    subtitle = """Right of a switch's diamond lie the windows that hide its switching. Both axes of
+        time are the same. Below, the phases of one iteration, as wide as they have operations."""
+    with canvas(subtitle, fidelity_line([], _NOTE)) as page:
+        jobs = list(dict.fromkeys(phases["job"]))
+        heights = [0.30 * len(switches) + 0.2, 2.6, 0.34 * len(jobs) + 0.3]
+        above, middle, below = page.subplots(3, 1, height_ratios=heights)
+        _technologies(above, switches)
+        _published_distribution(middle, windows)
+        above.set_xlim(middle.get_xlim())
+        _pattern(below, phases, jobs)
+        legend = {
+            f"{name} phase": patch(lighter(colour, 0.35))
+            for kind, (name, colour) in _PHASES.items()
+            if kind in set(phases["phase"])
+        }
+        share_legend(page, legend, len(legend))
+    columns = ["technology", "example_device", "switching_ms", "hidden", "confidence"]
+    data = stack(
+        [
+            windows.assign(shows="window"),
+            switches[columns].assign(shows="switch"),
+            phases.assign(shows="phase"),
+        ]
+    )
+    return Drawn(
+        _published_caption(windows, switches, phases), _published_alternative(windows), data
+    )
+
+
+def split_by_mean(low: float, high: float, mean: float, count: int) -> list[tuple[float, int]]:
+    """Lengths and numbers of windows of two lengths; the mean tells how many."""
+    longer = round(count * (mean - low) / (high - low)) if high - low > 1e-9 else 0
+    return [(length, n) for length, n in ((low, count - longer), (high, longer)) if n]
+
+
+def _windows(table: DataFrame) -> DataFrame:
+    """Length and number of the windows between phases of different kinds.
+
+    A transition has two lengths at most. Sums over transitions and those that change
+    nothing are left out.
+    """
+    rows = []
+    for row in records(table):
+        name = str(row["transition"])
+        first, _, second = name.partition("->")
+        both_ways = name.split(" ")[0]
+        summed = name == both_ways and any(
+            str(other).startswith(f"{both_ways} ") for other in table["transition"]
+        )
+        if first == second.split(" ")[0] or summed or name.endswith(" all"):
+            continue
+        low, high, mean = (float(row[f"{end}_window_ms"]) for end in ("min", "max", "mean"))
+        parts = split_by_mean(low, high, mean, int(row["count_per_step"]))
+        rows += [(name, *part) for part in parts]
+    columns = ["transition", "window_ms", "count"]
+    return to_frame(rows, columns).sort_values("window_ms", ignore_index=True)
+
+
+def _longer(windows: DataFrame, time_ms: float) -> float:
+    """The share of windows at least as long as a time."""
+    total = windows["count"].sum()
+    return float(windows.loc[windows["window_ms"] >= time_ms, "count"].sum() / total)
+
+
+def _switches(table: DataFrame, windows: DataFrame) -> DataFrame:
+    times = table["switching_time"].map(milliseconds)
+    timed = table.assign(switching_ms=times)[times.notna()].sort_values("switching_ms")
+    return timed.assign(hidden=[_longer(windows, time) for time in timed["switching_ms"]])
+
+
+def _phases(table: DataFrame) -> DataFrame:
+    rows = []
+    for row in records(table):
+        job = _JOBS.get(str(row["case"]), label(str(row["case"])))
+        sequence = str(row["phase_sequence"])
+        # One phase for the run is written otherwise.
+        parts = re.findall(r"\b([A-Z]P)\((\d+)", sequence) or re.findall(
+            r"\b([A-Z]P) only.*?(\d+)-op", sequence
+        )
+        switches = int(row["transitions_per_iteration"])
+        rows += [(job, kind, int(count), switches) for kind, count in parts]
+    return to_frame(rows, ["job", "phase", "operations", "transitions"])
+
+
+def _technologies(axes: Axes, switches: DataFrame) -> None:
+    names = []
+    for position, row in enumerate(records(switches)):
+        colour = GREY if row["confidence"] == "low" else INK
+        axes.plot(row["switching_ms"], position, **published_mark(colour))
+        text = f"{_time(row['switching_ms'])}: {100 * row['hidden']:.0f} %"
+        beside(axes, text, row["switching_ms"], position, 8, color=colour)
+        device = row["example_device"].split(" (")[0]
+        names.append(f"{row['technology'].split(' (')[0]}, {device}")
+    axes.set_yticks(range(len(switches)), names)
+    axes.set(xscale="log", ylim=(len(switches) - 0.4, -0.6))
+    axes.grid(visible=False, axis="y")
+    axes.set(title="Switching time, and the share of windows it fits into", xlabel="Switching time")
+    axes.xaxis.set_major_formatter(lambda value, _: _time(value))
+
+
+def _time(time_ms: float) -> str:
+    for unit, scale in (("s", 1e3), ("ms", 1.0), ("us", 1e-3), ("ns", 1e-6)):
+        if time_ms >= scale:
+            return f"{quantity(time_ms / scale)} {unit}"
+    return f"{quantity(time_ms)} ms"
+
+
+def _published_distribution(axes: Axes, windows: DataFrame) -> None:
+    shares = _staircase(axes, windows, (5e-6, 1e4), _LINE, linewidth=1.8)
+    drawn = shares[shares.index > 0]
+    axes.plot(drawn.index, drawn, **published_mark(_LINE))
+    before = drawn.shift(fill_value=100 - 100 * _longer(windows, 1e-12))
+    far = drawn[drawn - before >= 10]  # the others are too near
+    for length, share in zip(far.index, far, strict=True):
+        beside(axes, f"{quantity(length)} ms", length, share, -7, 3, ha="right", va="bottom")
+    axes.set(xscale="log", xlim=(5e-6, 1e4), ylim=(0, 112))
+    axes.set(xlabel="Window", ylabel="Windows not longer (%)")
+    axes.set_title(f"{int(windows['count'].sum())} windows between unlike phases of a step")
+    axes.set_yticks([0, 25, 50, 75, 100])
+    axes.xaxis.set_major_formatter(lambda value, _: _time(value))
+
+
+def _shares(windows: DataFrame) -> Series[Any]:
+    """The share of windows not longer than each length, in percent."""
+    cumulated = windows.groupby("window_ms")["count"].sum().cumsum()
+    shares: Series[Any] = 100 * cumulated / cumulated.iloc[-1]
+    return shares
+
+
+def _staircase(
+    axes: Axes, windows: DataFrame, ends: tuple[float, float], colour: str, **style: Any
+) -> Series[Any]:
+    """The distribution of windows between two ends of the axis; its shares."""
+    shares = _shares(windows)
+    drawn = shares[shares.index > 0]
+    start = 100 - 100 * _longer(windows, 1e-12)
+    stairs = ([ends[0], *drawn.index, ends[1]], [start, *drawn, 100])
+    axes.step(*stairs, where="post", color=colour, **style)
+    return shares
+
+
+def _pattern(axes: Axes, phases: DataFrame, jobs: list[str]) -> None:
+    for position, job in enumerate(jobs):
+        rows = where(phases, job=job)
+        count = rows["operations"]
+        start = count.cumsum() - count
+        fills = [lighter(_PHASES.get(kind, ("", GREY))[1], 0.35) for kind in rows["phase"]]
+        style: dict[str, Any] = {"height": 0.8, "color": fills, "edgecolor": "white"}
+        axes.barh([position] * len(rows), count, left=start, **style)
+        for left, width in zip(start, count, strict=True):
+            axes.text(left + width / 2, position, str(width), ha="center", va="center")
+        beside(axes, f"{rows['transitions'].iloc[0]} switches", int(count.sum()), position, 6)
+    name_rows(axes, jobs)
+    axes.set_xlim(0, 1.14 * float(phases.groupby("job")["operations"].sum().max()))
+    axes.set_xlabel("Network operations of rank 0, one iteration (the last job: its whole run)")
+    axes.grid(visible=False)
+
+
+def _published_caption(windows: DataFrame, switches: DataFrame, phases: DataFrame) -> str:
+    longer = (f"{100 * _longer(windows, ms):.0f} % last {ms:g} ms or more" for ms in (1, 2, 10))
+    text = f"Of {windows['count'].sum()} windows between unlike phases {', '.join(longer)}."
+    verified = switches[switches["confidence"] != "low"]
+    if len(verified):
+        times = verified.assign(
+            time=verified["switching_ms"].map(_time), percent=100 * verified["hidden"]
+        )
+        fits = phrases(times, "{example_device} ({time}) {percent:.0f} %")
+        text += f" Share of the windows that hide a switch's time, times that were read: {fits}."
+    counts = phrases(phases.drop_duplicates("job"), "{job} {transitions}")
+    return f"""{text} {len(switches) - len(verified)} of the {len(switches)} switching times are
+        recalled and drawn pale. Switches of an iteration: {counts}. A transition with two lengths
+        is split by its mean."""
+
+
+def _published_alternative(windows: DataFrame) -> str:
+    steps = windows.groupby("window_ms")["count"].sum().reset_index()
+    return f"""A staircase of the lengths of windows under diamonds of the switching times of
+        optical switches, on one logarithmic axis of time; windows:
+        {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
+        iteration of four jobs."""
+
+
+SWITCHING_WINDOWS = declare(
+    SwitchingWindowsSettings,
+    "Idle windows between phases, and how fast switches are",
+    "opus",
+    _draw_switching_windows,
+    windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
+    " max_window_ms",
+    technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
+    " confidence",
+    phases="opus_phase_pattern.csv: case phase_sequence transitions_per_iteration",
+)
+
+
+# Windows of generated steps: within passes, and on the clock
+
+#: Published finite windows of figs. 12 and 13: the rows and of how many they are sums.
+_FINITE = {
+    "h200_128": (("windows_hidden_h200_ms", 3),),
+    "gb200_512": (("windows_short_gb200_ms", 3), ("windows_hidden_gb200_ms", 4)),
+}
+_GRADIENTS = {"overlapped": "behind computation", "in_line": "in line", "sharded": "FSDP"}
+
+
+@dataclass(frozen=True)
+class StepWindowsSettings(CanvasSettings):
+    """Windows of generated steps."""
+
+    figure: Literal["step_windows"] = "step_windows"
+    height_inches: Height = 5
+
+    passes: str = "deepseek_236b"
+    """The step whose windows within passes are drawn beside the published ones."""
+
+    timeline: tuple[str, ...] = ("h200_128", "gb200_512", "perlmutter_llama")
+    """Steps whose windows on the clock are drawn."""
+
+
+def _draw_step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """The distribution within passes, and every window of some jobs."""
+    windows = tables.read("windows", "step", (settings.passes,))
+    between = windows["transition"].isin(("PP->EP", "EP->PP"))
+    ours = _steps(windows[between & ~windows["within_layer"].astype(bool)])
+    published = tables.read("published").rename(columns={"count_per_step": "count"})
+    names = published["transition"].str
+    published = published[names.contains("fwd|bwd") & ~names.startswith("EP->EP")]
+    theirs = _steps(published.rename(columns=lambda name: name.replace("_window_ms", "_ms")))
+    clock = tables.read("timeline", "step", settings.timeline)
+    clock = clock[clock["gradients"] != "at_end"]
+    subtitle = """Left: computation between pipeline and expert traffic of DeepSeek-V2 236B. Right:
+        idle time between operations of unlike kind on one rank of each stage, packet switches."""
+    sides = {"analytic": "left", "replay": "right"}
+    line = fidelity_line(sides, "Generated jobs, no recordings", shows=sides)
+    with canvas(subtitle, line) as page:
+        left, right = page.subplots(1, 2, width_ratios=(1, 1.25))
+        _step_distribution(left, ours, theirs)
+        left.set_title(panel_title("Within passes, 256 windows", 2, settings))
+        hues = dict(zip(dict.fromkeys(clock["transition"]), PALETTE, strict=False))
+        jobs = _on_the_clock(right, clock, hues, tables.values("headline"))
+        right.set_title(panel_title("On the replay's clock", 2, settings))
+        legend: dict[str, Any] = {"Ours, within passes": {"color": GREY}}
+        legend |= {kind.replace("->", " to "): dot(colour) for kind, colour in hues.items()}
+        share_legend(page, legend | {DERIVED.capitalize(): PUBLISHED_MARK}, 4)
+    data = stack([ours.assign(shows="pass"), clock.assign(shows="clock")])
+    return Drawn(_step_caption(ours, theirs, clock, jobs), _step_alternative(ours, jobs), data)
+
+
+def _steps(rows: DataFrame) -> DataFrame:
+    """Window lengths and how many there are."""
+    windows = [
+        window
+        for row in records(rows)
+        for window in split_by_mean(row["min_ms"], row["max_ms"], row["mean_ms"], row["count"])
+    ]
+    return to_frame(windows, ["window_ms", "count"]).groupby("window_ms", as_index=False).sum()
+
+
+def _step_distribution(axes: Axes, ours: DataFrame, theirs: DataFrame) -> None:
+    _staircase(axes, ours, (0.3, 60), GREY)
+    axes.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
+    axes.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
+    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
+
+
+def _on_the_clock(
+    axes: Axes, clock: DataFrame, hues: dict[str, str], values: Series[Any]
+) -> list[str]:
+    names: list[str] = []
+    for (step, _), rows in clock.groupby(["step", "job"], sort=False):
+        y, first = len(names), rows.iloc[0]
+        gradients = _GRADIENTS[str(first["gradients"])]
+        names.append(f"{int(first['gpus'])} {first['device']},\n{gradients}")
+        spread = np.linspace(-0.25, 0.25, max(2, len(rows)))[: len(rows)]
+        fills = [hues[kind] for kind in rows["transition"]]
+        axes.scatter(rows["window_ms"], y + spread, s=18, color=fills, zorder=3)
+        for row, count in _FINITE.get(str(step), ()):
+            axes.plot([float(values[row]) / count], [y], **published_mark("black"))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xscale("symlog", linthresh=1, linscale=0.4)
+    axes.set(xlim=(-30, 8000), xlabel="Window (ms)")
+    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
+    return [name.replace("\n", " ") for name in names]
+
+
+def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: list[str]) -> str:
+    apart = max(abs(a - b) / b for a, b in zip(ours["window_ms"], theirs["window_ms"], strict=True))
+    windows = [rows["window_ms"] for _, rows in clock.groupby(["step", "job"], sort=False)]
+    parts = "; ".join(
+        f"{job} {quantity(float(lengths.clip(lower=0).median()))} ms in the middle"
+        f" ({len(lengths)} windows)"
+        for job, lengths in zip(jobs, windows, strict=True)
+    )
+    return f"""Windows of generated steps. Within passes of DeepSeek-V2 236B ours differ from the
+        published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are the
+        finite windows behind the published latency sweeps, about half of ours, as are the published
+        steps. Negative windows overlap."""
+
+
+def _step_alternative(ours: DataFrame, jobs: list[str]) -> str:
+    windows = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
+    return f"A staircase of windows ({windows}) beside dots of the windows of {', '.join(jobs)}."
+
+
+STEP_WINDOWS = declare(
+    StepWindowsSettings,
+    "Windows of generated steps",
+    "opus",
+    _draw_step_windows,
+    windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
+    timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
+    published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
+    " min_window_ms max_window_ms",
+    headline="opus.csv: id value",
+)
+
+
+# Devices: ports, switching time and the largest job; hollow, as none is measured here
+
+#: Marks and words by confidence; high is the diamond of every published number.
+_CONFIDENCE = {
+    "high": ("D", "read in the source"),
+    "medium": ("s", "read in part"),
+    "low": ("o", "recalled, not verified"),
+}
+_SERVERS = (PALETTE[2], PALETTE[7])
+_STATUS = {"commercial": INK, "deployed": PALETTE[0], "research": PALETTE[5]}
+#: Position of a name: points right and up, alignments.
+_SIDES = {
+    "right": (7, 0, "left", "center"),
+    "left": (-7, 0, "right", "center"),
+    "above": (0, 7, "center", "bottom"),
+    "below": (0, -7, "center", "top"),
+}
+_TIMES = {1e-5: "10 ns", 1e-3: "1 us", 1e-1: "100 us", 10: "10 ms", 1e3: "1 s", 6e4: "1 min"}
+
+
+@dataclass(frozen=True)
+class SwitchTechnologiesSettings(CanvasSettings):
+    """Ports and switching times of optical switches."""
+
+    figure: Literal["switch_technologies"] = "switch_technologies"
+    height_inches: Height = 6.2
+
+    chips_per_server: tuple[int, ...] = (8, 32)
+    """Sizes of a server for which the largest job on one switch a rail is drawn."""
+
+    sides: dict[str, str] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("polatis_6000n", "google_palomar", "calient", "calient_s320", "telescent"), "left"
+        )
+    )
+    """Where a device's name stands (left, right, above or below), if not right."""
+
+
+def _draw_switch_technologies(
+    settings: SwitchTechnologiesSettings, tables: Tables, canvas: Canvas
+) -> Drawn:
+    """Switching time over ports, and the largest job by device beside it."""
+    points = tables.read("technologies")[tables.columns("technologies")]
+    points = points.astype({"port_count": int, "switching_ms": float})
+    for chips in settings.chips_per_server:
+        points[f"gpus_in_servers_of_{chips}"] = points["port_count"] // 2 * chips
+    refuse_unknown("sides", settings.sides, points["id"])
+    subtitle = """Left: ports and switching time of devices; those without a time stand on the upper
+        edge. Right: GPUs of the largest job where each rail has one such switch and a GPU two ports
+        (arithmetic). Shapes: confidence in the values."""
+    line = """Published and recalled values, none measured here; the paper's own table was not at
+        hand."""
+    with canvas(subtitle, line) as page:
+        left, right = page.subplots(1, 2, width_ratios=[1.5, 1])
+        _times(left, settings, points)
+        _jobs(right, settings, points)
+        legend: dict[str, Any] = {}
+        for confidence, (mark, words) in _CONFIDENCE.items():
+            if confidence in set(points["confidence"]):
+                legend[f"{confidence} confidence: {words}"] = PUBLISHED_MARK | {"marker": mark}
+        for status in dict.fromkeys(points["status"]):
+            dash = {"marker": "_", "markeredgecolor": _STATUS.get(status, GREY)}
+            legend[status] = PUBLISHED_MARK | dash
+        for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
+            legend[f"ours: in servers of {chips}"] = dot(colour)
+        share_legend(page, legend, 3)
+    return Drawn(_caption(settings, points), _alternative(points), points)
+
+
+def _style(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {
+        **PUBLISHED_MARK,
+        "marker": _CONFIDENCE.get(str(row["confidence"]), "o")[0],
+        "markeredgecolor": _STATUS.get(str(row["status"]), GREY),
+        "markersize": 7,
+    }
+
+
+def _times(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
+    top = 10 * float(points["switching_ms"].max())
+    for row in records(points):
+        y = top if row["switching_ms"] != row["switching_ms"] else row["switching_ms"]
+        axes.plot(row["port_count"], y, clip_on=False, **_style(row))
+        right, up, ha, va = _SIDES[settings.sides.get(str(row["id"]), "right")]
+        beside(axes, str(row["example_device"]), row["port_count"], y, right, up, ha=ha, va=va)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks(axes.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}")
+
+    def time(value: float) -> str:
+        texts = (text for at, text in _TIMES.items() if abs(value / at - 1) < 1e-6)
+        return next(texts, "not given")
+
+    ticks(axes.yaxis, [*_TIMES, top], time)
+    axes.set(xlabel="Ports", ylabel="Switching time", xlim=(11, 3000), ylim=(3e-6, 2.5 * top))
+
+
+def _jobs(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
+    order = points.sort_values("port_count")
+    for position, row in enumerate(records(order)):
+        for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
+            axes.plot(row[f"gpus_in_servers_of_{chips}"], position, **dot(colour, 5))
+    axes.set_yticks(range(len(order)), [str(device) for device in order["example_device"]])
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set(xlabel="GPUs of the largest job")
+
+
+def _caption(settings: SwitchTechnologiesSettings, points: DataFrame) -> str:
+    recalled = points["confidence"] == "low"
+    large = points.sort_values("port_count").iloc[-1]
+    chips = settings.chips_per_server[0]
+    return f"""{counted(len(points), "device")}, {points["switching_ms"].notna().sum()} with a
+        switching time; {recalled.sum()} are recalled and not verified. No price but that of one
+        switch has a source: 520 USD per port, of the artifact's 192-port switch, which holds
+        {192 // 2 * chips:,} GPUs in servers of {chips}. The largest, {large["example_device"]},
+        would hold {int(large[f"gpus_in_servers_of_{chips}"]):,} and takes minutes to switch.
+        Sources: {phrases(points[~recalled], "{example_device}, {source}")}; all others recalled."""
+
+
+def _alternative(points: DataFrame) -> str:
+    rows = points.assign(
+        time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
+    )
+    row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
+    return f"Switching time over ports of optical switches: {phrases(rows, row)}."
+
+
+SWITCH_TECHNOLOGIES = declare(
+    SwitchTechnologiesSettings,
+    "Optical switches: ports, switching time and the job that fits",
+    "opus",
+    _draw_switch_technologies,
+    technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
+    " status source confidence",
+)
