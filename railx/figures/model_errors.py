@@ -226,7 +226,8 @@ class StepModelSettings(CanvasSettings):
 def _draw_step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Measured against modelled, a dot a run; on the right errors by set."""
     rows, errors = tables.read("rows"), where(tables.read("errors"), group="all")
-    memory = errors["quantity"].map({"gib": ", memory"}).fillna("")
+    timed = errors["set"].isin(where(errors, quantity="seconds")["set"])
+    memory = (timed & (errors["quantity"] == "gib")).map({True: ", memory", False: ""})
     errors = errors.assign(words=errors["set"].map(label) + memory)
     colour = colours(rows["set"])
     subtitle = """Left and middle: a dot a run, on the line both agree. Right: mean errors on rows

@@ -89,6 +89,8 @@ _LABELS = {
     "vtrain_single": "Megatron, one node (vTrain)",
     "vtrain_multi": "Megatron, several nodes (vTrain)",
     "selene": "Megatron on Selene",
+    "selene_memory": "Activations on Selene",
+    "mlperf": "GPT-3 175B (MLPerf)",
     "mosaic": "FSDP (llm-foundry)",
     "nemo": "Megatron-Bridge",
     "railx": "RailX",
