@@ -50,7 +50,7 @@ class SwitchedLine:
     mode: str
     """Mode of the table: set_once, every_phase, where_it_pays or packets."""
 
-    rule: str
+    rule: str = "provisioned"
     """Rule of the table: provisioned or on_demand."""
 
     dashed: bool = False
@@ -102,32 +102,22 @@ class SwitchedCircuitsSettings(CircuitPanelsSettings):
         }
     )
     lines: tuple[SwitchedLine, ...] = (
-        SwitchedLine("RailX set once", "railx", "set_once", "provisioned"),
-        SwitchedLine(
-            "Opus, every phase, asked for ahead", "photonic_rails", "every_phase", "provisioned"
-        ),
+        SwitchedLine("RailX set once", "railx", "set_once"),
+        SwitchedLine("Opus, every phase, asked for ahead", "photonic_rails", "every_phase"),
         SwitchedLine(
             "Opus, every phase, on demand", "photonic_rails", "every_phase", "on_demand", True
         ),
+        SwitchedLine("Both: RailX switched where it pays", "railx", "where_it_pays", dashed=True),
+        SwitchedLine("Opus switched where it pays", "photonic_rails", "where_it_pays", dashed=True),
+        SwitchedLine("Electrical rails with a spine", "electrical_rails", "packets"),
         SwitchedLine(
-            "Both: RailX switched where it pays", "railx", "where_it_pays", "provisioned", True
-        ),
-        SwitchedLine(
-            "Opus switched where it pays", "photonic_rails", "where_it_pays", "provisioned", True
-        ),
-        SwitchedLine("Electrical rails with a spine", "electrical_rails", "packets", "provisioned"),
-        SwitchedLine(
-            "Electrical rails without a spine",
-            "electrical_rails_alone",
-            "packets",
-            "provisioned",
-            True,
+            "Electrical rails without a spine", "electrical_rails_alone", "packets", dashed=True
         ),
     )
     bars: dict[str, str] = field(default_factory=_BARS.copy)
     below: float = 0.5
     above: dict[str, float] = field(
-        default_factory=lambda: {"dense": 1.5, "dense_long": 1.5, "experts": 1.5}
+        default_factory=lambda: dict.fromkeys(("dense", "dense_long", "experts"), 1.5)
     )
 
 
@@ -144,20 +134,19 @@ class RailStepsSettings(CircuitPanelsSettings):
         }
     )
     lines: tuple[SwitchedLine, ...] = (
-        SwitchedLine("Electrical rails", "electrical_rails", "packets", "provisioned"),
-        SwitchedLine("RailX set once", "railx", "set_once", "provisioned"),
-        SwitchedLine("RailX set once with 8 rails", "railx_8_rails", "set_once", "provisioned"),
+        SwitchedLine("Electrical rails", "electrical_rails", "packets"),
+        SwitchedLine("RailX set once", "railx", "set_once"),
+        SwitchedLine("RailX set once with 8 rails", "railx_8_rails", "set_once"),
         SwitchedLine(
             "Both: RailX of 8 rails switched where it pays",
             "railx_8_rails",
             "where_it_pays",
-            "provisioned",
-            True,
+            dashed=True,
         ),
-        SwitchedLine("Opus, asked for ahead", "photonic_rails", "every_phase", "provisioned"),
+        SwitchedLine("Opus, asked for ahead", "photonic_rails", "every_phase"),
         SwitchedLine("Opus, on demand", "photonic_rails", "every_phase", "on_demand", True),
         SwitchedLine(
-            "Opus with 4 ports, set once", "photonic_rails_4_ports", "set_once", "provisioned", True
+            "Opus with 4 ports, set once", "photonic_rails_4_ports", "set_once", dashed=True
         ),
     )
     bars: dict[str, str] = field(
@@ -201,8 +190,8 @@ def _draw_generated(settings: RailStepsSettings, tables: Tables, canvas: Canvas)
         here. Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the
         bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."""
     note = "Servers are the same everywhere, and what overlaps in the step overlaps here"
-    last = list(settings.jobs.values())[-1]
-    return _draw(settings, table, canvas, subtitle, note, f"of {last}")
+    bars_of = f"of {list(settings.jobs.values())[-1]}"
+    return _draw(settings, table, canvas, subtitle, note, bars_of)
 
 
 def _draw(

@@ -162,7 +162,8 @@ def plan_seconds(groups: DataFrame) -> Series[Any]:
     Micro-batches run one after another, each as long as its slowest group.
     """
     slowest = groups.groupby(["plan", "iteration", "micro_batch"])["predicted_ms"].max()
-    return slowest.groupby(["plan", "iteration"]).sum().groupby("plan").mean() / 1e3
+    iterations = slowest.groupby(["plan", "iteration"]).sum()
+    return iterations.groupby("plan").agg(lambda times: times.mean()) / 1e3
 
 
 def _adaptive_points(tables: Tables, ours: DataFrame) -> DataFrame:
