@@ -201,7 +201,7 @@ class _Layer:
         return self.job.network.time_s(kind, size * _ELEMENT_BYTES, self.plans[axis], near)
 
     def broadcast(self, size: Array, axis: str) -> Array:
-        """Seconds of a pipelined broadcast or reduction: each rank passes on all of it."""
+        """Seconds of a pipelined broadcast or reduction: a rank passes on all of it."""
         members = self.plans[axis]
         return self.collective("all_gather", size * members / np.maximum(members - 1, 1), axis)
 

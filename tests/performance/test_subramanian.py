@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from railx.errors import UserError
-from railx.performance.scaling_study import published_rows
+from railx.performance.subramanian_study import published_rows
 from railx.performance.subramanian import (
     DIVISIONS,
     Division,
