@@ -1,4 +1,4 @@
-"""Sharded data parallelism from one node to 2,048 devices, with tensor ranks and stages.
+"""Sharded data parallelism up to 2,048 devices, with tensor ranks and stages.
 
 The question of 'Hardware Scaling Trends and Diminishing Returns' (arXiv 2411.13055),
 whose numbers are known here from public posts alone: how throughput of a device falls
@@ -68,9 +68,9 @@ class RailNetwork:
     pipelines: bool = True
 
 
-#: All with the same bandwidth a device. Rings of tensor-parallel replicas stay on rails,
-#: so that rails without spines time as rails with them; photonic rails whose circuits
-#: are set once for the replicas' rings have none for stages.
+#: All with the same bandwidth a device. Rings of tensor-parallel replicas stay on
+#: rails, so that rails without spines time as rails with them; photonic rails whose
+#: circuits are set once for the replicas' rings have none for stages.
 NETWORKS = {
     "rail_optimised": RailNetwork(TwoLevelRing),
     "rail_only": RailNetwork(TwoLevelRing),
@@ -92,10 +92,10 @@ def setting_of(device_name: str, network: str) -> Setting:
 def scaling_rows(devices: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     """The fastest plan that fits for every pair of tensor and pipeline degrees.
 
-    Columns: network, device, devices, tensor, pipeline, data, sharding, recompute,
-    micro_batch, step_s, tokens_per_s_device, mfu, exposed_share (communication and waiting of the
-    step), tokens_per_joule (at rated watts: an upper bound of power), memory_gb,
-    fastest (of all degrees), fidelity.
+    Columns: network, device, devices, tensor, pipeline, data, micro_batch,
+    sharding, recompute, step_s, tokens_per_s_device, mfu, exposed_share (communication and
+    waiting over the step), tokens_per_joule (at rated watts: an upper bound of power),
+    memory_gb, fastest (of all degrees), fidelity.
     """
     for device, network in product(_DEVICES, NETWORKS):
         setting = setting_of(device, network)
@@ -163,9 +163,9 @@ def _fastest(priced: Priced) -> list[dict[str, Any]]:
             "tensor": plan.tensor,
             "pipeline": plan.pipeline,
             "data": plan.data,
+            "micro_batch": plan.micro_batch,
             "sharding": plan.sharding,
             "recompute": plan.recompute,
-            "micro_batch": plan.micro_batch,
             "step_s": seconds,
             "tokens_per_s_device": rate,
             "mfu": float(priced.utilisation[row]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from railx.errors import UserError
 from railx.performance.plans import Array
 from railx.performance.subramanian import (
     DIVISIONS,
+    Division,
     PaperJob,
     PricedPlans,
     job_named,
@@ -79,8 +80,9 @@ def _published(row: dict[str, str]) -> PublishedPlan:
         "data_near": near["nv_dp"],
         "pipeline_near": near["nv_pp"],
     }
+    division = cast("Division", row["tensor"])
     return PublishedPlan(
-        job_named(row["model"], device.lower(), int(domain), row["tensor"], int(row["gpus"])),
+        job_named(row["model"], device.lower(), int(domain), division, int(row["gpus"])),
         row["system"],
         {name: np.array([value]) for name, value in plan.items()},
         float(row["samples_s"]),
@@ -166,7 +168,7 @@ def _fastest(sweep: str, job: PaperJob, factor: float = 1.0) -> Iterator[dict[st
         "sequences_per_s": job.global_batch / total,
         **{
             name: int(priced.plans[name][row])
-            for name in ("tensor", "sequence", "data", "pipeline", "micro_batch")
+            for name in ("tensor", "pipeline", "data", "micro_batch", "sequence")
         },
         **{f"{name}_share": float(part[row]) / total for name, part in priced.parts.items()},
         "fidelity": FIDELITY,

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from railx.errors import UserError
-from railx.performance.subramanian_study import published_rows
 from railx.performance.subramanian import (
     DIVISIONS,
     Division,
@@ -17,6 +16,7 @@ from railx.performance.subramanian import (
     price,
     search,
 )
+from railx.performance.subramanian_study import published_rows
 
 #: A row of every division and of both models.
 ROWS = (0, 35, 60, 119, 160, 219)
