@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,9 +72,11 @@ def _draw_plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas:
     best = phrases(largest, "{model:spoken} {sequences_per_s:q} sequences/s on {devices:,.0f}")
     gains = phrases(_gains(one), "{sweep} {gain:.2f} times")
     caption = f"""The fastest of all plans (1D, SUMMA or context, degrees, micro-batch, placement in
-        the fast domain) on B200 with the constants of arXiv 2410.00273. At the largest size: {best}.
-        {label(settings.model)} with four times a resource: {gains}."""
-    return Drawn(caption, f"Lines of throughput. {best}. Four times: {gains}.", rows)
+        the fast domain) on B200 with the constants of arXiv 2410.00273. At the largest size:
+        {best}. {label(settings.model)} with the most of a resource: {gains}."""
+    return Drawn(
+        caption, f"Lines of throughput. {best}. With the most of a resource: {gains}.", rows
+    )
 
 
 def _best(rows: DataFrame) -> DataFrame:
@@ -92,7 +95,7 @@ def _gains(rows: DataFrame) -> DataFrame:
     return gains
 
 
-def _logarithmic(axes: Axes, values: DataFrame) -> None:
+def _logarithmic(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic axis with a tick at every value, or at every second of many."""
     axes.set_xscale("log", base=2)
     at = sorted(set(values))
@@ -155,9 +158,9 @@ def _draw_sharded_replicas(
     at_end = phrases(ends, "{network:spoken} {tokens_per_s_device:q} tokens/s of a device")
     best = where(fastest, devices=last)
     degrees = phrases(best, "{network:spoken} {tensor} x {pipeline}")
-    caption = f"""Llama 2 7B, two sequences of 4,096 tokens a device, on {label(settings.device)}; all
-        networks with the same bandwidth a device. FSDP alone on {last:,} devices: {at_end}. Fastest
-        tensor x pipeline degrees there: {degrees}."""
+    caption = f"""Llama 2 7B, two sequences of 4,096 tokens a device, on
+        {label(settings.device)}; all networks with the same bandwidth a device. FSDP alone on
+        {last:,} devices: {at_end}. Fastest tensor x pipeline degrees there: {degrees}."""
     return Drawn(caption, f"Lines of throughput. {at_end}. Degrees: {degrees}.", rows)
 
 

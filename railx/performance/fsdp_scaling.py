@@ -28,7 +28,7 @@ __all__ = ["NETWORKS", "GridRing", "scaling_rows", "setting_of"]
 FIDELITY = "analytic"
 _MODEL, _PROGRAM = "llama2_7b", "llm_foundry"
 _DEVICES = ("h100_80gb", "a100_80gb")
-#: Llama 2's sequences, two a device: neither is in the posts.
+#: Llama 2's sequences, two a device: those of the posts' runs are not known here.
 _TOKENS, _SEQUENCES_A_DEVICE = 4096, 2
 _DEGREES = (1, 2, 4, 8)
 _MEMORY_SHARE = 0.9
@@ -92,8 +92,8 @@ def setting_of(device_name: str, network: str) -> Setting:
 def scaling_rows(devices: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     """The fastest plan that fits for every pair of tensor and pipeline degrees.
 
-    Columns: network, device, devices, tensor, pipeline, data, micro_batch,
-    sharding, recompute, step_s, tokens_per_s_device, mfu, exposed_share (communication and
+    Columns: network, device, devices, tensor, pipeline, data, micro_batch, sharding,
+    recompute, step_s, tokens_per_s_device, mfu, exposed_share (communication and
     waiting over the step), tokens_per_joule (at rated watts: an upper bound of power),
     memory_gb, fastest (of all degrees), fidelity.
     """
