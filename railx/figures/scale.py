@@ -41,7 +41,7 @@ def _draw_plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas:
     rows = _best(tables.read("sweeps"))
     colour = colours(rows["model"])
     subtitle = """Left: sequences a second over devices. Middle: over the size of the fast domain,
-        against the smallest. Right: one resource scaled, against one time."""
+        against the smallest. Right: one resource scaled."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         sizes, domains, resources = page.subplots(1, 3)
         for model, part in rows.groupby("model", sort=False):
@@ -63,10 +63,10 @@ def _draw_plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas:
         ticks(sizes.yaxis)
         _logarithmic(domains, where(rows, sweep="domain")["domain_devices"])
         domains.set(title="Fast domain", xlabel="Devices of the domain")
-        domains.set_ylabel("Throughput, first = 1")
+        domains.set_ylabel("Throughput over the first")
         _logarithmic(resources, where(one, sweep=_RESOURCES[0])["factor"])
         resources.set(title="Resources", xlabel="Times the resource")
-        resources.set_ylabel("Throughput, 1 x = 1")
+        resources.set_ylabel("Throughput over that of 1 x")
         share_legend(page, {**entries(sizes), **entries(resources)}, 3)
     largest = rows[rows["sweep"] == "devices"].groupby("model", sort=False).tail(1)
     best = phrases(largest, "{model:spoken} {sequences_per_s:q} sequences/s on {devices:,.0f}")
@@ -159,8 +159,8 @@ def _draw_sharded_replicas(
     best = where(fastest, devices=last)
     degrees = phrases(best, "{network:spoken} {tensor} x {pipeline}")
     caption = f"""Llama 2 7B, two sequences of 4,096 tokens a device, on
-        {label(settings.device)}; all networks with the same bandwidth a device. FSDP alone on
-        {last:,} devices: {at_end}. Fastest tensor x pipeline degrees there: {degrees}."""
+        {label(settings.device)}; all networks with the same bandwidth a device, so that those
+        with one ring over all devices lie on one line. FSDP alone on {last:,} devices: {at_end}. Fastest tensor x pipeline degrees there: {degrees}."""
     return Drawn(caption, f"Lines of throughput. {at_end}. Degrees: {degrees}.", rows)
 
 
