@@ -160,7 +160,8 @@ def _draw_sharded_replicas(
     degrees = phrases(best, "{network:spoken} {tensor} x {pipeline}")
     caption = f"""Llama 2 7B, two sequences of 4,096 tokens a device, on
         {label(settings.device)}; all networks with the same bandwidth a device, so that those
-        with one ring over all devices lie on one line. FSDP alone on {last:,} devices: {at_end}. Fastest tensor x pipeline degrees there: {degrees}."""
+        with one ring over all devices lie on one line. FSDP alone on {last:,} devices:
+        {at_end}. Fastest tensor x pipeline degrees there: {degrees}."""
     return Drawn(caption, f"Lines of throughput. {at_end}. Degrees: {degrees}.", rows)
 
 
