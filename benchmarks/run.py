@@ -44,6 +44,7 @@ BENCHMARKS: dict[str, tuple[tuple[str, ...], bool]] = {
     "full_scale": (("full_scale.py",), False),
     "joint": (("joint.py",), False),
     "jobs": (("jobs.py",), False),
+    "plan_search": (("plan_search.py",), False),
     "rivals": (("rivals.py",), True),
     "pipelines_baselines": (("pipelines.py", "baselines"), True),
     "solvers": (("solvers.py",), True),

@@ -31,6 +31,7 @@ from railx.network import (
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.layer_profile import ProfileSettings
+from railx.performance.scaling import ScalingSettings
 from railx.performance.sequence_cost import CostModelSettings, ProfiledCostSettings
 from railx.performance.study import ValidationSettings
 from railx.planning.planners import PlannerSettings
@@ -198,6 +199,8 @@ class Experiment:
     """The most work that settings may ask for."""
     validation: ValidationSettings = field(default_factory=ValidationSettings)
     """The model of a step against measured runs."""
+    scaling: ScalingSettings = field(default_factory=ScalingSettings)
+    """Plans of many devices."""
 
     def __post_init__(self) -> None:
         named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]

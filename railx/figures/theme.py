@@ -86,6 +86,8 @@ _NAMED = {
     "provisioned": "#0072b2",
 }
 _LABELS = {
+    "gpt3_1T": "GPT-3 1T",
+    "vit_era5": "ViT on ERA5",
     "vtrain_single": "Megatron, one node (vTrain)",
     "vtrain_multi": "Megatron, several nodes (vTrain)",
     "selene": "Megatron on Selene",

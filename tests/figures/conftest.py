@@ -434,6 +434,47 @@ def write_validation(results: Path) -> dict[str, list[Path]]:
     }
 
 
+def write_scaling(results: Path) -> dict[str, list[Path]]:
+    """Sweeps of two models and sharded replicas on two networks."""
+    points = [("devices", count, 8, 1.0) for count in (1024, 2048, 4096)]
+    points += [("domain", 4096, domain, 1.0) for domain in (4, 8, 64)]
+    for resource in ("operations", "memory bandwidth", "memory capacity", "network bandwidth"):
+        points += [(resource, 4096, 8, factor) for factor in (0.5, 1.0, 4.0)]
+    sweeps: Rows = [
+        {
+            "sweep": sweep,
+            "model": model,
+            "division": division,
+            "devices": devices,
+            "domain_devices": domain,
+            "factor": factor,
+            "sequences_per_s": speed * devices**0.8 * domain**0.05 * factor**0.6,
+        }
+        for model, speed in (("gpt3_1T", 0.3), ("vit_era5", 0.1))
+        for division in ("1d", "2d-seqp")
+        for sweep, devices, domain, factor in points
+    ]
+    sharded: Rows = [
+        {
+            "network": network,
+            "device": "h100_80gb",
+            "devices": devices,
+            "tensor": tensor,
+            "pipeline": 1,
+            "tokens_per_s_device": 9000.0 - devices * (1 if tensor == 1 else 0.5),
+            "exposed_share": devices / 10000,
+            "fastest": tensor == 2,
+        }
+        for network in ("rail_optimised", "railx_torus")
+        for devices in (8, 128, 2048)
+        for tensor in (1, 2)
+    ]
+    return {
+        "sweeps": [write_result(results, "scaling.sweeps", sweeps, fidelity="analytic")],
+        "sharded": [write_result(results, "scaling.sharded", sharded, fidelity="analytic")],
+    }
+
+
 def write_switched(results: Path) -> Path:
     """Steps that grow with latency as often as circuits change."""
     changes = {
@@ -824,6 +865,8 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "step_switches": {"times": generated["times"]},
         "step_sweeps": {"times": generated["times"]},
         "step_model": write_validation(results),
+        "plans_at_scale": {"sweeps": write_scaling(results)["sweeps"]},
+        "sharded_replicas": {"sharded": write_scaling(results)["sharded"]},
         "step_windows": {key: generated[key] for key in ("windows", "timeline")},
         "switching_windows": {},
         "rail_bills": {"rails": rails["rail_bills"]},

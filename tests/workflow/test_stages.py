@@ -181,8 +181,8 @@ def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, An
     assert len(titles) == len(set(titles))
     assert {title.split("/")[0] for title in titles} == {
         "topology", "network", "packets", "agreement", "bandwidth", "mapping", "switched",
-        "tenancy", "economics", "corpus", "plan", "training", "replay", "steps", "evidence",
-        "figure", "report",
+        "tenancy", "economics", "corpus", "plan", "training", "replay", "steps", "validation",
+        "scaling", "evidence", "figure", "report",
     }  # fmt: skip
     (run,) = (
         one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")

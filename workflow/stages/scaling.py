@@ -1,0 +1,89 @@
+"""Stage scaling: plans of many devices, searched whole, and what holds them back."""
+
+from __future__ import annotations
+
+from railx.places import in_repository
+from workflow.outputs import Table, flag, integer, real, text
+from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Search the published jobs and the sweeps; return the worst errors."""
+    from railx.performance.fsdp_scaling import scaling_rows
+    from railx.performance.scaling import ScalingSettings
+    from railx.performance.subramanian_study import published_plan_rows, sweep_rows
+    from railx.settings import load
+
+    settings: ScalingSettings = load(ScalingSettings, job.settings["scaling"], "scaling")
+    published = list(published_plan_rows(settings.published_every))
+    sharded = list(scaling_rows(settings.fsdp_devices))
+    job.write_table("published", published)
+    job.write_table("sweeps", list(sweep_rows(settings.searched_devices)))
+    job.write_table("sharded", sharded)
+    return {
+        "published.worst_error": max(abs(row["best_error"]) for row in published),
+        "sharded.best_mfu": max(row["mfu"] for row in sharded),
+    }
+
+
+def _inputs(experiment: Config, _: str) -> Inputs:
+    del experiment
+    folder = in_repository("resources/performance")
+    return {"performance": sorted(p for p in folder.iterdir() if p.suffix in (".csv", ".yaml"))}
+
+
+_PLAN = integer("tensor", "pipeline", "data", "micro_batch")
+
+STAGE = Stage(
+    name="scaling",
+    help="plans of many devices: published best plans, sweeps, and sharded replicas",
+    message="Plans of many devices",
+    settings=lambda experiment, _: {"scaling": experiment["scaling"]},
+    inputs=_inputs,
+    outputs={
+        "published": Table(
+            "published.parquet",
+            text("model", "division", "system")
+            | integer("devices")
+            | real(
+                "published_sequences_per_s",
+                "best_sequences_per_s",
+                "planned_sequences_per_s",
+                "best_error",
+                "planned_error",
+                "memory_error",
+            )
+            | text("fidelity"),
+            claims=True,
+        ),
+        "sweeps": Table(
+            "sweeps.parquet",
+            text("sweep", "model", "division")
+            | integer("devices", "domain_devices")
+            | real("factor", "sequences_per_s")
+            | _PLAN
+            | integer("sequence")
+            | real(*(f"{n}_share" for n in ("compute", "memory", "tensor", "pipeline")))
+            | real("bubble_share", "data_share")
+            | text("fidelity"),
+            claims=True,
+        ),
+        "sharded": Table(
+            "sharded.parquet",
+            text("network", "device")
+            | integer("devices")
+            | _PLAN
+            | text("sharding", "recompute")
+            | real("step_s", "tokens_per_s_device", "mfu", "exposed_share")
+            | real("tokens_per_joule", "memory_gb")
+            | flag("fastest")
+            | text("fidelity"),
+            claims=True,
+            printed="Llama 2 7B among many devices: the fastest plan of each pair of degrees",
+        ),
+    },
+    run=run,
+    tracked=Tracked("published", ("published",), name="scaling", fidelity="analytic"),
+)
