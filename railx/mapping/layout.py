@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import rank_placement
+from railx.families import build_topology, rank_placement
 from railx.mapping.settings import LayoutSettings
+from railx.settings import SettingsError
 from railx.vocabulary.placement import Placement, Sizes
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = ["Placement", "assign_ranks", "group_levels", "group_members"]
+__all__ = ["Placement", "assign_ranks", "group_levels", "group_members", "has_room"]
 
 IntArray = NDArray[np.int64]
 
@@ -25,6 +26,17 @@ def assign_ranks(topology: Topology, sizes: Sizes) -> Placement:
     the topology is too small.
     """
     return rank_placement(topology, sizes)
+
+
+def has_room(settings: FamilySettings, sizes: Sizes) -> bool:
+    """Whether a topology, which is built for it, has room for a job."""
+    try:
+        assign_ranks(build_topology(settings), sizes)
+    except SettingsError as error:
+        if error.key != "layout":
+            raise
+        return False
+    return True
 
 
 def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> IntArray:
