@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from railx import places
-from railx.io import atomic_path
 
 __all__ = ["LIMIT", "code_digest", "keep", "key", "read", "remembered"]
 
@@ -82,6 +81,9 @@ def keep(folder: Path, key: str, config: dict[str, Any]) -> dict[str, Any]:
 
     Returns it as :func:`read` will.
     """
+    # It loads pyarrow.
+    from railx.io import atomic_path
+
     text = json.dumps(config).encode()
     with suppress(OSError):
         with atomic_path(folder / f"{key}.json") as path:

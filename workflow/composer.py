@@ -24,6 +24,7 @@ from typing import Any
 
 from railx.settings import SettingsError
 from workflow.choices import choice_content
+from workflow.overrides import parse_overrides
 from workflow.plan_names import TABLES, PlanNames
 from workflow.yaml_files import read_yaml_mapping
 
@@ -75,7 +76,7 @@ def compose(
     entries = [_entry("", item) for item in _listed(primary.get("defaults", []), "")]
     chosen: dict[tuple[str, str], str | None] = {}
     values = []
-    for override in _parsed(overrides):
+    for override in parse_overrides(overrides):
         group, key = override.key_or_group, override.package or override.key_or_group
         is_value = not override.is_delete() and isinstance(override.value(), dict)
         if is_value or not (conf / group).is_dir():
@@ -100,14 +101,6 @@ def compose(
     for override in values:
         _set(config, override)
     return _resolved(config) if _interpolates(config) else config
-
-
-def _parsed(overrides: Sequence[str]) -> Any:
-    if not overrides:
-        return []
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    return OverridesParser.create().parse_overrides(list(overrides))
 
 
 class _Composer:

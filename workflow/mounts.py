@@ -19,6 +19,7 @@ from railx.places import WORK
 from railx.settings import SettingsError
 from workflow.choices import choices as choices_below
 from workflow.choices import is_choice
+from workflow.overrides import EXPERIMENT, parse_overrides
 from workflow.plan_names import CROSS, PlanNames, crossed
 from workflow.renamed import new_name, refusal
 from workflow.settings import LISTED, NAME
@@ -253,14 +254,12 @@ def _command_line(
 
     With them the other overrides as they are, and the experiment that it chooses.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     layers: list[dict[str, Any]] = []
     rest: list[str] = []
-    experiment = None
-    for text, override in zip(
-        overrides, OverridesParser.create().parse_overrides(list(overrides)), strict=True
-    ):
+    names = [match[1] for match in map(EXPERIMENT.fullmatch, overrides) if match]
+    experiment = names[-1] if names else None
+    overrides = [text for text in overrides if not EXPERIMENT.fullmatch(text)]
+    for text, override in zip(overrides, parse_overrides(overrides), strict=True):
         key, name = override.key_or_group.partition(".")[::2]
         layer = None
         if override.package is None and not override.is_sweep_override():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from railx.settings import SettingsError
 
-__all__ = ["check_single", "parse_overrides", "parted"]
+__all__ = ["EXPERIMENT", "check_single", "parse_overrides", "parted"]
+
+#: The choice of an experiment, which needs no parser.
+EXPERIMENT = re.compile(r"experiment=(?!null$)([A-Za-z]\w*)")
 
 
 def parse_overrides(overrides: Iterable[str], allowed: str = "a value in Hydra's syntax") -> Any:
@@ -16,6 +20,10 @@ def parse_overrides(overrides: Iterable[str], allowed: str = "a value in Hydra's
     ``allowed``: what a value may be. Raises :class:`railx.settings.SettingsError`,
     which blames the key where that cannot be read, else the value.
     """
+    overrides = list(overrides)
+    if not overrides:
+        return []
+    # Takes an eighth of a second.
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -56,6 +64,7 @@ def _reason(said: str) -> str:
 
 def check_single(overrides: Sequence[str]) -> None:
     """Refuse several values for a key, which only a sweep can take."""
+    overrides = [text for text in overrides if not EXPERIMENT.fullmatch(text)]
     for text, one in zip(overrides, parse_overrides(overrides), strict=True):
         if one.is_sweep_override():
             key, value = parted(text)

@@ -138,7 +138,7 @@ def _tracked(stage: Stage, experiment: Config, item: str) -> dict[str, Any]:
         "name": item or tracked.name,
         "settings": stage.settings(experiment, item),
         "code": code_of(stage, experiment, item),
-        "inputs": [str(path) for path in _digested_inputs(stage, experiment, item)],
+        "inputs": _digested_inputs(stage, experiment, item),
         "outputs": [str(folder / stage.path(key, item)) for key in stage.outputs],
         "numbers": str(folder / stage.path(tracked.numbers, item)) if tracked.numbers else "",
         "artifacts": [str(folder / stage.path(key, item)) for key in tracked.artifacts],
@@ -159,27 +159,28 @@ def _tracked(stage: Stage, experiment: Config, item: str) -> dict[str, Any]:
 def tracked_files(experiment: Config) -> list[Path]:
     """The numbers, inputs and artifacts of all tracked runs, each once, sorted."""
     folder = results_folder(experiment)
-    files: set[Path] = set()
+    files: set[str] = set()
     for stage in STAGES.values():
         if tracked := stage.tracked:
             logged = [key for key in (tracked.numbers, *tracked.artifacts) if key]
             for item in stage.items(experiment):
-                files.update(folder / stage.path(key, item) for key in logged)
+                files.update(str(folder / stage.path(key, item)) for key in logged)
                 files.update(_digested_inputs(stage, experiment, item))
-    return sorted(files, key=str)
+    return list(map(Path, sorted(files)))
 
 
-def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[Path]:
+def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[str]:
     """The files that a stage reads for an item.
 
     A folder has no contents of its own to digest: the corpus made of it has.
     """
-    return [
-        path
-        for files in inputs_of(stage, experiment, item).values()
-        for path in ([files] if isinstance(files, Path) else files)
-        if not path.is_dir()
-    ]
+    digested: list[str] = []
+    for source in stage.inputs(experiment, item).values():
+        files = _paths(experiment, source)
+        paths = [files] if isinstance(files, Path) else files
+        made = isinstance(source, FromStage)
+        digested += [str(path) for path in paths if made or not path.is_dir()]
+    return digested
 
 
 def code_of(stage: Stage, experiment: Config, item: str = "") -> str:

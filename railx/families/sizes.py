@@ -8,10 +8,12 @@ from functools import lru_cache
 from typing import Any, cast
 
 from railx.effort import Cost, LimitSettings, check_cost
+from railx.errors import UserError
 from railx.families import build_topology, family_of
+from railx.settings import to_dict
 from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = ["check_size", "small_graph", "vertex_count"]
+__all__ = ["check_same_nodes", "check_size", "small_graph", "vertex_count"]
 
 #: Chips and switches up to which a check builds the graph; beyond, it takes seconds.
 _MOST_VERTICES = 10_000
@@ -41,3 +43,20 @@ def check_size(settings: FamilySettings, limits: LimitSettings, key: str) -> Non
         for count in value if isinstance(value, tuple) else (value,):
             if isinstance(count, int):
                 check_cost(f"{key}.{field.name}", count, _COUNTED * count, limits)
+
+
+def check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
+    """Refuse settings of other hardware, as far as that can be told without a graph."""
+    for key in ("m", "n"):
+        first, second = (to_dict(settings).get(key) for settings in (before, after))
+        if first != second:
+            raise UserError(
+                f"{key}: {first} before and {second} after; allowed: two settings of the same"
+                " hardware"
+            )
+    sizes = vertex_count(before), vertex_count(after)
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"{sizes[0]:,} chips and switches before and {sizes[1]:,} after; allowed: two settings"
+            " of the same hardware"
+        )

@@ -9,11 +9,26 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families import build_topology, rank_placement
 from railx.mapping.settings import LayoutSettings
+from railx.settings import SettingsError
+from railx.vocabulary.placement import Sizes
+from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["IntArray", "group_levels", "group_members"]
+__all__ = ["IntArray", "group_levels", "group_members", "has_room"]
 
 IntArray: TypeAlias = NDArray[np.int64]
+
+
+def has_room(settings: FamilySettings, sizes: Sizes) -> bool:
+    """Whether a topology, which is built for it, has room for a job."""
+    try:
+        rank_placement(build_topology(settings), sizes)
+    except SettingsError as error:
+        if error.key != "layout":
+            raise
+        return False
+    return True
 
 
 def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> IntArray:

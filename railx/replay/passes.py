@@ -9,16 +9,37 @@ reductions and copies.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from railx.io import read_json
 from railx.performance.layer_profile import ProfileFit
+from railx.planning.format.files import read_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import operations_1f1b, stage_layers
+from railx.settings import SettingsError, load
 
-__all__ = ["Passes", "profiled_passes"]
+__all__ = ["Passes", "passes_of_run", "profiled_passes"]
 
 #: By rank and iteration the passes in their order: ``forward`` or ``backward``, and ms.
 Passes = Mapping[tuple[int, int], Sequence[tuple[str, float]]]
+
+
+def passes_of_run(plan: Path, profile: Path, trace: Iterable[Mapping[str, Any]]) -> Passes:
+    """What the ranks of a traced run compute, by the files of its plan and of a fit.
+
+    SettingsError where the profile is one of another model.
+    """
+    fit: ProfileFit = load(ProfileFit, read_json(profile), "profile")
+    followed = read_plan(plan)
+    model = followed.settings["model"]
+    if fit.model != model["name"]:
+        raise SettingsError(
+            "replay.profile",
+            f"got a profile of {fit.model}; allowed: of {model['name']}, the model of the run",
+        )
+    return profiled_passes(followed, fit, model["layers"], {row["iteration"] for row in trace})
 
 
 def profiled_passes(plan: Plan, fit: ProfileFit, layers: int, iterations: Iterable[int]) -> Passes:

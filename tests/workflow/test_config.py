@@ -502,7 +502,7 @@ def test_a_kept_config_needs_no_hydra(tmp_path: Path) -> None:
 from pathlib import Path
 from workflow import config
 config.KEPT = Path({str(tmp_path)!r})
-config.compose_experiment(["experiment=quick"])
+config.compose_experiment(["experiment=quick", "seed=3"])
 """
     libraries = {"hydra", "omegaconf", "antlr4"}
     assert [loaded(code, libraries) for _ in range(2)] == [libraries, set()]

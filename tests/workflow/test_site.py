@@ -132,7 +132,7 @@ def test_a_link_to_nowhere_ends_the_build(tmp_path: Path) -> None:
     with (docs / "howto.md").open("a", encoding="utf-8") as page:
         page.write("\n[nothing](nothing.md)\n")
     config = tmp_path / "mkdocs.yml"
-    hooks = [str(ROOT / "workflow" / "site.py")]
+    hooks = [str(ROOT / "scripts" / "site.py")]
     own = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(docs), "hooks": hooks}
     config.write_text(yaml.safe_dump(own), encoding="utf-8")
     done = _built(tmp_path / "site", "--config-file", str(config))

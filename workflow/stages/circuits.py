@@ -39,13 +39,13 @@ def _switched(experiment: Config) -> list[str]:
     return [name for name in topologies if _is_switched(topologies[name]["family"])]
 
 
-def _is_switched(family: str) -> bool:
-    if family in _switched_families():
-        return bool(_switched_families()[family])
+def _is_switched(name: str) -> bool:
+    """Whether a family has optical switches; one from outside the project is asked."""
+    if name in _switched_families():
+        return bool(_switched_families()[name])
     from railx.families import family_named
 
-    # One that is registered from outside the project.
-    return family_named(family).switched
+    return family_named(name).switched
 
 
 @remembered

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from railx.places import in_repository
@@ -36,8 +38,8 @@ def check_columns(experiment: Config) -> None:
     """
     from railx.settings import SettingsError
 
-    for figure in experiment["figures"]:
-        for source in _declared(experiment, figure).inputs:
+    for figure, settings in experiment["figures"].items():
+        for source in _declared(settings["figure"]).inputs:
             name = source.table or str(_PUBLISHED / source.published)
             if source.published:
                 columns = _header(_PUBLISHED / source.published)
@@ -47,7 +49,7 @@ def check_columns(experiment: Config) -> None:
                 if not isinstance(output, Table):
                     continue
                 columns = (*output.declared(), *output.optional)
-            missing = [column for column in source.column_names if column not in columns]
+            missing = [column for column in source.columns.split() if column not in columns]
             if missing:
                 raise SettingsError(
                     f"figures.{figure}",
@@ -63,10 +65,24 @@ def _header(path: Path) -> tuple[str, ...]:
         return tuple(next(csv.reader(lines), ()))
 
 
-def _declared(experiment: Config, figure: str) -> Any:
-    from railx.figures import figure_of
+def _declared(figure: str) -> SimpleNamespace:
+    """The module of a figure, and the tables that it reads."""
+    declared = _figures()[figure]
+    inputs = [SimpleNamespace(**source) for source in declared["inputs"]]
+    return SimpleNamespace(module=declared["module"], inputs=inputs)
 
-    return figure_of(experiment["figures"][figure]["figure"])
+
+@remembered
+def _figures() -> dict[str, Any]:
+    from railx.figures import FIGURES, figure_module, figure_of
+
+    return {
+        name: {
+            "module": figure_module(name),
+            "inputs": [asdict(source) for source in figure_of(name).inputs],
+        }
+        for name in FIGURES
+    }
 
 
 def _inputs(experiment: Config, figure: str) -> Inputs:
@@ -75,9 +91,10 @@ def _inputs(experiment: Config, figure: str) -> Inputs:
     Those of the names under ``only``, or of all items that fit; published ones as they
     are. What a figure does without is not what ``only`` names: all of it.
     """
-    only = tuple(experiment["figures"][figure].get("only", ()))
+    settings = experiment["figures"][figure]
+    only = tuple(settings.get("only", ()))
     files: dict[str, FromStage | Path] = {}
-    for source in _declared(experiment, figure).inputs:
+    for source in _declared(settings["figure"]).inputs:
         if source.published:
             files[source.key] = _PUBLISHED / source.published
             continue
@@ -105,22 +122,15 @@ def _plan_kinds() -> dict[str, str | None]:
     return {planner.name: planner.kind for planner in PLANNERS}
 
 
-def _modules(experiment: Config, figure: str) -> tuple[str, ...]:
-    from railx.figures import figure_module
-
-    return (figure_module(experiment["figures"][figure]["figure"]),)
-
-
 def check(experiment: Experiment) -> None:
     """Refuse figures that would show nothing of the experiment."""
-    from railx.figures import figure_of
     from railx.settings import SettingsError, check_names, to_dict
 
     plain = to_dict(experiment)
     networks = tuple(plain["economics"]["networks"])
     for name, settings in plain["figures"].items():
         only = tuple(settings.get("only", ()))
-        read = figure_of(settings["figure"]).inputs
+        read = _declared(settings["figure"]).inputs
         for source in (source for source in read if source.table):
             stage = stage_of(source.table)
             items = (
@@ -173,7 +183,7 @@ STAGE = Stage(
     item=Item("figure", lambda experiment: experiment["figures"]),
     settings=lambda experiment, figure: experiment["figures"][figure],
     inputs=_inputs,
-    modules=_modules,
+    modules=lambda experiment, figure: (_declared(experiment["figures"][figure]["figure"]).module,),
     outputs={
         "svg": File("{figure}.svg"),
         "dark": File("{figure}.dark.svg"),

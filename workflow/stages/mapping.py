@@ -14,8 +14,7 @@ from workflow.stages.economics import check_price_set
 
 if TYPE_CHECKING:
     from railx.mapping import Basis, MappingSettings
-    from railx.vocabulary.placement import Sizes
-    from railx.vocabulary.topology import FamilySettings, Topology
+    from railx.vocabulary.topology import Topology
 
 __all__ = ["STAGE", "run", "run_any_topology"]
 
@@ -101,6 +100,7 @@ def check(experiment: Experiment) -> None:
     """Refuse routings that a topology lacks, and jobs without room."""
     from railx.families import family_of
     from railx.families.sizes import vertex_count
+    from railx.mapping.layout import has_room
     from railx.settings import SettingsError
 
     mapping, topologies = experiment.mapping, experiment.topologies
@@ -122,26 +122,13 @@ def check(experiment: Experiment) -> None:
                 f" largest of {max(vertices.values()):,}",
             )
         if sum(vertices.values()) <= _MOST_PLACED and not any(
-            _has_room(topologies[topology], job.layout.sizes) for topology in vertices
+            has_room(topologies[topology], job.layout.sizes) for topology in vertices
         ):
             raise SettingsError(
                 f"mapping.jobs.{name}.layout",
                 f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}; allowed: what"
                 f" fits at least one of {names}",
             )
-
-
-def _has_room(settings: FamilySettings, sizes: Sizes) -> bool:
-    from railx.families import build_topology, rank_placement
-    from railx.settings import SettingsError
-
-    try:
-        rank_placement(build_topology(settings), sizes)
-    except SettingsError as error:
-        if error.key != "layout":
-            raise
-        return False
-    return True
 
 
 STAGE = Stage(

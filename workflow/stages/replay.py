@@ -6,13 +6,8 @@ latencies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
-
-if TYPE_CHECKING:
-    from railx.replay.passes import Passes
 
 __all__ = ["STAGE", "run"]
 
@@ -25,6 +20,7 @@ def run(job: Job) -> Summary:
     from railx.fabric.circuits import Layout
     from railx.io import read_json, read_rows
     from railx.replay.cluster_time import cluster_time, summarised
+    from railx.replay.passes import passes_of_run
     from railx.replay.settings import ReplaySettings
     from railx.settings import load
 
@@ -40,7 +36,9 @@ def run(job: Job) -> Summary:
         Layout(job.settings["gpus_per_server"]),
         result["warmup_iterations"],
         shared_device=shared,
-        passes=_passes(job, trace) if settings.compute == "profile" else None,
+        passes=passes_of_run(job.file("plan"), job.file("profile"), trace)
+        if settings.compute == "profile"
+        else None,
     )
     head = {key: result[key] for key in ("run", "plan", "parallelism", "device")}
     tail = {"fidelity": "replay"}
@@ -55,25 +53,6 @@ def run(job: Job) -> Summary:
                 summary[f"{key}.{name}"] = row[name]
     summary["fidelity"] = "replay"
     return summary
-
-
-def _passes(job: Job, trace: list[dict[str, Any]]) -> Passes:
-    """What the ranks of the run compute, by its plan and a profile of its model."""
-    from railx.io import read_json
-    from railx.performance.layer_profile import ProfileFit
-    from railx.planning.format.files import read_plan
-    from railx.replay.passes import profiled_passes
-    from railx.settings import SettingsError, load
-
-    fit: ProfileFit = load(ProfileFit, read_json(job.file("profile")), "profile")
-    plan = read_plan(job.file("plan"))
-    model = plan.settings["model"]
-    if fit.model != model["name"]:
-        raise SettingsError(
-            "replay.profile",
-            f"got a profile of {fit.model}; allowed: of {model['name']}, the model of the run",
-        )
-    return profiled_passes(plan, fit, model["layers"], {row["iteration"] for row in trace})
 
 
 def _inputs(experiment: Config, run: str) -> Inputs:

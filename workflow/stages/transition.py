@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from railx.errors import UserError
 from workflow.outputs import File, Table, integer, real, text
 from workflow.stage import Experiment, FromStage, Item, Job, Stage, Summary
-
-if TYPE_CHECKING:
-    from railx.vocabulary.topology import FamilySettings
 
 __all__ = ["STAGE", "run"]
 
@@ -73,7 +68,7 @@ _COLUMNS = (
 def check(experiment: Experiment) -> None:
     """Refuse two topologies that are not settings of the same switches."""
     from railx.families import family_of
-    from railx.families.sizes import small_graph
+    from railx.families.sizes import check_same_nodes, small_graph
     from railx.settings import SettingsError
     from railx.vocabulary.reconfiguration import check_same_hardware
 
@@ -90,33 +85,13 @@ def check(experiment: Experiment) -> None:
             if graphs[0] is not None and graphs[1] is not None:
                 check_same_hardware(graphs[0], graphs[1])
             else:
-                _check_same_nodes(before, after)
+                check_same_nodes(before, after)
         except UserError as error:
             raise SettingsError(
                 f"transitions.{name}",
                 f"topologies.{names[0]} and topologies.{names[1]}: {error} (or"
                 f" leave it out: ~transitions.{name})",
             ) from None
-
-
-def _check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
-    """The part of the check that needs no graph, for large networks."""
-    from railx.families.sizes import vertex_count
-    from railx.settings import to_dict
-
-    for key in ("m", "n"):
-        first, second = (to_dict(settings).get(key) for settings in (before, after))
-        if first != second:
-            raise UserError(
-                f"{key}: {first} before and {second} after; allowed: two settings of the same"
-                " hardware"
-            )
-    sizes = vertex_count(before), vertex_count(after)
-    if sizes[0] != sizes[1]:
-        raise UserError(
-            f"{sizes[0]:,} chips and switches before and {sizes[1]:,} after; allowed: two settings"
-            " of the same hardware"
-        )
 
 
 STAGE = Stage(
