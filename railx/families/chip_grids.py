@@ -18,7 +18,7 @@ from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.counts import Ports, check_boards, torus_boards, torus_ports
 from railx.vocabulary.placement import Placement, Sizes, block_placement
 from railx.vocabulary.routing.rings import route_rings
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links, join_links
 
 __all__ = [
@@ -164,10 +164,7 @@ def placement(settings: ChipGridSettings, topology: Topology, sizes: Sizes) -> P
 
 
 def torus_route(
-    settings: ChipTorusSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: ChipTorusSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """The shorter path round each ring.
 

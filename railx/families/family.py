@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,10 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.line_phases import LineRouting
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, Topology
 
-__all__ = ["Family", "FamilyBase", "LineGraph", "Lines"]
+__all__ = ["Family", "FamilyBase", "LineGraph", "Lines", "shared_fields"]
 
 S = TypeVar("S", bound=FamilySettings)
 IntArray = NDArray[np.int64]
@@ -26,8 +26,6 @@ FloatArray = NDArray[np.float64]
 
 #: Length of a line and the directed edges (int[edges, 2]) between its positions.
 LineGraph: TypeAlias = tuple[int, IntArray]
-#: Destination chips; None: all chips.
-Destinations: TypeAlias = NDArray[np.int32] | None
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,15 @@ class FamilyBase:
     """Rate of an external port in one direction, in 10^9 bit/s; 36 ports of 400 make
     the 1.8 TB/s per chip of RailX's abstract (derived: m = 7, n = 9).
     """
+
+
+def shared_fields(settings: FamilyBase, base: type[FamilyBase]) -> dict[str, Any]:
+    """The values of the fields of ``base``, all but the family's name, as keywords."""
+    return {
+        field.name: getattr(settings, field.name)
+        for field in fields(base)
+        if field.name != "family"
+    }
 
 
 @dataclass(frozen=True)

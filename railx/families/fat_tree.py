@@ -32,7 +32,7 @@ from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest
 from railx.vocabulary.line_rings import ChipOrderRing
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     Links,
     Topology,
@@ -336,10 +336,7 @@ def chip_order_ring(settings: FatTreeSettings) -> ChipOrderRing:
 
 
 def route(
-    settings: FatTreeSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: FatTreeSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Up*/down* routing.
 
@@ -352,7 +349,6 @@ def route(
         routing,
         states=1,
         virtual_channels=VIRTUAL_CHANNELS,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     to, chip = builder.destinations.astype(np.int64), np.arange(settings.chips)

@@ -19,7 +19,7 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.planes import fill_leaves
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     Links,
     Topology,
@@ -238,10 +238,7 @@ SetArray = NDArray[np.int32]
 
 
 def route(
-    settings: HyperXSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: HyperXSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Paths over the dimensions; with switches a chip enters by any plane and stays in
     it.
@@ -271,7 +268,6 @@ def route(
         if routing == "valiant"
         else 1,
         virtual_channels=dimensions if any_order else 2 if routing == "valiant" else _MIN_CHANNELS,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     target = builder.destinations.astype(np.int64) // max(1, settings.chips_per_switch)

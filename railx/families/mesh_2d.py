@@ -21,7 +21,7 @@ from railx.families.chip_grids import (
     ports_per_chip,
 )
 from railx.families.family import Family
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["FAMILY", "Mesh2DSettings"]
@@ -54,10 +54,7 @@ def node_hop_counts(settings: Mesh2DSettings) -> NDArray[np.int64]:
 
 
 def route(
-    settings: Mesh2DSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: Mesh2DSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Minimal, and deadlock-free because each order has its own virtual channel.
 
@@ -74,7 +71,6 @@ def route(
         routing,
         states=3 if both else 1,
         virtual_channels=2 if both else 1,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     if not both:

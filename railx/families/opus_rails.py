@@ -24,7 +24,7 @@ from railx.families.rails import ServerSettings, scale_up_links
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.routing.rings import ring_sets
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     Circuits,
     Topology,
@@ -172,10 +172,7 @@ def ports_per_chip(settings: OpusRailsSettings) -> int:
 
 
 def route(
-    settings: OpusRailsSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: OpusRailsSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """The shorter path round the ring.
 

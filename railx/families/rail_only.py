@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from railx.families.family import Family, Lines
+from railx.families.family import Family, Lines, shared_fields
 from railx.families.rails import (
     ELECTRICAL_ROUTINGS,
     ElectricalRailSettings,
@@ -107,14 +107,9 @@ def group_network(settings: ElectricalRailSettings, nodes: int, wiring: str) -> 
     """
     return RailOnlySettings(
         family="rail_only",
-        chips_per_server=settings.chips_per_server,
         servers=nodes,
         switch_radix=max(2, nodes),
-        planes=settings.planes,
-        port_gbps=settings.port_gbps,
-        scale_up_width=settings.scale_up_width,
-        scale_up_latency_ns=settings.scale_up_latency_ns,
-        leaf_latency_ns=settings.leaf_latency_ns,
+        **shared_fields(settings, ElectricalRailSettings),
     )
 
 

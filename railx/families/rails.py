@@ -26,7 +26,7 @@ from railx.families.family import FamilyBase
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, rail_tree_ports
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, chip_nodes, duplex_links, join_links
 
 __all__ = [
@@ -233,7 +233,7 @@ def route(
     settings: ElectricalRailSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """Inside the server first, then along a rail.
 
@@ -247,7 +247,6 @@ def route(
         routing,
         states=1,
         virtual_channels=VIRTUAL_CHANNELS,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     g, chips, servers = settings.chips_per_server, topology.chips, settings.server_count

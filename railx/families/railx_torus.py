@@ -15,8 +15,9 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, Lines
+from railx.families.family import Family, Lines, shared_fields
 from railx.families.node_grids import (
+    NodeGridSettings,
     RailXSettings,
     best_grid,
     circuit_line_graphs,
@@ -38,7 +39,7 @@ from railx.vocabulary.grid import build_grid
 from railx.vocabulary.line_parts import PartSettings, line_parts
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.rings import route_rings
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.routing.uniform_loads import half_way_round_ns, torus_lane_loads
 from railx.vocabulary.topology import Circuits, Topology, check_size
 
@@ -126,7 +127,7 @@ def route(
     settings: RailXTorusSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """X first, the shorter path round a ring.
 
@@ -207,17 +208,12 @@ def _alone(settings: RailXTorusSettings, nodes: int, wiring: str) -> RailXMixedS
         parts.append(PartSettings("ring", rails - all_to_all, nodes, 1))
     return RailXMixedSettings(
         family="railx_mixed",
-        m=settings.m,
-        n=settings.n,
         x_scale=nodes,
         y_scale=_COLUMN,
         parts_x=tuple(parts),
         parts_y=(PartSettings("ring", rails, _COLUMN, 1),),
         rings="undirected",
-        port_gbps=settings.port_gbps,
-        internal_width=settings.internal_width,
-        internal_latency_ns=settings.internal_latency_ns,
-        external_latency_ns=settings.external_latency_ns,
+        **shared_fields(settings, NodeGridSettings),
     )
 
 

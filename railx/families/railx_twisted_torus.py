@@ -51,7 +51,7 @@ from railx.vocabulary.circuit_checks import check_ports
 from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
 from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor_arcs
 from railx.vocabulary.routing.line_phases import LineRouting
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.routing.uniform_loads import along_lane_loads
 from railx.vocabulary.topology import Circuits, Topology, check_size
 
@@ -257,7 +257,7 @@ def route(
     settings: RailXTwistedTorusSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """The shortest of all paths x first, in equal shares on a tie.
 

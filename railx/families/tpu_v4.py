@@ -29,7 +29,7 @@ from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
 from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import (
     DIMENSIONS,
     Circuits,
@@ -242,10 +242,7 @@ def chip_rings(settings: TpuV4Settings) -> tuple[LineRings, ...]:
 
 
 def route(
-    settings: TpuV4Settings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: TpuV4Settings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """The shorter path round each ring.
 

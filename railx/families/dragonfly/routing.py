@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from railx.families.dragonfly.graph import DragonflySettings, global_pairs
 from railx.vocabulary.routing.planes import fill_leaves, first_links
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["route"]
@@ -30,10 +30,7 @@ _SECOND, _LAST, _COMMITTED = 1, 2, 3
 
 
 def route(
-    settings: DragonflySettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: DragonflySettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Minimal, Valiant or adaptive paths; a chip enters by any plane and stays in it.
 
@@ -54,7 +51,6 @@ def route(
         routing,
         states={"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing],
         virtual_channels=3,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     target = builder.destinations.astype(np.int64) // settings.p

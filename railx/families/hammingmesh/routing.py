@@ -23,7 +23,7 @@ from railx.families.hammingmesh.graph import (
     row_switches,
     side_links,
 )
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["route"]
@@ -42,7 +42,7 @@ def route(
     settings: HammingMeshSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """Row first, then column; each switch raises the virtual channel by one.
 
@@ -63,7 +63,6 @@ def route(
         routing,
         states=7 if adaptive else 3,
         virtual_channels=3,
-        selection="adaptive" if adaptive else "weighted",
         destinations=destinations,
     )
     row, column = _line(settings, "row"), _line(settings, "column")

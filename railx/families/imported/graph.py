@@ -15,7 +15,7 @@ from railx.errors import UserError
 from railx.families.family import FamilyBase
 from railx.families.imported.files import Network, read_network
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     INTERNAL,
     FamilySettings,
@@ -211,10 +211,7 @@ def _read(path: Path, changed_ns: int, size: int) -> tuple[Network, str]:
 
 
 def route(
-    settings: FamilySettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: FamilySettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """All paths with the fewest links, hop k on virtual channel k.
 
@@ -232,7 +229,6 @@ def route(
         routing,
         states=longest,
         virtual_channels=longest,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     for vertex, (near, gbps) in enumerate(_neighbours(topology)):

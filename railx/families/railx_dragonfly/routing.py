@@ -22,7 +22,7 @@ from railx.vocabulary.routing.line_phases import (
     nearest_shares,
 )
 from railx.vocabulary.routing.node_walks import Exits, exits, fill_final, split_sets, walk_pools
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["route"]
@@ -39,7 +39,7 @@ def route(
     settings: RailXDragonflySettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """Through the column that needs the fewest rails.
 

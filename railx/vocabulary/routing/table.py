@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from railx.vocabulary.routing.groups import DestinationGroups
 from railx.vocabulary.topology import Topology
 
-__all__ = ["RoutingTable", "Selection", "TableBuilder"]
+__all__ = ["Destinations", "RoutingTable", "Selection", "TableBuilder"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -30,6 +30,8 @@ FloatArray = NDArray[np.float64]
 #: ``adaptive``: the choice with the shortest expected wait and path is taken then. Both
 #: are final; within the pool the packet takes any channel with room.
 Selection = Literal["weighted", "adaptive"]
+#: Destination chips, int32[D]; None: all chips.
+Destinations: TypeAlias = NDArray[np.int32] | None
 
 #: Destinations in a block of a table with groups.
 _BLOCK = 256
@@ -138,7 +140,8 @@ class TableBuilder:
     Meanwhile a family fills ``entry`` with array operations. ``virtual_channels``: the
     number of classes of the routing. ``destinations``: the chips to route to (default:
     all), so that large networks can be routed in blocks. ``groups``: groups of the
-    destinations, where ``entry`` has a column for each group.
+    destinations, where ``entry`` has a column for each group. The selection is adaptive
+    for routings called ``adaptive`` or ``adaptive_...``.
     """
 
     def __init__(
@@ -148,13 +151,14 @@ class TableBuilder:
         *,
         states: int,
         virtual_channels: int,
-        selection: Selection = "weighted",
-        destinations: NDArray[np.int32] | None = None,
+        destinations: Destinations = None,
         groups: DestinationGroups | None = None,
     ) -> None:
         self.topology = topology
         self.routing = routing
-        self.selection: Selection = selection
+        self.selection: Selection = (
+            "adaptive" if routing.split("_")[0] == "adaptive" else "weighted"
+        )
         self.virtual_channels = virtual_channels
         self.destinations = (
             np.arange(topology.chips, dtype=np.int32)
