@@ -19,7 +19,7 @@ from railx.vocabulary.counts import Ports, check_boards, torus_boards, torus_por
 from railx.vocabulary.placement import Placement, Sizes, block_placement
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
-from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links, join_links
+from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
 __all__ = [
     "TORUS_ROUTINGS",
@@ -122,15 +122,7 @@ def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
                 lanes=settings.n,
             )
         )
-    return Topology(
-        settings=settings,
-        chips=chip.size,
-        nodes=chip.size,
-        switches=0,
-        chip_node=chip_nodes(chip.size, 1),
-        links=join_links(links),
-        circuits=None,
-    )
+    return topology_of(settings, links, chips=chip.size)
 
 
 def build_torus(settings: ChipTorusSettings) -> Topology:

@@ -37,10 +37,9 @@ from railx.vocabulary.topology import (
     Links,
     Topology,
     check_size,
-    chip_nodes,
     duplex_links,
-    join_links,
     kind_code,
+    topology_of,
 )
 
 __all__ = ["FAMILY", "FatTreeSettings"]
@@ -246,14 +245,8 @@ def build(settings: FatTreeSettings) -> Topology:
                     *np.broadcast_arrays(upper.reshape(pods, up, 1), core.reshape(1, up, -1)),
                 )
             )
-    return Topology(
-        settings=settings,
-        chips=chips,
-        nodes=chips,
-        switches=settings.plane_switches * settings.planes,
-        chip_node=chip_nodes(chips, 1),
-        links=join_links(links),
-        circuits=None,
+    return topology_of(
+        settings, links, chips=chips, switches=settings.plane_switches * settings.planes
     )
 
 

@@ -20,14 +20,7 @@ from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.planes import fill_leaves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import (
-    Links,
-    Topology,
-    check_size,
-    chip_nodes,
-    duplex_links,
-    join_links,
-)
+from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
 
 __all__ = ["FAMILY", "HyperXSettings"]
 
@@ -140,15 +133,8 @@ def build(settings: HyperXSettings) -> Topology:
                     latency_ns=settings.leaf_latency_ns,
                 )
             )
-    return Topology(
-        settings=settings,
-        chips=settings.chips,
-        nodes=settings.chips,
-        switches=0 if settings.switchless else settings.planes * settings.routers,
-        chip_node=chip_nodes(settings.chips, 1),
-        links=join_links(links),
-        circuits=None,
-    )
+    switches = 0 if settings.switchless else settings.planes * settings.routers
+    return topology_of(settings, links, chips=settings.chips, switches=switches)
 
 
 def halves(settings: HyperXSettings) -> NDArray[np.int8]:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase, LineGraph
+from railx.families.family import FamilyBase, LineGraph, shared_fields
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, best_size, too_large
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
@@ -83,7 +83,8 @@ class NodeGridSettings(FamilyBase):
     def grid(self) -> Grid:
         """The grid of nodes."""
         columns, rows = self.shape
-        return Grid.of(self, columns=columns, rows=rows)
+        node = shared_fields(self, NodeGridSettings)
+        return Grid(columns=columns, rows=rows, **node)
 
 
 @dataclass(frozen=True)

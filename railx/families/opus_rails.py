@@ -26,12 +26,11 @@ from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
-    Circuits,
     Topology,
     check_size,
-    chip_nodes,
     duplex_links,
-    join_links,
+    plus_to_minus_circuits,
+    topology_of,
 )
 
 __all__ = ["FAMILY", "OpusRailsSettings"]
@@ -132,23 +131,13 @@ def build(settings: OpusRailsSettings) -> Topology:
             rail=rail,
         ),
     ]
-    return Topology(
-        settings=settings,
+    return topology_of(
+        settings,
+        links,
         chips=settings.chips,
-        nodes=settings.servers,
+        chips_per_node=g,
         switches=settings.servers,
-        chip_node=chip_nodes(settings.chips, g),
-        links=join_links(links),
-        circuits=Circuits(
-            ocs=rail.astype(np.int32),
-            port_a=(2 * a).astype(np.int32),
-            port_b=(2 * b + 1).astype(np.int32),
-            rail=rail.astype(np.int32),
-            dimension=np.zeros(len(rail), dtype=np.int8),
-            line=rail.astype(np.int32),
-            node_a=a.astype(np.int32),
-            node_b=b.astype(np.int32),
-        ),
+        circuits=plus_to_minus_circuits(a, b, ocs=rail, rail=rail, dimension=0, line=rail),
     )
 
 

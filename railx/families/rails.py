@@ -27,7 +27,7 @@ from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, rail_tree_ports
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Links, Topology, chip_nodes, duplex_links, join_links
+from railx.vocabulary.topology import Links, Topology, duplex_links, topology_of
 
 __all__ = [
     "ELECTRICAL_ROUTINGS",
@@ -163,14 +163,12 @@ def build(
         )
         if spine_links is not None:
             links.append(spine_links(leaf, leaf[-1] + 1 + np.arange(settings.spines)))
-    return Topology(
-        settings=settings,
+    return topology_of(
+        settings,
+        links,
         chips=chips,
-        nodes=settings.server_count,
+        chips_per_node=g,
         switches=settings.server_count + plane_switches * settings.planes,
-        chip_node=chip_nodes(chips, g),
-        links=join_links(links),
-        circuits=None,
     )
 
 

@@ -36,9 +36,10 @@ from railx.vocabulary.topology import (
     Links,
     Topology,
     check_size,
-    chip_nodes,
     duplex_links,
-    join_links,
+    join_rows,
+    plus_to_minus_circuits,
+    topology_of,
 )
 
 __all__ = ["FAMILY", "TpuV4Settings", "neighbour"]
@@ -151,20 +152,13 @@ def build(settings: TpuV4Settings) -> Topology:
     dimension.
     """
     parts = [_dimension(settings, dimension) for dimension in range(3)]
-    names = Circuits.__dataclass_fields__
-    return Topology(
-        settings=settings,
+    inner, faces, circuits = zip(*parts, strict=True)
+    return topology_of(
+        settings,
+        [*inner, *faces],
         chips=settings.chips,
-        nodes=settings.cubes,
-        switches=0,
-        chip_node=chip_nodes(settings.chips, settings.cube_side**3),
-        links=join_links([inner for inner, _, _ in parts] + [faces for _, faces, _ in parts]),
-        circuits=Circuits(
-            **{
-                name: np.concatenate([getattr(circuits, name) for _, _, circuits in parts])
-                for name in names
-            }
-        ),
+        chips_per_node=settings.cube_side**3,
+        circuits=join_rows(circuits),
     )
 
 
@@ -218,15 +212,13 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
         places[across[1]][first] // s * settings.cube_shape[across[0]]
         + places[across[0]][first] // s
     )
-    circuits = Circuits(
-        ocs=(dimension * s * s * n + rail).astype(np.int32),
-        port_a=(2 * cube).astype(np.int32),
-        port_b=(2 * next_cube + 1).astype(np.int32),
-        rail=rail.astype(np.int32),
-        dimension=np.full(len(first), DIMENSIONS.index("xyz"[dimension]), dtype=np.int8),
-        line=line.astype(np.int32),
-        node_a=cube.astype(np.int32),
-        node_b=next_cube.astype(np.int32),
+    circuits = plus_to_minus_circuits(
+        cube,
+        next_cube,
+        ocs=dimension * s * s * n + rail,
+        rail=rail,
+        dimension=DIMENSIONS.index("xyz"[dimension]),
+        line=line,
     )
     return inner, faces, circuits
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,10 @@ __all__ = [
     "check_size",
     "chip_nodes",
     "duplex_links",
-    "join_links",
+    "join_rows",
     "kind_code",
+    "plus_to_minus_circuits",
+    "topology_of",
 ]
 
 #: Kinds of links, by code: inside a node, a rail of RailX, a side of a plain mesh or
@@ -149,6 +152,9 @@ class Topology:
         return self.chips + self.switches
 
 
+Rows = TypeVar("Rows", Links, Circuits)
+
+
 def kind_code(name: str) -> int:
     """The code of a link kind; ValueError for names outside :data:`LINK_KINDS`."""
     if name not in LINK_KINDS:
@@ -184,13 +190,68 @@ def duplex_links(
     )
 
 
-def join_links(parts: list[Links]) -> Links:
-    """The rows of several link tables one after another."""
-    return Links(
+def plus_to_minus_circuits(
+    a: NDArray[np.integer],
+    b: NDArray[np.integer],
+    *,
+    ocs: NDArray[np.integer],
+    rail: NDArray[np.integer],
+    dimension: int,
+    line: NDArray[np.integer] | int,
+    node_a: NDArray[np.integer] | None = None,
+    node_b: NDArray[np.integer] | None = None,
+) -> Circuits:
+    """Circuits from the plus port of positions ``a`` to the minus port of ``b``.
+
+    Arrays have equal lengths; ``dimension`` is a code of :data:`DIMENSIONS`. ``node_a``
+    and ``node_b``: the nodes at these positions; None: those of the same numbers.
+    """
+    columns: dict[str, Any] = {
+        "ocs": ocs,
+        "port_a": 2 * a,
+        "port_b": 2 * b + 1,
+        "rail": rail,
+        "dimension": dimension,
+        "line": line,
+        "node_a": a if node_a is None else node_a,
+        "node_b": b if node_b is None else node_b,
+    }
+    arrays = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
+    typed: dict[str, Any] = {
+        name: array.astype(np.int8 if name == "dimension" else np.int32) for name, array in arrays
+    }
+    return Circuits(**typed)
+
+
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """The rows of several tables of links, or of circuits, one after another."""
+    table = type(parts[0])
+    return table(
         **{
             name: np.concatenate([getattr(part, name) for part in parts])
-            for name in Links.__dataclass_fields__
+            for name in table.__dataclass_fields__
         }
+    )
+
+
+def topology_of(
+    settings: FamilySettings,
+    links: Sequence[Links],
+    *,
+    chips: int,
+    chips_per_node: int = 1,
+    switches: int = 0,
+    circuits: Circuits | None = None,
+) -> Topology:
+    """The network of these links; its nodes are runs of ``chips_per_node`` chips."""
+    return Topology(
+        settings=settings,
+        chips=chips,
+        nodes=chips // chips_per_node,
+        switches=switches,
+        chip_node=chip_nodes(chips, chips_per_node),
+        links=join_rows(links),
+        circuits=circuits,
     )
 
 

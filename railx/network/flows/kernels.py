@@ -9,6 +9,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from railx.network.flows.filling import Filling
+from railx.vocabulary.routing.analysis import RoutingGraph
+
 __all__ = ["complete", "fill", "spread"]
 
 #: Levels and finish times whose relative difference is below this are one event;
@@ -18,13 +21,7 @@ _SAME = 1e-9
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def spread(
-    entry: NDArray[np.int32],
-    destinations: NDArray[np.int32],
-    link_dst: NDArray[np.int32],
-    start: NDArray[np.int32],
-    link: NDArray[np.int32],
-    state: NDArray[np.int32],
-    weight: NDArray[np.float64],
+    graph: RoutingGraph,
     latency: NDArray[np.float64],
     src: NDArray[np.int64],
     column: NDArray[np.int64],
@@ -37,6 +34,7 @@ def spread(
     Returns links and shares, flow by flow. ``stuck`` reports (kind, place, flow): kind
     1 for a dead end, 2 for an endless cycle.
     """
+    entry, destinations, link_dst, start, link, state, weight = graph
     vertices = entry.shape[1]
     places = entry.shape[0] * vertices
     mark = np.full(places, -1, dtype=np.int64)
@@ -113,16 +111,29 @@ def spread(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
+def _close(
+    filling: Filling,
+    flow: int,
+    closing_rate: float,
+    opened: NDArray[np.bool_],
+    rate: NDArray[np.float64],
+    taken: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    count: NDArray[np.int64],
+) -> None:
+    """Fix the rate of a flow: its links have less room, and fewer flows that rise."""
+    opened[flow] = False
+    rate[flow] = closing_rate
+    for k in range(filling.flow_start[flow], filling.flow_start[flow + 1]):
+        row = filling.flow_link[k]
+        taken[row] += filling.flow_share[k] * closing_rate
+        weight[row] -= filling.flow_share[k]
+        count[row] -= 1
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def fill(
-    flow_start: NDArray[np.int64],
-    flow_link: NDArray[np.int32],
-    flow_share: NDArray[np.float64],
-    link_start: NDArray[np.int64],
-    link_flow: NDArray[np.int32],
-    link_share: NDArray[np.float64],
-    capacity: NDArray[np.float64],
-    demand: NDArray[np.float64],
-    by_demand: NDArray[np.int64],
+    filling: Filling,
     active: NDArray[np.bool_],
     rate: NDArray[np.float64],
 ) -> None:
@@ -131,8 +142,11 @@ def fill(
     They rise until a link is full or a demand is met, which closes those flows. Closing
     flows at the common level can only raise the level at which another link fills up,
     so a heap of possibly outdated levels is exact: the loop updates the top entry
-    before use. ``by_demand`` lists the flows in ascending order of demand.
+    before use.
     """
+    flow_start, flow_link, flow_share = filling.flow_start, filling.flow_link, filling.flow_share
+    link_start, link_flow, link_share = filling.link_start, filling.link_flow, filling.link_share
+    capacity, demand, by_demand = filling.capacity, filling.demand, filling.by_demand
     links = len(capacity)
     taken, weight, count = np.zeros(links), np.zeros(links), np.zeros(links, dtype=np.int64)
     opened = active.copy()
@@ -155,12 +169,7 @@ def fill(
         if next_demand < len(by_demand) and demand[by_demand[next_demand]] <= fills:
             flow = by_demand[next_demand]
             level = max(level, demand[flow])
-            opened[flow] = False
-            rate[flow] = demand[flow]
-            for k in range(flow_start[flow], flow_start[flow + 1]):
-                taken[flow_link[k]] += flow_share[k] * demand[flow]
-                weight[flow_link[k]] -= flow_share[k]
-                count[flow_link[k]] -= 1
+            _close(filling, flow, demand[flow], opened, rate, taken, weight, count)
             continue
         if row < 0:
             break
@@ -189,27 +198,14 @@ def fill(
         level = max(level, exact)
         for k in range(link_start[row], link_start[row + 1]):
             flow = link_flow[k]
-            if not opened[flow]:
-                continue
-            opened[flow] = False
-            rate[flow] = min(level, demand[flow])
-            for j in range(flow_start[flow], flow_start[flow + 1]):
-                taken[flow_link[j]] += flow_share[j] * rate[flow]
-                weight[flow_link[j]] -= flow_share[j]
-                count[flow_link[j]] -= 1
+            if opened[flow]:
+                closing_rate = min(level, demand[flow])
+                _close(filling, flow, closing_rate, opened, rate, taken, weight, count)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def complete(
-    flow_start: NDArray[np.int64],
-    flow_link: NDArray[np.int32],
-    flow_share: NDArray[np.float64],
-    link_start: NDArray[np.int64],
-    link_flow: NDArray[np.int32],
-    link_share: NDArray[np.float64],
-    capacity: NDArray[np.float64],
-    demand: NDArray[np.float64],
-    by_demand: NDArray[np.int64],
+    filling: Filling,
     size: NDArray[np.float64],
     begin: NDArray[np.float64],
     by_begin: NDArray[np.int64],
@@ -219,6 +215,7 @@ def complete(
 
     ``end``: when the last byte has left. Returns the number of events.
     """
+    flow_start, demand = filling.flow_start, filling.demand
     flows = len(size)
     left = size.copy()
     active = np.zeros(flows, dtype=np.bool_)
@@ -239,19 +236,7 @@ def complete(
                 running += 1
         if running == 0:
             continue
-        fill(
-            flow_start,
-            flow_link,
-            flow_share,
-            link_start,
-            link_flow,
-            link_share,
-            capacity,
-            demand,
-            by_demand,
-            active,
-            rate,
-        )
+        fill(filling, active, rate)
         events += 1
         step = np.inf
         for flow in range(flows):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from railx.families import build_routing
-from railx.vocabulary.routing.analysis import spread_options
+from railx.vocabulary.routing.analysis import routing_graph, spread_options
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
@@ -75,13 +75,9 @@ def spread_flows(
     options = spread_options(topology, table)
     start, latency = np.zeros(len(source) + 1, dtype=np.int64), np.zeros(len(source))
     stuck = np.zeros(3, dtype=np.int64)
-    links = topology.links
     link, share = kernels().spread(
-        table.entry,
-        table.destinations,
-        links.dst,
-        *options.arrays,
-        links.latency_ns,
+        routing_graph(topology, options, table.entry, table.destinations),
+        topology.links.latency_ns,
         source,
         column,
         stuck,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from railx.network.flows.fair import filling_arrays, link_gb_s, per_flow
+from railx.network.flows.fair import filling_of, link_gb_s, per_flow
 from railx.network.flows.paths import FlowPaths, kernels, route_flows
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
@@ -52,7 +52,7 @@ def finish_times(
         )
     end = np.zeros(len(paths))
     order = np.argsort(begin, kind="stable")
-    kernels().complete(*filling_arrays(paths, capacity_gb_s, demand), size, begin, order, end)
+    kernels().complete(filling_of(paths, capacity_gb_s, demand), size, begin, order, end)
     arrival: FloatArray = end + paths.latency_ns
     return arrival
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,14 @@ from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 __all__ = [
     "Options",
     "PathLengths",
+    "RoutingGraph",
     "check_deadlock_free",
     "check_delivery",
     "class_loads",
     "longest_paths",
     "path_lengths",
     "path_sums",
+    "routing_graph",
     "spread_options",
     "table_channel_loads",
     "table_lane_loads",
@@ -64,9 +66,22 @@ class Options:
     state: IntArray
     weight: FloatArray
 
-    @property
-    def arrays(self) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
-        return self.start, self.link, self.state, self.weight
+
+class RoutingGraph(NamedTuple):
+    """The arrays that the compiled loops follow packets by.
+
+    ``entry`` (int32[states, vertices, destinations]) and ``destinations`` are those of
+    a table, ``link_dst`` (int32[links]) is the topology's, the others are of
+    :class:`Options`.
+    """
+
+    entry: IntArray
+    destinations: IntArray
+    link_dst: IntArray
+    start: IntArray
+    link: IntArray
+    state: IntArray
+    weight: FloatArray
 
 
 def check_delivery(topology: Topology, table: RoutingTable) -> None:
@@ -138,7 +153,7 @@ def _sums(
     for block, graph in _graphs(topology, table, spread_options(topology, table)):
         of_block = np.zeros((topology.chips, block.stop - block.start))
         asked = np.ones(of_block.shape) if pairs is None else np.ascontiguousarray(pairs[:, block])
-        kernels().path_sums(*graph, values, asked, longest, stuck, of_block)
+        kernels().path_sums(graph, values, asked, longest, stuck, of_block)
         _raise_if_stuck(topology, table, stuck)
         sums[:, block] = of_block
     return sums
@@ -217,7 +232,7 @@ def _add_loads(
             if demand is None
             else np.ascontiguousarray(demand[:, block])
         )
-        kernels().loads(*graph, sent, stuck, slot, loads)
+        kernels().loads(graph, sent, stuck, slot, loads)
         _raise_if_stuck(topology, table, stuck)
 
 
@@ -236,8 +251,8 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     out_index, most_out = _out_indices(links.src)
     waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
     stuck = np.zeros(3, dtype=np.int64)
-    for _, read in _graphs(topology, table, options):
-        kernels().dependencies(*read, topology.chips, stuck, options.vc, out_index, channels, waits)
+    for _, graph in _graphs(topology, table, options):
+        kernels().dependencies(graph, topology.chips, stuck, options.vc, out_index, channels, waits)
         _raise_if_stuck(topology, table, stuck)
     occupied, offset = np.nonzero(waits)
     # Back from (index among the links that leave the vertex, channel) to the link row.
@@ -247,10 +262,10 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
         row_of[links.dst[occupied // channels], offset // channels] * channels + offset % channels
     )
     size = len(links) * channels
-    graph = csr_array(
+    waiting = csr_array(
         (np.ones(len(occupied), dtype=np.int8), (occupied, next_channel)), shape=(size, size)
     )
-    number, component = connected_components(graph, directed=True, connection="strong")
+    number, component = connected_components(waiting, directed=True, connection="strong")
     crowded = np.bincount(component, minlength=number) > 1
     itself = occupied[occupied == next_channel]
     if crowded.any() or len(itself):
@@ -312,12 +327,20 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
     )
 
 
+def routing_graph(
+    topology: Topology, options: Options, entry: IntArray, destinations: IntArray
+) -> RoutingGraph:
+    """The graph of entries for ``destinations``, all of a table or a block of them."""
+    sets = (options.start, options.link, options.state, options.weight)
+    return RoutingGraph(entry, destinations, topology.links.dst, *sets)
+
+
 def _graphs(
     topology: Topology, table: RoutingTable, options: Options
-) -> Iterator[tuple[slice, tuple[Any, ...]]]:
-    """Inputs of the loops, for one block of destinations after the other."""
+) -> Iterator[tuple[slice, RoutingGraph]]:
+    """The graph of one block of destinations after the other."""
     for block, entry in table.blocks():
-        yield block, (entry, table.destinations[block], topology.links.dst, *options.arrays)
+        yield block, routing_graph(topology, options, entry, table.destinations[block])
 
 
 def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:
