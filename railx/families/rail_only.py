@@ -11,20 +11,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from railx.families.family import Family, Lines, shared_fields
-from railx.families.rails import (
-    ELECTRICAL_ROUTINGS,
-    ElectricalRailSettings,
-    bisection_ports,
-    build,
-    electrical_ports,
-    electrical_wirings,
-    halves,
-    ports_per_chip,
-    route,
-)
+from railx.families.family import shared_fields
+from railx.families.rails import ElectricalRailSettings, build, electrical_family
 from railx.settings import AtLeast, Between, SettingsError
-from railx.vocabulary.counts import Bill, fewest_tiers, largest_tree
+from railx.vocabulary.counts import fewest_tiers, largest_tree
 from railx.vocabulary.topology import check_size
 
 __all__ = ["FAMILY", "RailOnlySettings", "group_network"]
@@ -113,25 +103,11 @@ def group_network(settings: ElectricalRailSettings, nodes: int, wiring: str) -> 
     )
 
 
-FAMILY = Family[RailOnlySettings](
-    name="rail_only",
-    settings=RailOnlySettings,
+FAMILY = electrical_family(
+    "rail_only",
+    RailOnlySettings,
     build=build,
     check=check,
-    halves=halves,
-    bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    routings=ELECTRICAL_ROUTINGS,
-    route=route,
-    bill=Bill(
-        ports=lambda settings: electrical_ports(settings, settings.tiers),
-        resize=resize,
-    ),
-    lines=Lines(
-        axes=(("x", "y"),),
-        wirings=electrical_wirings,
-        alone=group_network,
-        shares=lambda settings: 1,
-        nodes=lambda settings: settings.servers,
-    ),
+    group_network=group_network,
+    resize=resize,
 )

@@ -14,20 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from railx.families import rails
-from railx.families.family import Family, Lines
 from railx.families.rail_only import group_network
-from railx.families.rails import (
-    ELECTRICAL_ROUTINGS,
-    ElectricalRailSettings,
-    bisection_ports,
-    electrical_ports,
-    electrical_wirings,
-    halves,
-    ports_per_chip,
-    route,
-)
+from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
-from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
+from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
 from railx.vocabulary.topology import Topology, check_size, duplex_links
 
 __all__ = ["FAMILY", "RailOptimisedSettings"]
@@ -199,30 +189,16 @@ def _opus_artifact(settings: RailOptimisedSettings, *, switch_side: bool) -> Por
     )
 
 
-FAMILY = Family[RailOptimisedSettings](
-    name="rail_optimised",
-    settings=RailOptimisedSettings,
+FAMILY = electrical_family(
+    "rail_optimised",
+    RailOptimisedSettings,
     build=build,
     check=check,
-    halves=halves,
-    bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    routings=ELECTRICAL_ROUTINGS,
-    route=route,
-    bill=Bill(
-        ports=lambda settings: electrical_ports(settings, settings.tiers),
-        resize=resize,
-        check=check_bill,
-        countings={
-            "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
-            "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
-        },
-    ),
-    lines=Lines(
-        axes=(("x", "y"),),
-        wirings=electrical_wirings,
-        alone=group_network,
-        shares=lambda settings: 1,
-        nodes=lambda settings: settings.server_count,
-    ),
+    group_network=group_network,
+    resize=resize,
+    check_bill=check_bill,
+    countings={
+        "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
+        "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
+    },
 )

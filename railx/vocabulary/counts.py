@@ -36,7 +36,6 @@ __all__ = [
     "no_check",
     "opus_rail_switch_ports",
     "opus_tree_switch_ports",
-    "rail_tree_ports",
     "smallest_size",
     "too_large",
     "torus_all_to_all_ports",
@@ -252,23 +251,6 @@ def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float,
     between = (groups - 1) / groups * chips / (chips - 1)
     inside = (group - 1) / group * chips / (chips - 1)
     return inside / groups + 2 * between * (group - 1) / group, between
-
-
-def rail_tree_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
-    """Rails of electrical switches: non-blocking trees of ``tiers`` tiers.
-
-    An end port takes 2 T - 1 switch ports and 2 T transceivers.
-    """
-    ends = chips * planes
-    return Ports(
-        chips=chips,
-        port_gbps=port_gbps,
-        cables={"leaf": 2 * ends, "uplink": 2 * ends * (tiers - 1)},
-        injection=planes,
-        all_to_all=planes,
-        bisection=planes,
-        electrical_switch_ports=ends * (2 * tiers - 1),
-    )
 
 
 def opus_rail_switch_ports(servers: int, rails: int) -> int:

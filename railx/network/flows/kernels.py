@@ -111,27 +111,6 @@ def spread(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _close(
-    filling: Filling,
-    flow: int,
-    closing_rate: float,
-    opened: NDArray[np.bool_],
-    rate: NDArray[np.float64],
-    taken: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    count: NDArray[np.int64],
-) -> None:
-    """Fix the rate of a flow: its links have less room, and fewer flows that rise."""
-    opened[flow] = False
-    rate[flow] = closing_rate
-    for k in range(filling.flow_start[flow], filling.flow_start[flow + 1]):
-        row = filling.flow_link[k]
-        taken[row] += filling.flow_share[k] * closing_rate
-        weight[row] -= filling.flow_share[k]
-        count[row] -= 1
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
 def fill(
     filling: Filling,
     active: NDArray[np.bool_],
@@ -169,7 +148,12 @@ def fill(
         if next_demand < len(by_demand) and demand[by_demand[next_demand]] <= fills:
             flow = by_demand[next_demand]
             level = max(level, demand[flow])
-            _close(filling, flow, demand[flow], opened, rate, taken, weight, count)
+            opened[flow] = False
+            rate[flow] = demand[flow]
+            for k in range(flow_start[flow], flow_start[flow + 1]):
+                taken[flow_link[k]] += flow_share[k] * demand[flow]
+                weight[flow_link[k]] -= flow_share[k]
+                count[flow_link[k]] -= 1
             continue
         if row < 0:
             break
@@ -198,9 +182,14 @@ def fill(
         level = max(level, exact)
         for k in range(link_start[row], link_start[row + 1]):
             flow = link_flow[k]
-            if opened[flow]:
-                closing_rate = min(level, demand[flow])
-                _close(filling, flow, closing_rate, opened, rate, taken, weight, count)
+            if not opened[flow]:
+                continue
+            opened[flow] = False
+            rate[flow] = min(level, demand[flow])
+            for j in range(flow_start[flow], flow_start[flow + 1]):
+                taken[flow_link[j]] += flow_share[j] * rate[flow]
+                weight[flow_link[j]] -= flow_share[j]
+                count[flow_link[j]] -= 1
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]

@@ -27,8 +27,8 @@ def _postorder(graph: Any, index: int, sent: Any, work: Any, stuck: Any) -> int:
     unseen, 1 on the path, 2 done; work[1], work[2]: the stack and the next option of
     every slot.
     """
-    entry, start, link, state = graph.entry, graph.start, graph.link, graph.state
-    target, vertices = graph.destinations[index], entry.shape[1]
+    entry, destinations, link_dst, start, link, state, _ = graph
+    target, vertices = destinations[index], entry.shape[1]
     work[0, :] = 0
     mark, stack, following, order = work[0], work[1], work[2], work[3]
     count = 0
@@ -54,7 +54,7 @@ def _postorder(graph: Any, index: int, sent: Any, work: Any, stuck: Any) -> int:
                 depth -= 1
                 continue
             following[depth] = at + 1
-            vertex = graph.link_dst[link[at]]
+            vertex = link_dst[link[at]]
             if vertex == target:
                 continue
             near = state[at] * vertices + vertex
