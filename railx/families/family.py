@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.settings import Positive
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
@@ -21,8 +22,6 @@ from railx.vocabulary.topology import Circuits, FamilySettings, Topology
 __all__ = ["Family", "FamilyBase", "LineGraph", "Lines", "shared_fields"]
 
 S = TypeVar("S", bound=FamilySettings)
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 #: Length of a line and the directed edges (int[edges, 2]) between its positions.
 LineGraph: TypeAlias = tuple[int, IntArray]

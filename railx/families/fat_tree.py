@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, Between, Fraction, NonNegative, SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree
 from railx.vocabulary.line_rings import ChipOrderRing
 from railx.vocabulary.routing.line_phases import LineRouting
@@ -182,9 +183,6 @@ class FatTreeSettings(FamilyBase):
 # Graph
 
 
-IntArray = NDArray[np.int64]
-
-
 def check(settings: FatTreeSettings) -> None:
     """Refuse incomplete trees, and more links than fit in memory."""
     k = settings.switch_radix
@@ -292,7 +290,7 @@ def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray
 
 def uniform_loads(
     settings: FatTreeSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Equal-cost multi-path; all routings load the links alike.
 
     A chip spreads over its planes, a switch over its upward ports; up and down carry
@@ -386,7 +384,7 @@ def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to
     entry[first + to_leaf, np.arange(len(to))] = even_sets(builder, first + to_leaf, to[:, None])
 
 
-def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> NDArray[np.int32]:
+def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> Int32Array:
     """The sets of single links from a vertex to each of ``below`` (int[vertices,
     links]).
     """

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
+from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.planes import fill_leaves
@@ -101,9 +102,6 @@ class HyperXSettings(FamilyBase):
 
 
 # Graph
-
-
-IntArray = NDArray[np.int64]
 
 
 def check(settings: HyperXSettings) -> None:
@@ -220,8 +218,6 @@ def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
 #: comparison (RailX simulator).
 _MIN_CHANNELS = 3
 
-SetArray = NDArray[np.int32]
-
 
 def route(
     settings: HyperXSettings, topology: Topology, routing: str, destinations: Destinations = None
@@ -288,7 +284,7 @@ def _fill_ordered(
 
 def _line_sets(
     builder: TableBuilder, first: int, position: IntArray, stride: int, length: int
-) -> list[SetArray]:
+) -> list[Int32Array]:
     """The sets of a dimension by state, router and target position; -1 where equal."""
     if builder.routing == "min":
         pools = [
@@ -329,7 +325,7 @@ def _fill_any_order(
         builder.entry[hop][first : first + settings.routers] = sets[:, target]
 
 
-def _sets_of_pools(builder: TableBuilder, pools: IntArray, state: int) -> SetArray:
+def _sets_of_pools(builder: TableBuilder, pools: IntArray, state: int) -> Int32Array:
     """Sets of all pools of the last axis that are not -1; -1 where there are none."""
     distinct, where = np.unique(pools.reshape(-1, pools.shape[-1]), axis=0, return_inverse=True)
     ids = np.full(len(distinct), -1, dtype=np.int32)

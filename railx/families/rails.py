@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase, Lines
 from railx.settings import AtLeast, NonNegative, Positive
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, no_check
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -36,8 +37,6 @@ __all__ = [
     "electrical_family",
     "scale_up_links",
 ]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from railx.families.node_grids import (
     hyperx_bisection_ports,
     hyperx_external_hops,
 )
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
 from railx.vocabulary.counts import Ports
 from railx.vocabulary.grid import grid_halves
@@ -116,9 +117,7 @@ def phases(settings: PartedSettings) -> list[Phase]:
     ]
 
 
-def uniform_loads(
-    settings: PartedSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+def uniform_loads(settings: PartedSettings, topology: Topology, routing: LineRouting) -> FloatArray:
     """Load of a lane of each link row, coordinate by coordinate of the nodes."""
     return phase_lane_loads(topology, phases(settings), routing)
 

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.family import Family
 from railx.families.node_grids import circuit_line_graphs, grid_placement, ports_per_chip
@@ -39,6 +38,7 @@ from railx.families.railx_lines import (
     halves,
 )
 from railx.settings import AtLeast, NotEmpty
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -109,10 +109,6 @@ def check(settings: RailXMixedSettings) -> None:
 
 
 # Routing
-
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 def route(

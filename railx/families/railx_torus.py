@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.family import Family, Lines, shared_fields
 from railx.families.node_grids import (
@@ -33,6 +32,7 @@ from railx.families.node_grids import (
 )
 from railx.families.railx_mixed import RailXMixedSettings
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
 from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
 from railx.vocabulary.grid import build_grid
@@ -111,16 +111,13 @@ def check_circuits(settings: RailXTorusSettings, circuits: Circuits) -> None:
 
 def uniform_loads(
     settings: RailXTorusSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Load of a lane of each link row; all routings load the links alike."""
     m = settings.m
     return torus_lane_loads(topology, m * settings.x_scale, m * settings.y_scale, settings.n)
 
 
 # Routing
-
-
-IntArray = NDArray[np.int64]
 
 
 def route(

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.chip_grids import ChipTorusSettings, torus_family
 from railx.families.family import LineGraph
 from railx.settings import AtLeast
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.grid import Grid
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.routing.line_phases import LineRouting
@@ -56,7 +56,7 @@ class ChipGridRings(GridRings):
 
 def uniform_loads(
     settings: Torus2DSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Load of a lane of each link row; all routings load the links alike."""
     return torus_lane_loads(topology, settings.x_scale, settings.y_scale, settings.n)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.chip_grids import ChipTorusSettings, torus_family
 from railx.settings import AtLeast
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.line_rings import LineRings, torus_rings
 
 __all__ = ["FAMILY", "Torus3DSettings"]
@@ -36,7 +36,7 @@ class Torus3DSettings(ChipTorusSettings):
         return self.x_scale, self.y_scale, self.z_scale
 
 
-def node_hop_counts(settings: Torus3DSettings) -> NDArray[np.int64]:
+def node_hop_counts(settings: Torus3DSettings) -> IntArray:
     """Ordered pairs of chips that are h links apart (index h) round the three rings."""
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:

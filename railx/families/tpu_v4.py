@@ -26,6 +26,7 @@ from railx.families.chip_grids import (
 )
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
 from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
@@ -117,9 +118,6 @@ class TpuV4Settings(FamilyBase):
 
 
 # Graph
-
-
-IntArray = NDArray[np.int64]
 
 
 def chip_coordinates(settings: TpuV4Settings) -> IntArray:

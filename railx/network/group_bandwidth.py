@@ -24,20 +24,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families import build_routing, rank_placement
 from railx.network.flows import finish_times, link_gb_s, spread_flows
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
 __all__ = ["all_to_all_gb_s", "group_bandwidth", "group_shapes", "ranks_in_order"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

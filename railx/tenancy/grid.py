@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.tenancy.settings import GridJobSettings, Wiring, check_job
+from railx.vocabulary.arrays import BoolArray, Int32Array, IntArray
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import Circuits, join_rows, plus_to_minus_circuits
 
@@ -29,9 +29,6 @@ __all__ = [
     "random_faults",
     "usable_rails",
 ]
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -297,7 +294,7 @@ def _check_ends(grid: NodeGrid, job: int, owner: IntArray, circuits: Circuits) -
         _refuse(job, "has a circuit on a port that its node does not own", wrong, circuits.ocs)
 
 
-def _refuse(job: int, what: str, wrong: BoolArray, where: NDArray[np.int32] | IntArray) -> None:
+def _refuse(job: int, what: str, wrong: BoolArray, where: Int32Array | IntArray) -> None:
     if wrong.any():
         raise ValueError(
             f"job {job}: {what} ({int(where[int(np.argmax(wrong))])}); allowed: healthy parts of"

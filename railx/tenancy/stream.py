@@ -15,16 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.tenancy.allocate import Lines, find_nodes
 from railx.tenancy.settings import FitPolicy, Queue, StreamJobSettings, StreamSettings, System
+from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Failures", "Outcome", "Stream", "draw_failures", "draw_stream", "simulate_stream"]
 
-BoolArray = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Events at the same time: those that free nodes come first.
 _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
@@ -37,8 +34,8 @@ class Stream:
     """
 
     kind: IntArray
-    arrival_hours: Floats
-    duration_hours: Floats
+    arrival_hours: FloatArray
+    duration_hours: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +45,7 @@ class Failures:
     ``hours`` ascend; ``nodes`` is int[failures, 2].
     """
 
-    hours: Floats
+    hours: FloatArray
     nodes: IntArray
 
 
@@ -67,9 +64,9 @@ class Outcome:
       as many nodes were free as it needs.
     """
 
-    start_hours: Floats
-    end_hours: Floats
-    remaining_hours: Floats
+    start_hours: FloatArray
+    end_hours: FloatArray
+    remaining_hours: FloatArray
     rejected: BoolArray
     rejected_by_shape: BoolArray
     interruptions: int

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import BoolArray, IntArray
 from railx.vocabulary.topology import (
     INTERNAL,
     Circuits,
@@ -47,8 +48,6 @@ __all__ = [
     "ring_arcs",
     "successor_arcs",
 ]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class LineWiring:
     """
 
     rail: IntArray
-    plus: NDArray[np.bool_]
+    plus: BoolArray
 
     @property
     def length(self) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array
 
 __all__ = [
     "DIMENSIONS",
@@ -82,19 +83,19 @@ class Links:
     identical channels that the row stands for.
     """
 
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
+    src: Int32Array
+    dst: Int32Array
     kind: NDArray[np.int8]
-    gbps: NDArray[np.float64]
-    latency_ns: NDArray[np.float64]
-    rail: NDArray[np.int32]
-    lanes: NDArray[np.int32]
+    gbps: FloatArray
+    latency_ns: FloatArray
+    rail: Int32Array
+    lanes: Int32Array
 
     def __len__(self) -> int:
         return len(self.src)
 
     @property
-    def capacity_gbps(self) -> NDArray[np.float64]:
+    def capacity_gbps(self) -> FloatArray:
         """The rate of all lanes of each row together, one direction, in 10^9 bit/s."""
         return self.gbps * self.lanes
 
@@ -112,14 +113,14 @@ class Circuits:
     server in the same way; its family defines ``line``.
     """
 
-    ocs: NDArray[np.int32]
-    port_a: NDArray[np.int32]
-    port_b: NDArray[np.int32]
-    rail: NDArray[np.int32]
+    ocs: Int32Array
+    port_a: Int32Array
+    port_b: Int32Array
+    rail: Int32Array
     dimension: NDArray[np.int8]
-    line: NDArray[np.int32]
-    node_a: NDArray[np.int32]
-    node_b: NDArray[np.int32]
+    line: Int32Array
+    node_a: Int32Array
+    node_b: Int32Array
 
     def __len__(self) -> int:
         return len(self.ocs)
@@ -138,7 +139,7 @@ class Topology:
     chips: int
     nodes: int
     switches: int
-    chip_node: NDArray[np.int32]
+    chip_node: Int32Array
     links: Links
     circuits: Circuits | None
 
@@ -265,6 +266,6 @@ def check_size(key: str, rows: int) -> None:
         )
 
 
-def chip_nodes(chips: int, chips_per_node: int) -> NDArray[np.int32]:
+def chip_nodes(chips: int, chips_per_node: int) -> Int32Array:
     """The node of each chip where nodes are runs of consecutive chips."""
     return (np.arange(chips, dtype=np.int32) // np.int32(chips_per_node)).astype(np.int32)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from railx.families.family import FamilyBase
 from railx.settings import AtLeast, NonNegative, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Ports, dragonfly_hops, too_large
 from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
@@ -103,9 +104,6 @@ class DragonflySettings(FamilyBase):
 
 
 # Graph
-
-
-IntArray = NDArray[np.int64]
 
 
 def check(settings: DragonflySettings) -> None:

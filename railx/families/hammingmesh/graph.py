@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from railx.families.node_grids import NodeGridSettings
 from railx.settings import AtLeast, Fraction, Positive, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Ports, too_large
 from railx.vocabulary.grid import mesh_links
 from railx.vocabulary.grid_rings import Arc, GridRings, Link, closed_rings
@@ -95,9 +96,6 @@ class HammingMeshSettings(NodeGridSettings):
 
 
 # Graph
-
-
-IntArray = NDArray[np.int64]
 
 
 def check(settings: HammingMeshSettings) -> None:
@@ -274,7 +272,7 @@ class BoardRings(GridRings):
             (switch, dst, -1, int(single and not arc.plus)),
         ]
 
-    def vertices(self, dimension: int, lines: Sequence[int]) -> NDArray[np.int64]:
+    def vertices(self, dimension: int, lines: Sequence[int]) -> IntArray:
         """The chips of all positions, then the switches of the line by rail."""
         settings = self.topology.settings
         assert isinstance(settings, HammingMeshSettings)

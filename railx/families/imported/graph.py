@@ -15,6 +15,7 @@ from railx.errors import UserError
 from railx.families.family import FamilyBase
 from railx.families.imported.files import Network, read_network
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     INTERNAL,
@@ -66,9 +67,6 @@ class ImportedSettings(FamilyBase):
 
 
 # Graph
-
-
-FloatArray = NDArray[np.float64]
 
 
 def check(settings: ImportedSettings) -> None:
@@ -149,7 +147,7 @@ def ports_per_chip(settings: ImportedSettings) -> int:
     return max(1, int(rate[: topology.chips].min() / settings.port_gbps))
 
 
-def _links(settings: ImportedSettings, network: Network, nodes: NDArray[np.int32]) -> Links:
+def _links(settings: ImportedSettings, network: Network, nodes: Int32Array) -> Links:
     """Row 2i leads from the first vertex of link i to the other, row 2i + 1 back."""
     ends = np.array([link.ends for link in network.links], dtype=np.int32)
     src = ends.ravel()
@@ -171,7 +169,7 @@ def _links(settings: ImportedSettings, network: Network, nodes: NDArray[np.int32
     )
 
 
-def _kind(a: int, b: int, nodes: NDArray[np.int32]) -> str:
+def _kind(a: int, b: int, nodes: Int32Array) -> str:
     """The kind of a link between the vertices a and b."""
     chips = len(nodes)
     if a < chips and b < chips:
@@ -250,7 +248,7 @@ def route(
     return builder.build()
 
 
-def _distances(topology: Topology, to: NDArray[np.integer]) -> NDArray[np.int64]:
+def _distances(topology: Topology, to: NDArray[np.integer]) -> IntArray:
     """Links from each vertex to each destination: int[vertices, destinations]."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
@@ -264,7 +262,7 @@ def _distances(topology: Topology, to: NDArray[np.integer]) -> NDArray[np.int64]
     return np.atleast_2d(distance).T.astype(np.int64)
 
 
-def _neighbours(topology: Topology) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+def _neighbours(topology: Topology) -> list[tuple[IntArray, FloatArray]]:
     """The neighbours of each vertex and the bandwidth to each, parallel links added."""
     links = topology.links
     key = links.src.astype(np.int64) * topology.vertices + links.dst

@@ -6,16 +6,15 @@ A flow can only gain at the cost of one with no higher rate.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from railx.network.flows.filling import Filling
 from railx.network.flows.paths import FlowPaths, kernels, route_flows
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
 __all__ = ["fair_rates", "filling_of", "link_gb_s", "max_min_rates"]
-
-FloatArray = NDArray[np.float64]
 
 
 def max_min_rates(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 
 __all__ = ["Filling"]
 
@@ -13,15 +12,15 @@ __all__ = ["Filling"]
 class Filling(NamedTuple):
     """Links by flow (CSR), flows by link (CSR), and limits in GB/s."""
 
-    flow_start: NDArray[np.int64]
-    flow_link: NDArray[np.int32]
-    flow_share: NDArray[np.float64]
-    link_start: NDArray[np.int64]
-    link_flow: NDArray[np.int32]
-    link_share: NDArray[np.float64]
-    capacity: NDArray[np.float64]
+    flow_start: IntArray
+    flow_link: Int32Array
+    flow_share: FloatArray
+    link_start: IntArray
+    link_flow: Int32Array
+    link_share: FloatArray
+    capacity: FloatArray
     """Of all lanes of each link row."""
-    demand: NDArray[np.float64]
+    demand: FloatArray
     """Of each flow."""
-    by_demand: NDArray[np.int64]
+    by_demand: IntArray
     """The flows in ascending order of demand."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from railx.network.flows.filling import Filling
+from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 from railx.vocabulary.routing.analysis import RoutingGraph
 
 __all__ = ["complete", "fill", "spread"]
@@ -22,12 +22,12 @@ _SAME = 1e-9
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def spread(
     graph: RoutingGraph,
-    latency: NDArray[np.float64],
-    src: NDArray[np.int64],
-    column: NDArray[np.int64],
-    stuck: NDArray[np.int64],
-    flow_start: NDArray[np.int64],
-    flow_latency: NDArray[np.float64],
+    latency: FloatArray,
+    src: IntArray,
+    column: IntArray,
+    stuck: IntArray,
+    flow_start: IntArray,
+    flow_latency: FloatArray,
 ) -> Any:
     """Walk each flow's unit of traffic hop by hop through its places (state, vertex).
 
@@ -113,8 +113,8 @@ def spread(
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def fill(
     filling: Filling,
-    active: NDArray[np.bool_],
-    rate: NDArray[np.float64],
+    active: BoolArray,
+    rate: FloatArray,
 ) -> None:
     """Progressive filling: the rates of all open flows rise together.
 
@@ -195,10 +195,10 @@ def fill(
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def complete(
     filling: Filling,
-    size: NDArray[np.float64],
-    begin: NDArray[np.float64],
-    by_begin: NDArray[np.int64],
-    end: NDArray[np.float64],
+    size: FloatArray,
+    begin: FloatArray,
+    by_begin: IntArray,
+    end: FloatArray,
 ) -> int:
     """Run all transfers to their end; rates are max-min fair between two events.
 

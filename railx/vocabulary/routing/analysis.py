@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
@@ -34,9 +34,6 @@ __all__ = [
     "table_channel_loads",
     "table_lane_loads",
 ]
-
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +56,11 @@ class Options:
     the only lane used of the link, -1: all.
     """
 
-    start: IntArray
-    link: IntArray
-    vc: IntArray
-    lane: IntArray
-    state: IntArray
+    start: Int32Array
+    link: Int32Array
+    vc: Int32Array
+    lane: Int32Array
+    state: Int32Array
     weight: FloatArray
 
 
@@ -75,12 +72,12 @@ class RoutingGraph(NamedTuple):
     :class:`Options`.
     """
 
-    entry: IntArray
-    destinations: IntArray
-    link_dst: IntArray
-    start: IntArray
-    link: IntArray
-    state: IntArray
+    entry: Int32Array
+    destinations: Int32Array
+    link_dst: Int32Array
+    start: Int32Array
+    link: Int32Array
+    state: Int32Array
     weight: FloatArray
 
 
@@ -218,7 +215,7 @@ def _add_loads(
     table: RoutingTable,
     options: Options,
     demand: FloatArray | None,
-    slot: NDArray[np.int64],
+    slot: IntArray,
     loads: FloatArray,
 ) -> None:
     """Add the traffic of every option to ``loads`` at its ``slot``.
@@ -291,7 +288,7 @@ def _channel_name(topology: Topology, channel: int, channels: int) -> str:
     )
 
 
-def _out_indices(src: IntArray) -> tuple[IntArray, int]:
+def _out_indices(src: Int32Array) -> tuple[Int32Array, int]:
     """The index of each link among those that leave its vertex, and the largest
     out-degree.
     """
@@ -328,7 +325,7 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
 
 
 def routing_graph(
-    topology: Topology, options: Options, entry: IntArray, destinations: IntArray
+    topology: Topology, options: Options, entry: Int32Array, destinations: Int32Array
 ) -> RoutingGraph:
     """The graph of entries for ``destinations``, all of a table or a block of them."""
     sets = (options.start, options.link, options.state, options.weight)
@@ -343,7 +340,7 @@ def _graphs(
         yield block, routing_graph(topology, options, entry, table.destinations[block])
 
 
-def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:
+def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: IntArray) -> None:
     """Raise ValueError for the fault that the loops report in ``stuck``.
 
     Kind (1 dead end, 2 cycle), place (state * vertices + vertex), destination.
