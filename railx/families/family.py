@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.settings import Positive
+from railx.settings import Positive, SettingsError
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.grid_rings import GridRings
@@ -19,7 +19,7 @@ from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, Topology
 
-__all__ = ["Family", "FamilyBase", "LineGraph", "Lines", "shared_fields"]
+__all__ = ["Family", "FamilyBase", "LineGraph", "Lines", "check_even", "shared_fields"]
 
 S = TypeVar("S", bound=FamilySettings)
 
@@ -47,6 +47,16 @@ def shared_fields(settings: FamilyBase, base: type[FamilyBase]) -> dict[str, Any
         for field in fields(base)
         if field.name != "family"
     }
+
+
+def check_even(key: str, ports: int, reason: str, alternative: str = "") -> None:
+    """Refuse an odd number of ports; ``reason`` says why they come in pairs."""
+    if ports % 2:
+        raise SettingsError(
+            key,
+            f"got {ports}; allowed: an even number{alternative}, {reason}; the nearest are"
+            f" {ports - 1} and {ports + 1}",
+        )
 
 
 @dataclass(frozen=True)

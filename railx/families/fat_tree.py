@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, check_even
 from railx.settings import AtLeast, Between, Fraction, NonNegative, SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree
@@ -87,20 +87,16 @@ class FatTreeSettings(FamilyBase):
     """
 
     populated_chips: Annotated[int, AtLeast(2)] | None = None
-    """Chips that are plugged in; null: as many as the tree has room for, which is what
-    the graph has.
+    """Chips that are plugged in; null: as many as the tree has room for, as in the
+    graph.
     """
 
     def __post_init__(self) -> None:
         k = self.switch_radix
         self._check_leaf()
-        if k % 2 and (self.tiers != 2 or (self.leaf_down_ports is None and self.taper is None)):
+        if self.tiers != 2 or (self.leaf_down_ports is None and self.taper is None):
             way = ", or leaf_down_ports given" if self.tiers == 2 else ""
-            raise SettingsError(
-                "switch_radix",
-                f"got {k}; allowed: an even number{way}, half of the ports face up; the nearest are"
-                f" {k - 1} and {k + 1}",
-            )
+            check_even("switch_radix", k, "half of the ports face up", way)
         if self.populated_chips is not None and self.populated_chips > self.room:
             raise SettingsError(
                 "populated_chips",

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, Lines
+from railx.families.family import Family, Lines, check_even
 from railx.families.rails import ServerSettings, scale_up_links
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
@@ -72,12 +72,7 @@ class OpusRailsSettings(ServerSettings):
     """
 
     def __post_init__(self) -> None:
-        if self.ocs_ports % 2:
-            raise SettingsError(
-                "ocs_ports",
-                f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are"
-                f" {self.ocs_ports - 1} and {self.ocs_ports + 1}",
-            )
+        check_even("ocs_ports", self.ocs_ports, "two for each ring")
         if self.ocs_ports % self.ocs_ports_per_transceiver:
             raise SettingsError(
                 "ocs_ports_per_transceiver",

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from railx.families.family import shared_fields
+from railx.families.family import check_even, shared_fields
 from railx.families.rails import ElectricalRailSettings, build, electrical_family
 from railx.settings import AtLeast, Between, SettingsError
 from railx.vocabulary.counts import fewest_tiers, largest_tree
@@ -50,12 +50,7 @@ class RailOnlySettings(ElectricalRailSettings):
 
     def _check_tree(self) -> None:
         k = self.switch_radix
-        if k % 2:
-            raise SettingsError(
-                "switch_radix",
-                f"got {k}; allowed: an even number, half of the ports face up; the nearest are"
-                f" {k - 1} and {k + 1}",
-            )
+        check_even("switch_radix", k, "half of the ports face up")
         most = largest_tree(self.tiers, k)
         if self.servers > most:
             raise SettingsError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from railx.families import rails
+from railx.families.family import check_even
 from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
@@ -49,18 +50,11 @@ class RailOptimisedSettings(ElectricalRailSettings):
     """Tiers of the tree over all chips; the graph has 2, rail switches and spine."""
 
     populated_servers: Annotated[int, AtLeast(2)] | None = None
-    """Servers that are plugged in; null: all of every pod, which is what the graph
-    has.
+    """Servers that are plugged in; null: all of every pod, as in the graph.
     """
 
     def __post_init__(self) -> None:
-        k = self.switch_radix
-        if k % 2:
-            raise SettingsError(
-                "switch_radix",
-                f"got {k}; allowed: an even number, half of the ports face up; the nearest are"
-                f" {k - 1} and {k + 1}",
-            )
+        check_even("switch_radix", self.switch_radix, "half of the ports face up")
         most = self.pods * self.servers_per_pod
         if self.populated_servers is not None and self.populated_servers > most:
             raise SettingsError(

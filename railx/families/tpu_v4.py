@@ -135,6 +135,13 @@ def chip_coordinates(settings: TpuV4Settings) -> IntArray:
     )
 
 
+def chip_numbers(settings: TpuV4Settings) -> IntArray:
+    """The chip at every position of the torus, int[x, y, z]."""
+    number = np.empty(settings.shape, dtype=np.int64)
+    number[tuple(chip_coordinates(settings))] = np.arange(settings.chips)
+    return number
+
+
 def check(settings: TpuV4Settings) -> None:
     """Refuse more links than fit in memory."""
     surface = settings.cubes * settings.cube_side**2
@@ -171,11 +178,9 @@ def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
     """The chips that are ``step`` links further round the ring of a dimension."""
-    places = chip_coordinates(settings)
-    number = np.empty(settings.shape, dtype=np.int64)
-    number[tuple(places)] = np.arange(settings.chips)
-    places[dimension] = (places[dimension] + step) % settings.shape[dimension]
-    moved: IntArray = number[tuple(places)]
+    coordinates, number = chip_coordinates(settings), chip_numbers(settings)
+    coordinates[dimension] = (coordinates[dimension] + step) % settings.shape[dimension]
+    moved: IntArray = number[tuple(coordinates)]
     return moved
 
 
@@ -183,8 +188,8 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
     """Inner links, optical links and circuits of one dimension."""
     s, n = settings.cube_side, settings.n
     chip, following = np.arange(settings.chips), neighbour(settings, dimension, 1)
-    places = chip_coordinates(settings)
-    at_face = places[dimension] % s == s - 1
+    coordinates = chip_coordinates(settings)
+    at_face = coordinates[dimension] % s == s - 1
     inner = duplex_links(
         chip[~at_face],
         following[~at_face],
@@ -194,7 +199,7 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
         lanes=n,
     )
     across = [d for d in range(3) if d != dimension]
-    position = places[across[1]][at_face] % s * s + places[across[0]][at_face] % s
+    position = coordinates[across[1]][at_face] % s * s + coordinates[across[0]][at_face] % s
     first, rail = np.broadcast_arrays(chip[at_face][:, None], position[:, None] * n + np.arange(n))
     first, rail = first.ravel(), rail.ravel()
     faces = duplex_links(
@@ -207,8 +212,8 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
     )
     cube, next_cube = first // s**3, following[first] // s**3
     line = (
-        places[across[1]][first] // s * settings.cube_shape[across[0]]
-        + places[across[0]][first] // s
+        coordinates[across[1]][first] // s * settings.cube_shape[across[0]]
+        + coordinates[across[0]][first] // s
     )
     circuits = plus_to_minus_circuits(
         cube,
@@ -223,9 +228,7 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
 
 def chip_rings(settings: TpuV4Settings) -> tuple[LineRings, ...]:
     """The rings of every dimension, through the cubes and the optical switches."""
-    chip = np.empty(settings.shape, dtype=np.int64)
-    chip[tuple(chip_coordinates(settings))] = np.arange(settings.chips)
-    return torus_rings(chip, settings.n)
+    return torus_rings(chip_numbers(settings), settings.n)
 
 
 # Routing

@@ -121,7 +121,7 @@ class MatrixTraffic(_Traffic):
     """CSV or .npy file of chips x chips shares, row = source."""
 
 
-#: The traffic patterns, told apart by ``pattern``.
+#: The traffic patterns, selected by ``pattern``.
 TrafficSettings: TypeAlias = (
     UniformTraffic
     | PermutationTraffic
@@ -206,7 +206,7 @@ class PacketNetworkSettings:
         }
 
 
-#: The network models, told apart by ``model``.
+#: The network models, selected by ``model``.
 NetworkSettings: TypeAlias = StaticNetworkSettings | PacketNetworkSettings
 
 
@@ -278,7 +278,7 @@ class CollectiveSettings:
     over all links of their meshes.
     """
     payload_bytes: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
-    """What each participant holds: before a reduce-scatter, after an all-gather, before
+    """Bytes of each participant: before a reduce-scatter, after an all-gather, before
     and after an all-reduce or all-to-all.
     """
     rows: tuple[Annotated[int, NonNegative()], ...] | None

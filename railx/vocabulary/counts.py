@@ -127,7 +127,7 @@ class Bill(Generic[S]):
     """The bill of materials of a network family, from the settings of its graph."""
 
     ports: Callable[[S], Ports]
-    """What a network is built of."""
+    """Components of a network and its bandwidths."""
 
     resize: Callable[[S, int], FamilySettings]
     """The smallest network with at least so many chips and the same ports per chip.
@@ -137,7 +137,7 @@ class Bill(Generic[S]):
     """
 
     check: Callable[[S], None] = no_check
-    """Refuse in one line what no bill can be drawn up for."""
+    """Refuse settings of networks that cannot be priced."""
 
     copper: tuple[str, ...] = ()
     """Kinds of links whose cables may be copper."""
@@ -146,7 +146,7 @@ class Bill(Generic[S]):
     """Other ways to count the same network, by name."""
 
     tree: TreeBill[S] | None = None
-    """What a tree knows beside."""
+    """The part of trees of switches alone."""
 
     in_node_lanes: Callable[[S], float] | None = None
     """Width of the links inside a node in external ports per chip. They are in no bill;
