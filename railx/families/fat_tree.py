@@ -332,11 +332,7 @@ def route(
     no port.
     """
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        destinations=destinations,
+        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
     )
     to, chip = builder.destinations.astype(np.int64), np.arange(settings.chips)
     first = settings.chips + np.arange(settings.planes) * settings.plane_switches

@@ -250,11 +250,7 @@ def route(
     same for both, as without queues ``adaptive`` goes through the server.
     """
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        destinations=destinations,
+        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
     )
     g, chips, servers = settings.chips_per_server, topology.chips, settings.server_count
     rails, spines = settings.rail_switches, settings.spines

@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.families.family import Family
-from railx.families.node_grids import circuit_line_graphs, grid_placement, ports_per_chip
+from railx.families.node_grids import check, circuit_line_graphs, grid_placement, ports_per_chip
 from railx.families.railx_lines import (
     PartedSettings,
     bisection_ports,
@@ -51,7 +51,7 @@ from railx.vocabulary.line_parts import (
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, nearest_shares
 from railx.vocabulary.routing.node_walks import exits, fill_final, split_sets, walk_pools
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Topology, check_size
+from railx.vocabulary.topology import Topology
 
 __all__ = ["FAMILY", "RailXMixedSettings"]
 
@@ -98,14 +98,6 @@ class RailXMixedSettings(PartedSettings):
             check_line(key, parts, length, self.rails)
             check_rings(key, parts, self.rings)
         check_radix(self.ocs_radix, *self.shape)
-
-
-# Graph
-
-
-def check(settings: RailXMixedSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("x_scale", settings.grid.link_rows)
 
 
 # Routing

@@ -19,6 +19,7 @@ from railx.families.node_grids import (
     NodeGridSettings,
     RailXSettings,
     best_grid,
+    check,
     circuit_line_graphs,
     grid_hop_count,
     grid_placement,
@@ -41,7 +42,7 @@ from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.routing.uniform_loads import half_way_round_ns, torus_lane_loads
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = ["FAMILY", "RailXTorusSettings", "chip_grid", "external_hops"]
 
@@ -74,11 +75,6 @@ class RailXTorusSettings(RailXSettings):
 
 
 # Graph
-
-
-def check(settings: RailXTorusSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("x_scale", settings.grid.link_rows)
 
 
 def build(settings: RailXTorusSettings) -> Topology:

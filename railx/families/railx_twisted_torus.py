@@ -37,6 +37,7 @@ from railx.families.family import Family
 from railx.families.node_grids import (
     RailXSettings,
     best_grid,
+    check,
     grid_hop_count,
     grid_placement,
     grid_ports,
@@ -54,7 +55,7 @@ from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.routing.uniform_loads import along_lane_loads
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = ["FAMILY", "RailXTwistedTorusSettings", "external_hops"]
 
@@ -112,11 +113,6 @@ def wrap_shift(settings: RailXTwistedTorusSettings) -> int:
 
 def _chip_shift(settings: RailXTwistedTorusSettings) -> int:
     return settings.m * wrap_shift(settings)
-
-
-def check(settings: RailXTwistedTorusSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("x_scale", settings.grid.link_rows)
 
 
 def build(settings: RailXTwistedTorusSettings) -> Topology:

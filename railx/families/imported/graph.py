@@ -223,11 +223,7 @@ def route(
     # Unselected chips may be further away: all chips are sources.
     longest = int(distance[: topology.chips].max())
     builder = TableBuilder(
-        topology,
-        routing,
-        states=longest,
-        virtual_channels=longest,
-        destinations=destinations,
+        topology, routing, states=longest, virtual_channels=longest, destinations=destinations
     )
     for vertex, (near, gbps) in enumerate(_neighbours(topology)):
         closer = distance[near] == distance[vertex] - 1
