@@ -39,18 +39,18 @@ def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
         "sensitivity.price_sets": economics.sensitivity.price_sets,
         "scale.price_sets": economics.scale.price_sets,
         **{
-            f"networks.{name}.{own}": (wanted,)
+            f"networks.{name}.{field}": (price_set,)
             for name, network in economics.networks.items()
-            for own in ("price_set", "copper_price_set")
-            if (wanted := getattr(network, own)) is not None
+            for field in ("price_set", "copper_price_set")
+            if (price_set := getattr(network, field)) is not None
         },
         **{
             f"rails.platforms.{name}.price_set": (platform.price_set,)
             for name, platform in economics.rails.platforms.items()
         },
     }
-    for own, names in asked.items():
-        check_names(f"{key}.{own}", names, catalogue.price_sets)
+    for field, names in asked.items():
+        check_names(f"{key}.{field}", names, catalogue.price_sets)
     for part in ("claim_map", "sensitivity"):
         for field, value in to_dict(getattr(economics, part)).items():
             if value == []:

@@ -13,29 +13,26 @@ from typing import Annotated, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase
+from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative
-from railx.vocabulary.counts import Ports, check_boards, torus_boards, torus_ports
+from railx.vocabulary.counts import Bill, Ports, check_boards, torus_boards, torus_ports
 from railx.vocabulary.placement import Placement, Sizes, block_placement
 from railx.vocabulary.routing.rings import route_rings
-from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links, join_links
+from railx.vocabulary.routing.table import Destinations, RoutingTable
+from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
 __all__ = [
     "TORUS_ROUTINGS",
     "ChipGridSettings",
     "ChipTorusSettings",
     "build",
-    "build_torus",
     "check",
     "halves",
     "placement",
     "ports_per_chip",
-    "torus_bill_ports",
     "torus_bisection_ports",
+    "torus_family",
     "torus_groups",
-    "torus_resize",
-    "torus_route",
 ]
 
 TORUS_ROUTINGS = ("min", "balanced")
@@ -122,15 +119,7 @@ def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
                 lanes=settings.n,
             )
         )
-    return Topology(
-        settings=settings,
-        chips=chip.size,
-        nodes=chip.size,
-        switches=0,
-        chip_node=chip_nodes(chip.size, 1),
-        links=join_links(links),
-        circuits=None,
-    )
+    return topology_of(settings, links, chips=chip.size)
 
 
 def build_torus(settings: ChipTorusSettings) -> Topology:
@@ -164,10 +153,7 @@ def placement(settings: ChipGridSettings, topology: Topology, sizes: Sizes) -> P
 
 
 def torus_route(
-    settings: ChipTorusSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: ChipTorusSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """The shorter path round each ring.
 
@@ -198,3 +184,23 @@ def torus_resize(settings: TorusT, chips: int) -> TorusT:
     sizes = torus_boards(chips, len(settings.shape), settings.board_side)
     scales: dict[str, Any] = dict(zip(_SCALES, sizes, strict=False))
     return replace(settings, **scales)
+
+
+def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Family[TorusT]:
+    """The family of a torus of single chips, with ``capabilities`` of its own."""
+    return Family(
+        name=name,
+        settings=settings,
+        build=build_torus,
+        check=check,
+        halves=halves,
+        bisection_ports=torus_bisection_ports,
+        ports_per_chip=ports_per_chip,
+        routings=TORUS_ROUTINGS,
+        route=torus_route,
+        grouped_routings=TORUS_ROUTINGS,
+        groups=torus_groups,
+        placement=placement,
+        bill=Bill(ports=torus_bill_ports, resize=torus_resize),
+        **capabilities,
+    )

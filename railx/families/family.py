@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.settings import Positive
+from railx.settings import Positive, SettingsError
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.line_phases import LineRouting
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, Topology
 
-__all__ = ["Family", "FamilyBase", "LineGraph", "Lines"]
+__all__ = ["Family", "FamilyBase", "LineGraph", "Lines", "check_even", "shared_fields"]
 
 S = TypeVar("S", bound=FamilySettings)
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 #: Length of a line and the directed edges (int[edges, 2]) between its positions.
 LineGraph: TypeAlias = tuple[int, IntArray]
-#: Destination chips; None: all chips.
-Destinations: TypeAlias = NDArray[np.int32] | None
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,25 @@ class FamilyBase:
     """Rate of an external port in one direction, in 10^9 bit/s; 36 ports of 400 make
     the 1.8 TB/s per chip of RailX's abstract (derived: m = 7, n = 9).
     """
+
+
+def shared_fields(settings: FamilyBase, base: type[FamilyBase]) -> dict[str, Any]:
+    """The values of the fields of ``base``, all but the family's name, as keywords."""
+    return {
+        field.name: getattr(settings, field.name)
+        for field in fields(base)
+        if field.name != "family"
+    }
+
+
+def check_even(key: str, ports: int, reason: str, alternative: str = "") -> None:
+    """Refuse an odd number of ports; ``reason`` says why they come in pairs."""
+    if ports % 2:
+        raise SettingsError(
+            key,
+            f"got {ports}; allowed: an even number{alternative}, {reason}; the nearest are"
+            f" {ports - 1} and {ports + 1}",
+        )
 
 
 @dataclass(frozen=True)

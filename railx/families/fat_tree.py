@@ -26,21 +26,21 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, check_even
 from railx.settings import AtLeast, Between, Fraction, NonNegative, SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree
 from railx.vocabulary.line_rings import ChipOrderRing
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     Links,
     Topology,
     check_size,
-    chip_nodes,
     duplex_links,
-    join_links,
     kind_code,
+    topology_of,
 )
 
 __all__ = ["FAMILY", "FatTreeSettings"]
@@ -87,20 +87,16 @@ class FatTreeSettings(FamilyBase):
     """
 
     populated_chips: Annotated[int, AtLeast(2)] | None = None
-    """Chips that are plugged in; null: as many as the tree has room for, which is what
-    the graph has.
+    """Chips that are plugged in; null: as many as the tree has room for, as in the
+    graph.
     """
 
     def __post_init__(self) -> None:
         k = self.switch_radix
         self._check_leaf()
-        if k % 2 and (self.tiers != 2 or (self.leaf_down_ports is None and self.taper is None)):
+        if self.tiers != 2 or (self.leaf_down_ports is None and self.taper is None):
             way = ", or leaf_down_ports given" if self.tiers == 2 else ""
-            raise SettingsError(
-                "switch_radix",
-                f"got {k}; allowed: an even number{way}, half of the ports face up; the nearest are"
-                f" {k - 1} and {k + 1}",
-            )
+            check_even("switch_radix", k, "half of the ports face up", way)
         if self.populated_chips is not None and self.populated_chips > self.room:
             raise SettingsError(
                 "populated_chips",
@@ -183,9 +179,6 @@ class FatTreeSettings(FamilyBase):
 # Graph
 
 
-IntArray = NDArray[np.int64]
-
-
 def check(settings: FatTreeSettings) -> None:
     """Refuse incomplete trees, and more links than fit in memory."""
     k = settings.switch_radix
@@ -246,14 +239,8 @@ def build(settings: FatTreeSettings) -> Topology:
                     *np.broadcast_arrays(upper.reshape(pods, up, 1), core.reshape(1, up, -1)),
                 )
             )
-    return Topology(
-        settings=settings,
-        chips=chips,
-        nodes=chips,
-        switches=settings.plane_switches * settings.planes,
-        chip_node=chip_nodes(chips, 1),
-        links=join_links(links),
-        circuits=None,
+    return topology_of(
+        settings, links, chips=chips, switches=settings.plane_switches * settings.planes
     )
 
 
@@ -299,7 +286,7 @@ def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray
 
 def uniform_loads(
     settings: FatTreeSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Equal-cost multi-path; all routings load the links alike.
 
     A chip spreads over its planes, a switch over its upward ports; up and down carry
@@ -336,10 +323,7 @@ def chip_order_ring(settings: FatTreeSettings) -> ChipOrderRing:
 
 
 def route(
-    settings: FatTreeSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: FatTreeSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Up*/down* routing.
 
@@ -348,12 +332,7 @@ def route(
     no port.
     """
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        selection="adaptive" if routing == "adaptive" else "weighted",
-        destinations=destinations,
+        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
     )
     to, chip = builder.destinations.astype(np.int64), np.arange(settings.chips)
     first = settings.chips + np.arange(settings.planes) * settings.plane_switches
@@ -397,7 +376,7 @@ def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to
     entry[first + to_leaf, np.arange(len(to))] = even_sets(builder, first + to_leaf, to[:, None])
 
 
-def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> NDArray[np.int32]:
+def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> Int32Array:
     """The sets of single links from a vertex to each of ``below`` (int[vertices,
     links]).
     """

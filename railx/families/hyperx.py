@@ -16,18 +16,12 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
+from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.planes import fill_leaves
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.topology import (
-    Links,
-    Topology,
-    check_size,
-    chip_nodes,
-    duplex_links,
-    join_links,
-)
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
+from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
 
 __all__ = ["FAMILY", "HyperXSettings"]
 
@@ -110,9 +104,6 @@ class HyperXSettings(FamilyBase):
 # Graph
 
 
-IntArray = NDArray[np.int64]
-
-
 def check(settings: HyperXSettings) -> None:
     """Refuse more links than fit in memory."""
     between = settings.routers * (sum(settings.shape) - len(settings.shape))
@@ -140,15 +131,8 @@ def build(settings: HyperXSettings) -> Topology:
                     latency_ns=settings.leaf_latency_ns,
                 )
             )
-    return Topology(
-        settings=settings,
-        chips=settings.chips,
-        nodes=settings.chips,
-        switches=0 if settings.switchless else settings.planes * settings.routers,
-        chip_node=chip_nodes(settings.chips, 1),
-        links=join_links(links),
-        circuits=None,
-    )
+    switches = 0 if settings.switchless else settings.planes * settings.routers
+    return topology_of(settings, links, chips=settings.chips, switches=switches)
 
 
 def halves(settings: HyperXSettings) -> NDArray[np.int8]:
@@ -234,14 +218,9 @@ def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
 #: comparison (RailX simulator).
 _MIN_CHANNELS = 3
 
-SetArray = NDArray[np.int32]
-
 
 def route(
-    settings: HyperXSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: HyperXSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Paths over the dimensions; with switches a chip enters by any plane and stays in
     it.
@@ -271,7 +250,6 @@ def route(
         if routing == "valiant"
         else 1,
         virtual_channels=dimensions if any_order else 2 if routing == "valiant" else _MIN_CHANNELS,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     target = builder.destinations.astype(np.int64) // max(1, settings.chips_per_switch)
@@ -306,7 +284,7 @@ def _fill_ordered(
 
 def _line_sets(
     builder: TableBuilder, first: int, position: IntArray, stride: int, length: int
-) -> list[SetArray]:
+) -> list[Int32Array]:
     """The sets of a dimension by state, router and target position; -1 where equal."""
     if builder.routing == "min":
         pools = [
@@ -347,7 +325,7 @@ def _fill_any_order(
         builder.entry[hop][first : first + settings.routers] = sets[:, target]
 
 
-def _sets_of_pools(builder: TableBuilder, pools: IntArray, state: int) -> SetArray:
+def _sets_of_pools(builder: TableBuilder, pools: IntArray, state: int) -> Int32Array:
     """Sets of all pools of the last axis that are not -1; -1 where there are none."""
     distinct, where = np.unique(pools.reshape(-1, pools.shape[-1]), axis=0, return_inverse=True)
     ids = np.full(len(distinct), -1, dtype=np.int32)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.chip_grids import (
     ChipGridSettings,
@@ -21,7 +20,8 @@ from railx.families.chip_grids import (
     ports_per_chip,
 )
 from railx.families.family import Family
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.arrays import Int32Array, IntArray
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["FAMILY", "Mesh2DSettings"]
@@ -42,7 +42,7 @@ def bisection_ports(settings: Mesh2DSettings) -> int:
     return settings.n * min(settings.shape)
 
 
-def node_hop_counts(settings: Mesh2DSettings) -> NDArray[np.int64]:
+def node_hop_counts(settings: Mesh2DSettings) -> IntArray:
     """Ordered pairs of chips by distance: index h counts those h links apart in x and
     y.
     """
@@ -54,10 +54,7 @@ def node_hop_counts(settings: Mesh2DSettings) -> NDArray[np.int64]:
 
 
 def route(
-    settings: Mesh2DSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: Mesh2DSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Minimal, and deadlock-free because each order has its own virtual channel.
 
@@ -74,7 +71,6 @@ def route(
         routing,
         states=3 if both else 1,
         virtual_channels=2 if both else 1,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     if not both:
@@ -91,7 +87,7 @@ def route(
 
 def _ordered(
     builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int
-) -> NDArray[np.int32]:
+) -> Int32Array:
     """Sets by chip and destination in dimension order; -1 at the destination."""
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     columns = settings.x_scale

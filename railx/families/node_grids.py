@@ -13,13 +13,13 @@ from typing import Annotated, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase, LineGraph
+from railx.families.family import FamilyBase, LineGraph, shared_fields
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, best_size, too_large
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.placement import Placement, Sizes, node_placement
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "AllToAllSettings",
@@ -27,6 +27,7 @@ __all__ = [
     "RailXSettings",
     "all_rail_lines",
     "best_grid",
+    "check",
     "circuit_line_graphs",
     "grid_hop_count",
     "grid_placement",
@@ -83,7 +84,8 @@ class NodeGridSettings(FamilyBase):
     def grid(self) -> Grid:
         """The grid of nodes."""
         columns, rows = self.shape
-        return Grid.of(self, columns=columns, rows=rows)
+        node = shared_fields(self, NodeGridSettings)
+        return Grid(columns=columns, rows=rows, **node)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,11 @@ class AllToAllSettings(RailXSettings):
 
 RailXT = TypeVar("RailXT", bound=RailXSettings)
 ShapeT = TypeVar("ShapeT")
+
+
+def check(settings: RailXSettings) -> None:
+    """Refuse more links than fit in memory, where ``x_scale`` is a setting."""
+    check_size("x_scale", settings.grid.link_rows)
 
 
 def halves(settings: NodeGridSettings) -> NDArray[np.int8]:

@@ -19,19 +19,18 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, Lines
+from railx.families.family import Family, Lines, check_even
 from railx.families.rails import ServerSettings, scale_up_links
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.routing.rings import ring_sets
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
-    Circuits,
     Topology,
     check_size,
-    chip_nodes,
     duplex_links,
-    join_links,
+    plus_to_minus_circuits,
+    topology_of,
 )
 
 __all__ = ["FAMILY", "OpusRailsSettings"]
@@ -73,12 +72,7 @@ class OpusRailsSettings(ServerSettings):
     """
 
     def __post_init__(self) -> None:
-        if self.ocs_ports % 2:
-            raise SettingsError(
-                "ocs_ports",
-                f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are"
-                f" {self.ocs_ports - 1} and {self.ocs_ports + 1}",
-            )
+        check_even("ocs_ports", self.ocs_ports, "two for each ring")
         if self.ocs_ports % self.ocs_ports_per_transceiver:
             raise SettingsError(
                 "ocs_ports_per_transceiver",
@@ -132,23 +126,13 @@ def build(settings: OpusRailsSettings) -> Topology:
             rail=rail,
         ),
     ]
-    return Topology(
-        settings=settings,
+    return topology_of(
+        settings,
+        links,
         chips=settings.chips,
-        nodes=settings.servers,
+        chips_per_node=g,
         switches=settings.servers,
-        chip_node=chip_nodes(settings.chips, g),
-        links=join_links(links),
-        circuits=Circuits(
-            ocs=rail.astype(np.int32),
-            port_a=(2 * a).astype(np.int32),
-            port_b=(2 * b + 1).astype(np.int32),
-            rail=rail.astype(np.int32),
-            dimension=np.zeros(len(rail), dtype=np.int8),
-            line=rail.astype(np.int32),
-            node_a=a.astype(np.int32),
-            node_b=b.astype(np.int32),
-        ),
+        circuits=plus_to_minus_circuits(a, b, ocs=rail, rail=rail, dimension=0, line=rail),
     )
 
 
@@ -172,10 +156,7 @@ def ports_per_chip(settings: OpusRailsSettings) -> int:
 
 
 def route(
-    settings: OpusRailsSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: OpusRailsSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """The shorter path round the ring.
 

@@ -11,20 +11,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from railx.families.family import Family, Lines
-from railx.families.rails import (
-    ELECTRICAL_ROUTINGS,
-    ElectricalRailSettings,
-    bisection_ports,
-    build,
-    electrical_ports,
-    electrical_wirings,
-    halves,
-    ports_per_chip,
-    route,
-)
+from railx.families.family import check_even, shared_fields
+from railx.families.rails import ElectricalRailSettings, build, electrical_family
 from railx.settings import AtLeast, Between, SettingsError
-from railx.vocabulary.counts import Bill, fewest_tiers, largest_tree
+from railx.vocabulary.counts import fewest_tiers, largest_tree
 from railx.vocabulary.topology import check_size
 
 __all__ = ["FAMILY", "RailOnlySettings", "group_network"]
@@ -60,12 +50,7 @@ class RailOnlySettings(ElectricalRailSettings):
 
     def _check_tree(self) -> None:
         k = self.switch_radix
-        if k % 2:
-            raise SettingsError(
-                "switch_radix",
-                f"got {k}; allowed: an even number, half of the ports face up; the nearest are"
-                f" {k - 1} and {k + 1}",
-            )
+        check_even("switch_radix", k, "half of the ports face up")
         most = largest_tree(self.tiers, k)
         if self.servers > most:
             raise SettingsError(
@@ -107,36 +92,17 @@ def group_network(settings: ElectricalRailSettings, nodes: int, wiring: str) -> 
     """
     return RailOnlySettings(
         family="rail_only",
-        chips_per_server=settings.chips_per_server,
         servers=nodes,
         switch_radix=max(2, nodes),
-        planes=settings.planes,
-        port_gbps=settings.port_gbps,
-        scale_up_width=settings.scale_up_width,
-        scale_up_latency_ns=settings.scale_up_latency_ns,
-        leaf_latency_ns=settings.leaf_latency_ns,
+        **shared_fields(settings, ElectricalRailSettings),
     )
 
 
-FAMILY = Family[RailOnlySettings](
-    name="rail_only",
-    settings=RailOnlySettings,
+FAMILY = electrical_family(
+    "rail_only",
+    RailOnlySettings,
     build=build,
     check=check,
-    halves=halves,
-    bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    routings=ELECTRICAL_ROUTINGS,
-    route=route,
-    bill=Bill(
-        ports=lambda settings: electrical_ports(settings, settings.tiers),
-        resize=resize,
-    ),
-    lines=Lines(
-        axes=(("x", "y"),),
-        wirings=electrical_wirings,
-        alone=group_network,
-        shares=lambda settings: 1,
-        nodes=lambda settings: settings.servers,
-    ),
+    group_network=group_network,
+    resize=resize,
 )

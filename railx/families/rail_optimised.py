@@ -14,20 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from railx.families import rails
-from railx.families.family import Family, Lines
+from railx.families.family import check_even
 from railx.families.rail_only import group_network
-from railx.families.rails import (
-    ELECTRICAL_ROUTINGS,
-    ElectricalRailSettings,
-    bisection_ports,
-    electrical_ports,
-    electrical_wirings,
-    halves,
-    ports_per_chip,
-    route,
-)
+from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
-from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
+from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
 from railx.vocabulary.topology import Topology, check_size, duplex_links
 
 __all__ = ["FAMILY", "RailOptimisedSettings"]
@@ -59,18 +50,11 @@ class RailOptimisedSettings(ElectricalRailSettings):
     """Tiers of the tree over all chips; the graph has 2, rail switches and spine."""
 
     populated_servers: Annotated[int, AtLeast(2)] | None = None
-    """Servers that are plugged in; null: all of every pod, which is what the graph
-    has.
+    """Servers that are plugged in; null: all of every pod, as in the graph.
     """
 
     def __post_init__(self) -> None:
-        k = self.switch_radix
-        if k % 2:
-            raise SettingsError(
-                "switch_radix",
-                f"got {k}; allowed: an even number, half of the ports face up; the nearest are"
-                f" {k - 1} and {k + 1}",
-            )
+        check_even("switch_radix", self.switch_radix, "half of the ports face up")
         most = self.pods * self.servers_per_pod
         if self.populated_servers is not None and self.populated_servers > most:
             raise SettingsError(
@@ -199,30 +183,16 @@ def _opus_artifact(settings: RailOptimisedSettings, *, switch_side: bool) -> Por
     )
 
 
-FAMILY = Family[RailOptimisedSettings](
-    name="rail_optimised",
-    settings=RailOptimisedSettings,
+FAMILY = electrical_family(
+    "rail_optimised",
+    RailOptimisedSettings,
     build=build,
     check=check,
-    halves=halves,
-    bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    routings=ELECTRICAL_ROUTINGS,
-    route=route,
-    bill=Bill(
-        ports=lambda settings: electrical_ports(settings, settings.tiers),
-        resize=resize,
-        check=check_bill,
-        countings={
-            "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
-            "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
-        },
-    ),
-    lines=Lines(
-        axes=(("x", "y"),),
-        wirings=electrical_wirings,
-        alone=group_network,
-        shares=lambda settings: 1,
-        nodes=lambda settings: settings.server_count,
-    ),
+    group_network=group_network,
+    resize=resize,
+    check_bill=check_bill,
+    countings={
+        "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
+        "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
+    },
 )

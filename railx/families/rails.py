@@ -15,36 +15,28 @@ packets can form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase
+from railx.families.family import Family, FamilyBase, Lines
 from railx.settings import AtLeast, NonNegative, Positive
-from railx.vocabulary.counts import Ports, rail_tree_ports
+from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.counts import Bill, Ports, no_check
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.topology import Links, Topology, chip_nodes, duplex_links, join_links
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
+from railx.vocabulary.topology import FamilySettings, Links, Topology, duplex_links, topology_of
 
 __all__ = [
-    "ELECTRICAL_ROUTINGS",
     "ElectricalRailSettings",
     "ServerSettings",
-    "bisection_ports",
     "build",
-    "electrical_ports",
-    "electrical_wirings",
-    "halves",
-    "ports_per_chip",
-    "route",
+    "electrical_family",
     "scale_up_links",
 ]
-
-IntArray = NDArray[np.int64]
-ELECTRICAL_ROUTINGS = ("min", "adaptive")
 
 
 @dataclass(frozen=True)
@@ -89,6 +81,11 @@ class ElectricalRailSettings(ServerSettings):
     """
 
     @property
+    def tiers(self) -> int:
+        """Tiers of the tree of switches that the bill counts."""
+        raise NotImplementedError
+
+    @property
     def pod_count(self) -> int:
         """Groups of servers with shared rail switches."""
         return 1
@@ -113,6 +110,9 @@ class ElectricalRailSettings(ServerSettings):
         no spine.
         """
         return None
+
+
+ElectricalT = TypeVar("ElectricalT", bound=ElectricalRailSettings)
 
 
 def scale_up_links(settings: ServerSettings, ports: int) -> Links:
@@ -163,14 +163,12 @@ def build(
         )
         if spine_links is not None:
             links.append(spine_links(leaf, leaf[-1] + 1 + np.arange(settings.spines)))
-    return Topology(
-        settings=settings,
+    return topology_of(
+        settings,
+        links,
         chips=chips,
-        nodes=settings.server_count,
+        chips_per_node=g,
         switches=settings.server_count + plane_switches * settings.planes,
-        chip_node=chip_nodes(chips, g),
-        links=join_links(links),
-        circuits=None,
     )
 
 
@@ -211,13 +209,22 @@ def ports_per_chip(settings: ElectricalRailSettings) -> int:
     return settings.planes
 
 
-def electrical_ports(settings: ElectricalRailSettings, tiers: int) -> Ports:
-    """Components of rails of ``tiers`` tiers, and bandwidths in ports per chip."""
-    return rail_tree_ports(
+def electrical_ports(settings: ElectricalRailSettings) -> Ports:
+    """Components of rails of electrical switches, and bandwidths in ports per chip.
+
+    Rails are non-blocking trees of T tiers: an end port takes 2 T - 1 switch ports and
+    2 T transceivers.
+    """
+    planes, tiers = settings.planes, settings.tiers
+    ends = settings.chips * planes
+    return Ports(
         chips=settings.chips,
-        planes=settings.planes,
-        tiers=tiers,
         port_gbps=settings.port_gbps,
+        cables={"leaf": 2 * ends, "uplink": 2 * ends * (tiers - 1)},
+        injection=planes,
+        all_to_all=planes,
+        bisection=planes,
+        electrical_switch_ports=ends * (2 * tiers - 1),
     )
 
 
@@ -233,7 +240,7 @@ def route(
     settings: ElectricalRailSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """Inside the server first, then along a rail.
 
@@ -243,12 +250,7 @@ def route(
     same for both, as without queues ``adaptive`` goes through the server.
     """
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        selection="adaptive" if routing == "adaptive" else "weighted",
-        destinations=destinations,
+        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
     )
     g, chips, servers = settings.chips_per_server, topology.chips, settings.server_count
     rails, spines = settings.rail_switches, settings.spines
@@ -318,3 +320,42 @@ def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, to_leaf:
         builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]
     ).reshape(len(spine), len(leaf))
     builder.entry[0][spine] = down[:, to_leaf]
+
+
+def electrical_family(
+    name: str,
+    settings: type[ElectricalT],
+    *,
+    build: Callable[[ElectricalT], Topology],
+    check: Callable[[ElectricalT], None],
+    group_network: Callable[[ElectricalT, int, str], FamilySettings],
+    resize: Callable[[ElectricalT, int], ElectricalT],
+    check_bill: Callable[[ElectricalT], None] = no_check,
+    countings: Mapping[str, Callable[[ElectricalT], Ports]] | None = None,
+) -> Family[ElectricalT]:
+    """The family of rails of electrical switches.
+
+    ``group_network``: the network of a number of servers alone. ``check_bill`` and
+    ``countings`` are those of :class:`railx.vocabulary.counts.Bill`.
+    """
+    return Family(
+        name=name,
+        settings=settings,
+        build=build,
+        check=check,
+        halves=halves,
+        bisection_ports=bisection_ports,
+        ports_per_chip=ports_per_chip,
+        routings=("min", "adaptive"),
+        route=route,
+        bill=Bill(
+            ports=electrical_ports, resize=resize, check=check_bill, countings=countings or {}
+        ),
+        lines=Lines(
+            axes=(("x", "y"),),
+            wirings=electrical_wirings,
+            alone=group_network,
+            shares=lambda settings: 1,
+            nodes=lambda settings: settings.server_count,
+        ),
+    )

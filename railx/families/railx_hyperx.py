@@ -16,41 +16,32 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from railx.families import railx_split
-from railx.families.family import Family
+from railx.families import railx_lines, railx_split
+from railx.families.family import Family, shared_fields
 from railx.families.node_grids import (
-    AllToAllSettings,
+    RailXSettings,
     circuit_line_graphs,
     grid_placement,
-    grid_ports,
-    halves,
-    hyperx_all_to_all_ports,
-    hyperx_bisection_ports,
-    hyperx_external_hops,
     in_node_lanes_per_chip,
     ports_per_chip,
 )
+from railx.families.railx_lines import PartedSettings, external_hops, ports
 from railx.families.railx_split import RailXSplitSettings
 from railx.settings import SettingsError
 from railx.vocabulary.circuit_checks import check_ports
-from railx.vocabulary.counts import Bill, Ports
+from railx.vocabulary.counts import Bill
 from railx.vocabulary.grid import build_grid, line_wiring
 from railx.vocabulary.grid_rings import Arc, GridRings
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
-from railx.vocabulary.routing.line_phases import LineRouting, Phase
-from railx.vocabulary.routing.node_walks import fill_ordered, ordered_columns, ordered_groups
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.routing.uniform_loads import phase_lane_loads
+from railx.vocabulary.line_parts import LinePart, PartSettings, line_parts
 from railx.vocabulary.topology import Circuits, Topology, check_size
 
 __all__ = ["FAMILY", "RailXHyperXSettings", "external_hops", "square"]
 
 
 @dataclass(frozen=True)
-class RailXHyperXSettings(AllToAllSettings):
+class RailXHyperXSettings(PartedSettings):
     """RailX set to a 2D HyperX: (r + 1)^2 nodes of m x m chips with r = m * n rails a
     side.
     """
@@ -60,6 +51,12 @@ class RailXHyperXSettings(AllToAllSettings):
     @property
     def shape(self) -> tuple[int, int]:
         return self.rails + 1, self.rails + 1
+
+    @property
+    def parts(self) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
+        """A row and a column, each an all-to-all on all rails."""
+        line = line_parts((PartSettings("all_to_all", self.rails, self.rails + 1, 1),))
+        return line, line
 
     def __post_init__(self) -> None:
         rails = self.rails
@@ -113,12 +110,6 @@ def build(settings: RailXHyperXSettings) -> Topology:
     return build_grid(settings, grid, rings, rings)
 
 
-def bisection_ports(settings: RailXHyperXSettings) -> int:
-    """Ports in one direction across that cut: 2 per pair across and row."""
-    side = settings.rails + 1
-    return 2 * (side // 2) * (side - side // 2) * side
-
-
 def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
     """Check the circuits of the all-to-alls; ValueError names the first fault.
 
@@ -150,13 +141,6 @@ def _check_pairs(circuits: Circuits, nodes: int, *, directed: bool) -> None:
             f" {node_a} and {node_b} by {int(joined[worst])} rails; allowed: each"
             f" {'ordered' if directed else 'unordered'} pair of a line by {expected}"
         )
-
-
-def uniform_loads(
-    settings: RailXHyperXSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
-    """Load of a lane of each link row, coordinate by coordinate of the nodes."""
-    return phase_lane_loads(topology, _phases(settings, topology), routing)
 
 
 def longest_path_ns(settings: RailXHyperXSettings) -> float:
@@ -212,94 +196,7 @@ def _part_rings(topology: Topology, positions: Sequence[int], dimension: int) ->
     return rings
 
 
-# Routing
-
-
-def route(
-    settings: RailXHyperXSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
-) -> RoutingTable:
-    """Row first (``adaptive``: either first), every walk on another virtual channel.
-
-    There are three walks. A rail takes the channel after its walk's.
-
-    * ``min`` (RailX simulator): the nearer link of the pair, at equal distance the one
-      on the minus side; XY inside the nodes.
-    * ``balanced``: each link of a pair carries exactly half of the pair's uniform
-      traffic; a packet draws its link when it starts a phase and keeps it
-      (:func:`railx.vocabulary.routing.node_walks.fill_ordered`).
-    * ``adaptive``: at the source both links of the row and both of the column, later
-      both links of the other dimension
-      (:func:`railx.vocabulary.routing.adaptive_phases.fill_adaptive`).
-
-    The last two separate packets for different rails of an edge chip
-    (:func:`railx.vocabulary.routing.node_walks.walk_pools`, ``by_rail``).
-    """
-    phases = _phases(settings, topology)
-    if routing == "adaptive":
-        builder = TableBuilder(
-            topology,
-            routing,
-            states=adaptive_states(phases),
-            virtual_channels=3,
-            selection="adaptive",
-            destinations=destinations,
-        )
-        fill_adaptive(builder, phases)
-    else:
-        states = 1 if routing == "min" else 3
-        line: LineRouting = "min" if routing == "min" else "balanced"
-        builder = TableBuilder(
-            topology,
-            routing,
-            states=states,
-            virtual_channels=3,
-            destinations=destinations,
-            groups=ordered_groups(topology, phases, line, destinations),
-        )
-        fill_ordered(builder, phases, line)
-    return builder.build()
-
-
-def _phases(settings: RailXHyperXSettings, topology: Topology) -> list[Phase]:
-    """The row and the column as phases."""
-    side = settings.rails + 1
-    return [
-        Phase(
-            line_wiring(topology, dimension),
-            m=settings.m,
-            n=settings.n,
-            dimension=dimension,
-            stride=stride,
-        )
-        for dimension, stride in ((0, 1), (1, side))
-    ]
-
-
-def groups(settings: RailXHyperXSettings, routing: str) -> int:
-    """Columns of the grouped table: by row, column and chip of the node."""
-    return ordered_columns(settings.shape, settings.m**2, routing)
-
-
 # Bill of materials
-
-
-def ports(settings: RailXHyperXSettings) -> Ports:
-    """Components of the grid, and its bandwidths in ports per chip."""
-    grid = settings.grid
-    dimensions = [(length, 1) for length in settings.shape]
-    return grid_ports(
-        grid,
-        all_to_all=hyperx_all_to_all_ports(grid, dimensions),
-        bisection=hyperx_bisection_ports(grid, dimensions),
-    )
-
-
-def external_hops(settings: RailXHyperXSettings) -> float:
-    """Mean optical hops of a packet under uniform traffic, minimally routed."""
-    return hyperx_external_hops(settings.grid, settings.shape)
 
 
 def resize(settings: RailXHyperXSettings, chips: int) -> RailXHyperXSettings | RailXSplitSettings:
@@ -311,18 +208,12 @@ def resize(settings: RailXHyperXSettings, chips: int) -> RailXHyperXSettings | R
     sized = railx_split.resize(
         RailXSplitSettings(
             family="railx_split",
-            m=settings.m,
-            n=settings.n,
             sizes_x=(side,),
             split_x=(rails,),
             sizes_y=(side,),
             split_y=(rails,),
             rings="undirected",
-            ocs_radix=settings.ocs_radix,
-            port_gbps=settings.port_gbps,
-            internal_width=settings.internal_width,
-            internal_latency_ns=settings.internal_latency_ns,
-            external_latency_ns=settings.external_latency_ns,
+            **shared_fields(settings, RailXSettings),
         ),
         chips,
     )
@@ -345,17 +236,17 @@ FAMILY = Family(
     settings=RailXHyperXSettings,
     build=build,
     check=check,
-    halves=halves,
-    bisection_ports=bisection_ports,
+    halves=railx_lines.halves,
+    bisection_ports=railx_lines.bisection_ports,
     ports_per_chip=ports_per_chip,
     routings=("min", "balanced", "adaptive"),
-    route=route,
+    route=railx_lines.route,
     grouped_routings=("min", "balanced"),
-    groups=groups,
+    groups=railx_lines.groups,
     switched=True,
     line_graphs=circuit_line_graphs,
     check_circuits=check_circuits,
-    loads=uniform_loads,
+    loads=railx_lines.uniform_loads,
     longest_path_ns=longest_path_ns,
     grid_rings=grid_rings,
     placement=grid_placement,

@@ -27,38 +27,37 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.family import Family
-from railx.families.node_grids import (
-    AllToAllSettings,
-    circuit_line_graphs,
-    grid_placement,
-    ports_per_chip,
+from railx.families.node_grids import check, circuit_line_graphs, grid_placement, ports_per_chip
+from railx.families.railx_lines import (
+    PartedSettings,
+    bisection_ports,
+    build,
+    check_circuits,
+    halves,
 )
 from railx.settings import AtLeast, NotEmpty
-from railx.vocabulary.circuit_checks import check_part, check_ports
-from railx.vocabulary.grid import grid_halves, rail_ports
+from railx.vocabulary.arrays import FloatArray, IntArray
+from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.line_parts import (
     LinePart,
     PartSettings,
-    build_parts,
     check_line,
     check_radix,
     check_rings,
-    cut_dimension,
     line_parts,
 )
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, nearest_shares
 from railx.vocabulary.routing.node_walks import exits, fill_final, split_sets, walk_pools
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
 
 __all__ = ["FAMILY", "RailXMixedSettings"]
 
 
 @dataclass(frozen=True)
-class RailXMixedSettings(AllToAllSettings):
+class RailXMixedSettings(PartedSettings):
     """RailX with lines of mixed parts: some rails as rings, others as all-to-alls."""
 
     family: Literal["railx_mixed"]
@@ -86,6 +85,11 @@ class RailXMixedSettings(AllToAllSettings):
     def shape(self) -> tuple[int, int]:
         return self.x_scale, self.y_scale
 
+    @property
+    def parts(self) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
+        """The parts of a row and of a column with their rails."""
+        return line_parts(self.parts_x), line_parts(self.parts_y)
+
     def __post_init__(self) -> None:
         for key, parts, length in (
             ("parts_x", self.parts_x, self.x_scale),
@@ -96,61 +100,14 @@ class RailXMixedSettings(AllToAllSettings):
         check_radix(self.ocs_radix, *self.shape)
 
 
-# Graph
-
-
-def parts_of(settings: RailXMixedSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
-    """The parts of a row and of a column with their rails."""
-    return line_parts(settings.parts_x), line_parts(settings.parts_y)
-
-
-def check(settings: RailXMixedSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("x_scale", settings.grid.link_rows)
-
-
-def build(settings: RailXMixedSettings) -> Topology:
-    """Build the topology; every rail closes the rings of its part on all sub-lines."""
-    return build_parts(settings, settings.grid, parts_of(settings), settings.rings)
-
-
-def halves(settings: RailXMixedSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex; the cut prefers equal halves, then fewer ports."""
-    grid = settings.grid
-    return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
-
-
-def bisection_ports(settings: RailXMixedSettings) -> int:
-    """Ports in one direction across that cut, part by part
-    (``line_parts.crossing_ports``).
-    """
-    return cut_dimension(settings.grid, parts_of(settings))[1]
-
-
-def check_circuits(settings: RailXMixedSettings, circuits: Circuits) -> None:
-    """Check the circuits of the parts; ValueError names the first fault.
-
-    Every port belongs to its node. The copies of a part join every pair of a sub-line,
-    or the neighbours of its ring, as often as there are copies.
-    """
-    check_ports(circuits, settings.grid, paired=False)
-    for dimension, parts in enumerate(parts_of(settings)):
-        for part in parts:
-            check_part(circuits, dimension, part, directed=settings.rings == "directed")
-
-
 # Routing
-
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 def route(
     settings: RailXMixedSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """Row first, then column.
 

@@ -22,52 +22,36 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Annotated, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from railx.families import railx_lines
 from railx.families.family import Family
 from railx.families.node_grids import (
-    AllToAllSettings,
     all_rail_lines,
     best_grid,
     circuit_line_graphs,
-    grid_ports,
-    hyperx_all_to_all_ports,
-    hyperx_bisection_ports,
-    hyperx_external_hops,
     in_node_lanes_per_chip,
     longest_line,
     ports_per_chip,
 )
+from railx.families.railx_lines import PartedSettings, external_hops, ports
 from railx.settings import AtLeast, NotEmpty, SettingsError
-from railx.vocabulary.circuit_checks import check_part, check_ports
-from railx.vocabulary.counts import Bill, Ports
-from railx.vocabulary.grid import grid_halves
+from railx.vocabulary.counts import Bill
 from railx.vocabulary.line_parts import (
     MOST_RAILS,
     LinePart,
     PartSettings,
-    build_parts,
     check_radix,
     check_rails,
     check_rings,
-    cut_dimension,
     line_parts,
-    part_wiring,
 )
 from railx.vocabulary.placement import node_placement
-from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
-from railx.vocabulary.routing.line_phases import LineRouting, Phase
-from railx.vocabulary.routing.node_walks import fill_ordered, ordered_columns, ordered_groups
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.routing.uniform_loads import phase_lane_loads
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import check_size
 
 __all__ = ["FAMILY", "RailXSplitSettings", "external_hops"]
 
 
 @dataclass(frozen=True)
-class RailXSplitSettings(AllToAllSettings):
+class RailXSplitSettings(PartedSettings):
     """RailX with split lines: prod(sizes_x) nodes of a row, prod(sizes_y) of a column.
 
     A single size is the plain all-to-all.
@@ -124,6 +108,13 @@ class RailXSplitSettings(AllToAllSettings):
     def rails_y(self) -> tuple[int, ...]:
         """Rails of the parts of a column."""
         return _equal_copies(self.sizes_y, self.rails) if self.split_y is None else self.split_y
+
+    @property
+    def parts(self) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
+        """The parts of a row and of a column; a part is a logical dimension."""
+        return line_parts(parts_of_line(self.sizes_x, self.rails_x)), line_parts(
+            parts_of_line(self.sizes_y, self.rails_y)
+        )
 
 
 def parts_of_line(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
@@ -209,13 +200,6 @@ def _near_rails(sizes: tuple[int, ...], rails: int) -> str:
 # Graph
 
 
-def parts_of(settings: RailXSplitSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
-    """The parts of a row and of a column; a part is a logical dimension."""
-    return line_parts(parts_of_line(settings.sizes_x, settings.rails_x)), line_parts(
-        parts_of_line(settings.sizes_y, settings.rails_y)
-    )
-
-
 def check(settings: RailXSplitSettings) -> None:
     """Refuse rails outside all parts, and more links than fit in memory."""
     for key, rails in (("split_x", settings.rails_x), ("split_y", settings.rails_y)):
@@ -228,140 +212,7 @@ def check(settings: RailXSplitSettings) -> None:
     check_size("sizes_x", settings.grid.link_rows)
 
 
-def build(settings: RailXSplitSettings) -> Topology:
-    """Build the topology.
-
-    Two nodes that differ in one logical coordinate have 2 full-duplex links per copy of
-    that part.
-    """
-    return build_parts(settings, settings.grid, parts_of(settings), settings.rings)
-
-
-def halves(settings: RailXSplitSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex; the cut prefers equal halves, then fewer ports."""
-    grid = settings.grid
-    return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
-
-
-def bisection_ports(settings: RailXSplitSettings) -> int:
-    """Ports in one direction across that cut.
-
-    2 c (s/2)^2 L/s per line where only the last part (even s, c copies) is cut.
-    """
-    return cut_dimension(settings.grid, parts_of(settings))[1]
-
-
-def check_circuits(settings: RailXSplitSettings, circuits: Circuits) -> None:
-    """Check the circuits of the parts; ValueError names the first fault.
-
-    Every port belongs to its node. The copies of a part join every pair of a sub-line.
-    """
-    check_ports(circuits, settings.grid, paired=False)
-    for dimension, parts in enumerate(parts_of(settings)):
-        for part in parts:
-            check_part(circuits, dimension, part, directed=settings.rings == "directed")
-
-
-def uniform_loads(
-    settings: RailXSplitSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
-    """Load of a lane of each link row, coordinate by coordinate of the nodes."""
-    return phase_lane_loads(topology, _phases(settings, topology), routing)
-
-
-# Routing
-
-
-def route(
-    settings: RailXSplitSettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
-) -> RoutingTable:
-    """The parts of the row, then those of the column, on D + 1 virtual channels for D
-    parts.
-
-    * ``min``: the nearest link to the next node, as on the 2D HyperX.
-    * ``balanced``: all links of a pair carry the same share of the pair's uniform
-      traffic.
-    * ``adaptive``: any link of any coordinate that still differs.
-    """
-    phases = _phases(settings, topology)
-    channels = len(phases) + 1
-    if routing == "adaptive":
-        states = adaptive_states(phases)
-        builder = TableBuilder(
-            topology,
-            routing,
-            states=states,
-            virtual_channels=channels,
-            selection="adaptive",
-            destinations=destinations,
-        )
-        fill_adaptive(builder, phases)
-    else:
-        states = 1 if routing == "min" else 1 + max(phase.links for phase in phases)
-        line: LineRouting = "min" if routing == "min" else "balanced"
-        builder = TableBuilder(
-            topology,
-            routing,
-            states=states,
-            virtual_channels=channels,
-            destinations=destinations,
-            groups=ordered_groups(topology, phases, line, destinations),
-        )
-        fill_ordered(builder, phases, line)
-    return builder.build()
-
-
-def _phases(settings: RailXSplitSettings, topology: Topology) -> list[Phase]:
-    """The parts of row and column as phases, one per logical coordinate."""
-    columns = settings.grid.columns
-    return [
-        Phase(
-            part_wiring(part, settings.rings),
-            m=settings.m,
-            n=settings.n,
-            dimension=dimension,
-            stride=part.stride * (columns if dimension else 1),
-        )
-        for dimension, parts in enumerate(parts_of(settings))
-        for part in parts
-    ]
-
-
-def groups(settings: RailXSplitSettings, routing: str) -> int:
-    """Columns of the grouped table: by logical coordinate and chip of the node."""
-    return ordered_columns((*settings.sizes_x, *settings.sizes_y), settings.m**2, routing)
-
-
 # Bill of materials
-
-
-def ports(settings: RailXSplitSettings) -> Ports:
-    """Components of the grid, and its bandwidths in ports per chip.
-
-    Rails outside all parts do not count in the bandwidths.
-    """
-    grid = settings.grid
-    dimensions = [
-        (size, rails // (size - 1))
-        for sizes, split in (
-            (settings.sizes_x, settings.rails_x),
-            (settings.sizes_y, settings.rails_y),
-        )
-        for size, rails in zip(sizes, split, strict=True)
-    ]
-    return grid_ports(
-        grid,
-        all_to_all=hyperx_all_to_all_ports(grid, dimensions),
-        bisection=hyperx_bisection_ports(grid, dimensions),
-    )
-
-
-def external_hops(settings: RailXSplitSettings) -> float:
-    """Mean optical hops of a packet under uniform traffic, minimally routed."""
-    return hyperx_external_hops(settings.grid, (*settings.sizes_x, *settings.sizes_y))
 
 
 def resize(settings: RailXSplitSettings, chips: int) -> RailXSplitSettings:
@@ -418,19 +269,19 @@ def _shaped(
 FAMILY = Family(
     name="railx_split",
     settings=RailXSplitSettings,
-    build=build,
+    build=railx_lines.build,
     check=check,
-    halves=halves,
-    bisection_ports=bisection_ports,
+    halves=railx_lines.halves,
+    bisection_ports=railx_lines.bisection_ports,
     ports_per_chip=ports_per_chip,
     routings=("min", "balanced", "adaptive"),
-    route=route,
+    route=railx_lines.route,
     grouped_routings=("min", "balanced"),
-    groups=groups,
+    groups=railx_lines.groups,
     switched=True,
     line_graphs=circuit_line_graphs,
-    check_circuits=check_circuits,
-    loads=uniform_loads,
+    check_circuits=railx_lines.check_circuits,
+    loads=railx_lines.uniform_loads,
     placement=lambda settings, topology, sizes: node_placement(topology, sizes),
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
 )

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from railx.families.family import Family, Lines
+from railx.families.family import Family, Lines, shared_fields
 from railx.families.node_grids import (
+    NodeGridSettings,
     RailXSettings,
     best_grid,
+    check,
     circuit_line_graphs,
     grid_hop_count,
     grid_placement,
@@ -32,15 +33,16 @@ from railx.families.node_grids import (
 )
 from railx.families.railx_mixed import RailXMixedSettings
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
 from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
 from railx.vocabulary.grid import build_grid
 from railx.vocabulary.line_parts import PartSettings, line_parts
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.rings import route_rings
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.routing.uniform_loads import half_way_round_ns, torus_lane_loads
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = ["FAMILY", "RailXTorusSettings", "chip_grid", "external_hops"]
 
@@ -75,11 +77,6 @@ class RailXTorusSettings(RailXSettings):
 # Graph
 
 
-def check(settings: RailXTorusSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("x_scale", settings.grid.link_rows)
-
-
 def build(settings: RailXTorusSettings) -> Topology:
     """Build the topology: every rail of a line closes the ring 0, 1, 2, ..."""
     grid = settings.grid
@@ -110,7 +107,7 @@ def check_circuits(settings: RailXTorusSettings, circuits: Circuits) -> None:
 
 def uniform_loads(
     settings: RailXTorusSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Load of a lane of each link row; all routings load the links alike."""
     m = settings.m
     return torus_lane_loads(topology, m * settings.x_scale, m * settings.y_scale, settings.n)
@@ -119,14 +116,11 @@ def uniform_loads(
 # Routing
 
 
-IntArray = NDArray[np.int64]
-
-
 def route(
     settings: RailXTorusSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """X first, the shorter path round a ring.
 
@@ -207,17 +201,12 @@ def _alone(settings: RailXTorusSettings, nodes: int, wiring: str) -> RailXMixedS
         parts.append(PartSettings("ring", rails - all_to_all, nodes, 1))
     return RailXMixedSettings(
         family="railx_mixed",
-        m=settings.m,
-        n=settings.n,
         x_scale=nodes,
         y_scale=_COLUMN,
         parts_x=tuple(parts),
         parts_y=(PartSettings("ring", rails, _COLUMN, 1),),
         rings="undirected",
-        port_gbps=settings.port_gbps,
-        internal_width=settings.internal_width,
-        internal_latency_ns=settings.internal_latency_ns,
-        external_latency_ns=settings.external_latency_ns,
+        **shared_fields(settings, NodeGridSettings),
     )
 
 

@@ -37,6 +37,7 @@ from railx.families.family import Family
 from railx.families.node_grids import (
     RailXSettings,
     best_grid,
+    check,
     grid_hop_count,
     grid_placement,
     grid_ports,
@@ -47,13 +48,14 @@ from railx.families.node_grids import (
 )
 from railx.families.railx_torus import chip_grid
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from railx.vocabulary.circuit_checks import check_ports
 from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
 from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor_arcs
 from railx.vocabulary.routing.line_phases import LineRouting
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.routing.uniform_loads import along_lane_loads
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = ["FAMILY", "RailXTwistedTorusSettings", "external_hops"]
 
@@ -113,11 +115,6 @@ def _chip_shift(settings: RailXTwistedTorusSettings) -> int:
     return settings.m * wrap_shift(settings)
 
 
-def check(settings: RailXTwistedTorusSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("x_scale", settings.grid.link_rows)
-
-
 def build(settings: RailXTwistedTorusSettings) -> Topology:
     """Build the topology; all rails of a line carry the same ring (or a pair's two
     rings).
@@ -154,7 +151,7 @@ def bisection_ports(settings: RailXTwistedTorusSettings) -> int:
     return 2 * rails * a + (2 * rails * a if settings.wrap == "twisted" else 0)
 
 
-def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
+def node_hop_counts(settings: RailXTwistedTorusSettings) -> IntArray:
     """Ordered pairs of chips that are h inter-node hops apart (index h).
 
     By symmetry the paths from node 0 suffice. A node at (dx, dy) has the images (dx + k
@@ -172,7 +169,7 @@ def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
     return np.bincount(hops.ravel()) * columns * rows * settings.m**4
 
 
-def symmetric_sources(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
+def symmetric_sources(settings: RailXTwistedTorusSettings) -> IntArray:
     """Node 0 represents all nodes, as a shift of all nodes is a symmetry."""
     return np.array([0])
 
@@ -213,7 +210,7 @@ def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> Non
 
 def uniform_loads(
     settings: RailXTwistedTorusSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Shortest paths x first, equally short ones in equal shares.
 
     A shift of all chips is a symmetry, so one source represents all. All routings load
@@ -242,9 +239,6 @@ def uniform_loads(
 # Routing
 
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-
 #: States: 0 at the source; along x for a path without a column wrap, or with one (up,
 #: up after the wrap of the row, down, down after it); along y without a wrap, up to the
 #: wrap, down to the wrap, after the wrap, and about to go along y without a wrap.
@@ -257,7 +251,7 @@ def route(
     settings: RailXTwistedTorusSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """The shortest of all paths x first, in equal shares on a tie.
 
@@ -331,8 +325,8 @@ class _Router:
         self.builder.entry[_Y_START] = self._drawn(*stays, stays[0] >= 0)
 
     def _drawn(
-        self, before_wrap: NDArray[np.int32], after_wrap: NDArray[np.int32], stays: BoolArray
-    ) -> NDArray[np.int32]:
+        self, before_wrap: Int32Array, after_wrap: Int32Array, stays: BoolArray
+    ) -> Int32Array:
         """The sets at the entry of a dimension; packets off its wraps may draw their
         channel.
         """

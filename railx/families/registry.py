@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from railx.families import (
     dragonfly,
     fat_tree,
@@ -31,6 +28,7 @@ from railx.families import (
 )
 from railx.families.family import Family
 from railx.settings import Registered, SettingsError
+from railx.vocabulary.arrays import Int32Array
 from railx.vocabulary.placement import Placement, Sizes, run_placement
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import FamilySettings, Topology
@@ -174,7 +172,7 @@ def rank_placement(topology: Topology, sizes: Sizes) -> Placement:
 def build_routing(
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Int32Array | None = None,
     *,
     grouped: bool = False,
 ) -> RoutingTable:

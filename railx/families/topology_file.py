@@ -120,11 +120,11 @@ def _rows(table: Any, element: str) -> Any:
     if element not in words:
         return table.slice(0, 0)
     codes = column.indices.to_numpy(zero_copy_only=False)
-    (places,) = np.nonzero(codes == words.index(element))
-    if not len(places):
+    (rows,) = np.nonzero(codes == words.index(element))
+    if not len(rows):
         return table.slice(0, 0)
-    first, count = int(places[0]), len(places)
-    return table.slice(first, count) if places[-1] - first + 1 == count else table.take(places)
+    first, count = int(rows[0]), len(rows)
+    return table.slice(first, count) if rows[-1] - first + 1 == count else table.take(rows)
 
 
 def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> Any:

@@ -6,25 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from railx.families.chip_grids import (
-    TORUS_ROUTINGS,
-    ChipTorusSettings,
-    build_torus,
-    check,
-    halves,
-    placement,
-    ports_per_chip,
-    torus_bill_ports,
-    torus_bisection_ports,
-    torus_groups,
-    torus_resize,
-    torus_route,
-)
-from railx.families.family import Family, LineGraph
+from railx.families.chip_grids import ChipTorusSettings, torus_family
+from railx.families.family import LineGraph
 from railx.settings import AtLeast
-from railx.vocabulary.counts import Bill
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.grid import Grid
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.routing.line_phases import LineRouting
@@ -70,7 +56,7 @@ class ChipGridRings(GridRings):
 
 def uniform_loads(
     settings: Torus2DSettings, topology: Topology, routing: LineRouting
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Load of a lane of each link row; all routings load the links alike."""
     return torus_lane_loads(topology, settings.x_scale, settings.y_scale, settings.n)
 
@@ -89,22 +75,11 @@ def _grid(settings: Torus2DSettings) -> Grid:
     )
 
 
-FAMILY = Family[Torus2DSettings](
-    name="torus_2d",
-    settings=Torus2DSettings,
-    build=build_torus,
-    check=check,
-    halves=halves,
-    bisection_ports=torus_bisection_ports,
-    ports_per_chip=ports_per_chip,
-    routings=TORUS_ROUTINGS,
-    route=torus_route,
-    grouped_routings=TORUS_ROUTINGS,
-    groups=torus_groups,
+FAMILY = torus_family(
+    "torus_2d",
+    Torus2DSettings,
     line_graphs=line_graphs,
     loads=uniform_loads,
     longest_path_ns=lambda settings: half_way_round_ns(_grid(settings)),
     grid_rings=lambda settings, topology: ChipGridRings(topology, _grid(settings)),
-    placement=placement,
-    bill=Bill(ports=torus_bill_ports, resize=torus_resize),
 )

@@ -6,25 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from railx.families.chip_grids import (
-    TORUS_ROUTINGS,
-    ChipTorusSettings,
-    build_torus,
-    check,
-    halves,
-    placement,
-    ports_per_chip,
-    torus_bill_ports,
-    torus_bisection_ports,
-    torus_groups,
-    torus_resize,
-    torus_route,
-)
-from railx.families.family import Family
+from railx.families.chip_grids import ChipTorusSettings, torus_family
 from railx.settings import AtLeast
-from railx.vocabulary.counts import Bill
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.line_rings import LineRings, torus_rings
 
 __all__ = ["FAMILY", "Torus3DSettings"]
@@ -51,7 +36,7 @@ class Torus3DSettings(ChipTorusSettings):
         return self.x_scale, self.y_scale, self.z_scale
 
 
-def node_hop_counts(settings: Torus3DSettings) -> NDArray[np.int64]:
+def node_hop_counts(settings: Torus3DSettings) -> IntArray:
     """Ordered pairs of chips that are h links apart (index h) round the three rings."""
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:
@@ -66,20 +51,9 @@ def chip_rings(settings: Torus3DSettings) -> tuple[LineRings, ...]:
     return torus_rings(chip, settings.n)
 
 
-FAMILY = Family[Torus3DSettings](
-    name="torus_3d",
-    settings=Torus3DSettings,
-    build=build_torus,
-    check=check,
-    halves=halves,
-    bisection_ports=torus_bisection_ports,
-    ports_per_chip=ports_per_chip,
-    routings=TORUS_ROUTINGS,
-    route=torus_route,
-    grouped_routings=TORUS_ROUTINGS,
-    groups=torus_groups,
+FAMILY = torus_family(
+    "torus_3d",
+    Torus3DSettings,
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
-    placement=placement,
-    bill=Bill(ports=torus_bill_ports, resize=torus_resize),
 )

@@ -26,19 +26,21 @@ from railx.families.chip_grids import (
 )
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
 from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import (
     DIMENSIONS,
     Circuits,
     Links,
     Topology,
     check_size,
-    chip_nodes,
     duplex_links,
-    join_links,
+    join_rows,
+    plus_to_minus_circuits,
+    topology_of,
 )
 
 __all__ = ["FAMILY", "TpuV4Settings", "neighbour"]
@@ -118,9 +120,6 @@ class TpuV4Settings(FamilyBase):
 # Graph
 
 
-IntArray = NDArray[np.int64]
-
-
 def chip_coordinates(settings: TpuV4Settings) -> IntArray:
     """Coordinates (x, y, z) of every chip in the torus, int[3, chips].
 
@@ -134,6 +133,13 @@ def chip_coordinates(settings: TpuV4Settings) -> IntArray:
     return np.stack(
         [x_cube * s + local % s, y_cube * s + local // s % s, z_cube * s + local // s**2]
     )
+
+
+def chip_numbers(settings: TpuV4Settings) -> IntArray:
+    """The chip at every position of the torus, int[x, y, z]."""
+    number = np.empty(settings.shape, dtype=np.int64)
+    number[tuple(chip_coordinates(settings))] = np.arange(settings.chips)
+    return number
 
 
 def check(settings: TpuV4Settings) -> None:
@@ -151,20 +157,13 @@ def build(settings: TpuV4Settings) -> Topology:
     dimension.
     """
     parts = [_dimension(settings, dimension) for dimension in range(3)]
-    names = Circuits.__dataclass_fields__
-    return Topology(
-        settings=settings,
+    inner, faces, circuits = zip(*parts, strict=True)
+    return topology_of(
+        settings,
+        [*inner, *faces],
         chips=settings.chips,
-        nodes=settings.cubes,
-        switches=0,
-        chip_node=chip_nodes(settings.chips, settings.cube_side**3),
-        links=join_links([inner for inner, _, _ in parts] + [faces for _, faces, _ in parts]),
-        circuits=Circuits(
-            **{
-                name: np.concatenate([getattr(circuits, name) for _, _, circuits in parts])
-                for name in names
-            }
-        ),
+        chips_per_node=settings.cube_side**3,
+        circuits=join_rows(circuits),
     )
 
 
@@ -179,11 +178,9 @@ def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
     """The chips that are ``step`` links further round the ring of a dimension."""
-    places = chip_coordinates(settings)
-    number = np.empty(settings.shape, dtype=np.int64)
-    number[tuple(places)] = np.arange(settings.chips)
-    places[dimension] = (places[dimension] + step) % settings.shape[dimension]
-    moved: IntArray = number[tuple(places)]
+    coordinates, number = chip_coordinates(settings), chip_numbers(settings)
+    coordinates[dimension] = (coordinates[dimension] + step) % settings.shape[dimension]
+    moved: IntArray = number[tuple(coordinates)]
     return moved
 
 
@@ -191,8 +188,8 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
     """Inner links, optical links and circuits of one dimension."""
     s, n = settings.cube_side, settings.n
     chip, following = np.arange(settings.chips), neighbour(settings, dimension, 1)
-    places = chip_coordinates(settings)
-    at_face = places[dimension] % s == s - 1
+    coordinates = chip_coordinates(settings)
+    at_face = coordinates[dimension] % s == s - 1
     inner = duplex_links(
         chip[~at_face],
         following[~at_face],
@@ -202,7 +199,7 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
         lanes=n,
     )
     across = [d for d in range(3) if d != dimension]
-    position = places[across[1]][at_face] % s * s + places[across[0]][at_face] % s
+    position = coordinates[across[1]][at_face] % s * s + coordinates[across[0]][at_face] % s
     first, rail = np.broadcast_arrays(chip[at_face][:, None], position[:, None] * n + np.arange(n))
     first, rail = first.ravel(), rail.ravel()
     faces = duplex_links(
@@ -215,37 +212,30 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
     )
     cube, next_cube = first // s**3, following[first] // s**3
     line = (
-        places[across[1]][first] // s * settings.cube_shape[across[0]]
-        + places[across[0]][first] // s
+        coordinates[across[1]][first] // s * settings.cube_shape[across[0]]
+        + coordinates[across[0]][first] // s
     )
-    circuits = Circuits(
-        ocs=(dimension * s * s * n + rail).astype(np.int32),
-        port_a=(2 * cube).astype(np.int32),
-        port_b=(2 * next_cube + 1).astype(np.int32),
-        rail=rail.astype(np.int32),
-        dimension=np.full(len(first), DIMENSIONS.index("xyz"[dimension]), dtype=np.int8),
-        line=line.astype(np.int32),
-        node_a=cube.astype(np.int32),
-        node_b=next_cube.astype(np.int32),
+    circuits = plus_to_minus_circuits(
+        cube,
+        next_cube,
+        ocs=dimension * s * s * n + rail,
+        rail=rail,
+        dimension=DIMENSIONS.index("xyz"[dimension]),
+        line=line,
     )
     return inner, faces, circuits
 
 
 def chip_rings(settings: TpuV4Settings) -> tuple[LineRings, ...]:
     """The rings of every dimension, through the cubes and the optical switches."""
-    chip = np.empty(settings.shape, dtype=np.int64)
-    chip[tuple(chip_coordinates(settings))] = np.arange(settings.chips)
-    return torus_rings(chip, settings.n)
+    return torus_rings(chip_numbers(settings), settings.n)
 
 
 # Routing
 
 
 def route(
-    settings: TpuV4Settings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: TpuV4Settings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """The shorter path round each ring.
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families import build_routing, family_of
 from railx.network.flows import finish_times, link_gb_s, route_flows
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.analysis import longest_paths, table_lane_loads
 from railx.vocabulary.topology import Topology
 
 __all__ = ["AllToAll", "Messages", "all_to_all"]
 
-IntArray = NDArray[np.int64]
 
 #: Messages whose loads are summed over a routing table; larger networks need closed
 #: forms.

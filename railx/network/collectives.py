@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families import family_of
 from railx.network.all_to_all import Messages, all_to_all
@@ -42,13 +41,13 @@ from railx.network.flows import (
 from railx.network.settings import CollectiveName, CollectiveSettings
 from railx.network.sub_grid import SubGrid, grid_rings, sub_grid
 from railx.progress import counted
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.topology import Topology
 
 __all__ = ["ring_all_reduce", "simulate_collectives"]
 
-FloatArray = NDArray[np.float64]
 
 #: Reduce-scatters and all-gathers of a collective: an all-reduce is one of each.
 _HALVES: dict[CollectiveName, int] = {

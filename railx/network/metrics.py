@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.families import LineGraph, family_of
 from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["check_optical_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
 
-IntArray = NDArray[np.int64]
 
 #: Largest graph (vertices) for breadth-first search from every vertex.
 _MOST_SEARCHED_VERTICES = 2000

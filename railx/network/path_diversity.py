@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families import LineGraph, family_of
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.topology import Topology
 
 __all__ = ["disjoint_paths_min", "minimal_path_counts"]
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 #: Largest graph for counting shortest paths from every vertex, and for computing flows
 #: from one vertex to all others.

@@ -48,23 +48,29 @@ StaticRoutingName: TypeAlias = Annotated[str, OneOf(static_routing_names)]
 
 
 @dataclass(frozen=True)
-class UniformTraffic:
-    """Every chip sends the same share to every other chip, itself excluded."""
+class _Traffic:
+    """The fields that every pattern begins with."""
 
-    pattern: Literal["uniform"]
-    """Which pattern: uniform."""
+    pattern: str
+    """Name of the pattern."""
     load: Load
     """Offered load in flits per chip and cycle; static models take it as 1."""
 
 
 @dataclass(frozen=True)
-class PermutationTraffic:
+class UniformTraffic(_Traffic):
+    """Every chip sends the same share to every other chip, itself excluded."""
+
+    pattern: Literal["uniform"]
+    """Which pattern: uniform."""
+
+
+@dataclass(frozen=True)
+class PermutationTraffic(_Traffic):
     """Every chip sends to one other chip."""
 
     pattern: Literal["permutation"]
     """Which pattern: a permutation."""
-    load: Load
-    """Offered load in flits per chip and cycle; static models take it as 1."""
     permutation: Literal["random", "transpose", "complement", "tornado", "shift"]
     """``random``: a random permutation without fixed points (seeded). ``transpose``:
     chip (x, y) of the largest square grid to (y, x). ``complement``: chip i to N - 1 -
@@ -75,13 +81,11 @@ class PermutationTraffic:
 
 
 @dataclass(frozen=True)
-class HotSpotTraffic:
+class HotSpotTraffic(_Traffic):
     """Uniform traffic, but a share of it goes to a few chips, which the seed draws."""
 
     pattern: Literal["hot_spot"]
     """Which pattern: hot spots."""
-    load: Load
-    """Offered load in flits per chip and cycle; static models take it as 1."""
     hot_chips: Annotated[int, AtLeast(1)]
     """How many chips are hot spots."""
     hot_share: Annotated[float, Fraction()]
@@ -89,7 +93,7 @@ class HotSpotTraffic:
 
 
 @dataclass(frozen=True)
-class NeighbourTraffic:
+class NeighbourTraffic(_Traffic):
     """Every chip sends in equal shares to its direct neighbours.
 
     Chips below the same first switch are neighbours.
@@ -97,33 +101,27 @@ class NeighbourTraffic:
 
     pattern: Literal["neighbour"]
     """Which pattern: neighbours."""
-    load: Load
-    """Offered load in flits per chip and cycle; static models take it as 1."""
 
 
 @dataclass(frozen=True)
-class AllToAllTraffic:
+class AllToAllTraffic(_Traffic):
     """A scheduled all-to-all: chip i sends a packet to i + 1, i + 2, ... in turn."""
 
     pattern: Literal["all_to_all"]
     """Which pattern: a scheduled all-to-all."""
-    load: Load
-    """Offered load in flits per chip and cycle; static models take it as 1."""
 
 
 @dataclass(frozen=True)
-class MatrixTraffic:
+class MatrixTraffic(_Traffic):
     """A given traffic matrix, scaled to a mean row sum of 1."""
 
     pattern: Literal["matrix"]
     """Which pattern: a matrix."""
-    load: Load
-    """Offered load in flits per chip and cycle; static models take it as 1."""
     path: Annotated[str, NotEmpty()]
     """CSV or .npy file of chips x chips shares, row = source."""
 
 
-#: The traffic patterns, told apart by ``pattern``.
+#: The traffic patterns, selected by ``pattern``.
 TrafficSettings: TypeAlias = (
     UniformTraffic
     | PermutationTraffic
@@ -208,7 +206,7 @@ class PacketNetworkSettings:
         }
 
 
-#: The network models, told apart by ``model``.
+#: The network models, selected by ``model``.
 NetworkSettings: TypeAlias = StaticNetworkSettings | PacketNetworkSettings
 
 
@@ -280,7 +278,7 @@ class CollectiveSettings:
     over all links of their meshes.
     """
     payload_bytes: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
-    """What each participant holds: before a reduce-scatter, after an all-gather, before
+    """Bytes of each participant: before a reduce-scatter, after an all-gather, before
     and after an all-reduce or all-to-all.
     """
     rows: tuple[Annotated[int, NonNegative()], ...] | None

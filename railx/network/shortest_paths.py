@@ -7,14 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.topology import Topology
 
 __all__ = ["shortest_path_lane_loads"]
 
-FloatArray = NDArray[np.float64]
 
 _MOST_VERTICES = 2000
 
@@ -43,7 +42,7 @@ def shortest_path_lane_loads(topology: Topology) -> FloatArray:
     return per_lane / (topology.chips - 1)
 
 
-def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> FloatArray:
+def _loads_from(topology: Topology, lanes: Any, sources: IntArray) -> FloatArray:
     """Flow on one lane of each row from the sources, each sending 1 to every other
     chip.
     """
@@ -65,7 +64,7 @@ def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> F
     return loads
 
 
-def _path_counts(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> list[FloatArray]:
+def _path_counts(topology: Topology, lanes: Any, sources: IntArray) -> list[FloatArray]:
     """Shortest paths (float[sources, vertices]) to the vertices at 0, 1, 2, ...
     hops.
     """

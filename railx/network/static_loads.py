@@ -10,20 +10,19 @@ dimension-order routing for tori; equal-cost multi-path for fat trees.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.families import build_routing, families_with, family_of, static_routing_names
 from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
 from railx.network.traffic import traffic_flows
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.topology import Topology
 
 __all__ = ["lane_loads", "static_routings", "uniform_lane_loads"]
 
-FloatArray = NDArray[np.float64]
 
 #: The routings of closed forms.
 _LINE_ROUTINGS: tuple[LineRouting, ...] = ("min", "balanced")

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families import family_of
 from railx.network.settings import CollectiveSettings
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.grid import Grid
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.topology import Topology
 
 __all__ = ["SubGrid", "grid_rings", "sub_grid"]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

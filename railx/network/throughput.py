@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families import family_of
 from railx.network.settings import StaticNetworkSettings, TrafficSettings
 from railx.network.static_loads import lane_loads
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 __all__ = ["FIDELITY", "ideal_bound", "simulate_static"]
@@ -75,7 +75,7 @@ def simulate_static(
     return summary, _channels(topology, load)
 
 
-def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
+def ideal_bound(topology: Topology, load: FloatArray) -> float:
     """Offered load that fills the average lane of the scarcest external kind.
 
     ``load``: of one lane of each link row.
@@ -90,7 +90,7 @@ def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
     )
 
 
-def _channels(topology: Topology, load: NDArray[np.float64]) -> dict[str, Any]:
+def _channels(topology: Topology, load: FloatArray) -> dict[str, Any]:
     """The channel table as columns.
 
     Names are dictionary-encoded: the full scale has millions of rows.

@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.io import in_repository
@@ -27,6 +25,7 @@ from railx.network.settings import (
     UniformTraffic,
 )
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.topology import Topology
 
 __all__ = ["MOST_EXPLICIT_CHIPS", "Flows", "hot_chips", "read_matrix", "traffic_flows"]
@@ -34,9 +33,6 @@ __all__ = ["MOST_EXPLICIT_CHIPS", "Flows", "hot_chips", "read_matrix", "traffic_
 #: Up to this many chips, traffic to all chips is listed flow by flow; above, it is in
 #: ``Flows.spread``.
 MOST_EXPLICIT_CHIPS = 4096
-
-FloatArray: TypeAlias = NDArray[np.float64]
-IntArray: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +45,8 @@ class Flows:
     spreads together sum to the number of chips.
     """
 
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
+    src: Int32Array
+    dst: Int32Array
     share: FloatArray
     spread: FloatArray
 
@@ -102,7 +98,7 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
     return _listed(chips, src, dst, matrix[src, dst])
 
 
-def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> NDArray[np.int32]:
+def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Int32Array:
     """The hot chips (int32[hot_chips], ascending), drawn without replacement."""
     if traffic.hot_chips > topology.chips:
         raise SettingsError(

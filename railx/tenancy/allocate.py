@@ -18,11 +18,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from railx.tenancy.settings import FitPolicy, System
+from railx.vocabulary.arrays import BoolArray, IntArray
 
 __all__ = ["find_block", "find_nodes", "find_product"]
 
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 Lines = tuple[IntArray, IntArray]
 
 

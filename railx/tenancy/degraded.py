@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.tenancy.grid import position_rings
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.hamiltonian import undirected_rings
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "rewired_rings",
 ]
 
-IntArray = NDArray[np.int64]
 FaultKind = Literal["switch", "rail"]
 LineSetting = Literal["hyperx", "ring"]
 LinePlan = Literal["keep", "rewire", "shrink"]

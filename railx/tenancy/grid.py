@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.tenancy.settings import GridJobSettings, Wiring, check_job
+from railx.vocabulary.arrays import BoolArray, Int32Array, IntArray
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.topology import Circuits
+from railx.vocabulary.topology import Circuits, join_rows, plus_to_minus_circuits
 
 __all__ = [
     "Faults",
@@ -30,9 +29,6 @@ __all__ = [
     "random_faults",
     "usable_rails",
 ]
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -205,25 +201,15 @@ def placement_circuits(
                 rings = position_rings(len(positions), len(rails), placement.setting)
             except UserError as error:
                 raise UserError(f"{where}: {error}") from None
-            parts.append(
-                _line(grid, dimension, line, rails, np.asarray(positions, dtype=np.int64)[rings])
-            )
+            positions_of_ring = np.asarray(positions, dtype=np.int64)[rings]
+            parts.append(_line(grid, dimension, line, rails, positions_of_ring))
     if not parts:
-        parts = [dict.fromkeys(_COLUMNS, np.zeros(0, dtype=np.int64))]
-    columns: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in parts]) for name in _COLUMNS
-    }
-    return Circuits(**{name: column.astype(_COLUMNS[name]) for name, column in columns.items()})
+        empty = np.zeros(0, dtype=np.int64)
+        return plus_to_minus_circuits(empty, empty, ocs=empty, rail=empty, dimension=0, line=0)
+    return join_rows(parts)
 
 
-_COLUMNS = {
-    name: np.int8 if name == "dimension" else np.int32 for name in Circuits.__dataclass_fields__
-}
-
-
-def _line(
-    grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray
-) -> dict[str, IntArray]:
+def _line(grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray) -> Circuits:
     """The circuits of one line; ``rings``: positions on the line, shape (rails,
     nodes).
     """
@@ -232,16 +218,16 @@ def _line(
     node_a, node_b = (
         line * grid.side + p if dimension == 0 else p * grid.side + line for p in (a, b)
     )
-    return {
-        "ocs": ((grid.side if dimension else 0) + line) * grid.rails + rail,
-        "port_a": 2 * a,
-        "port_b": 2 * b + 1,
-        "rail": rail,
-        "dimension": np.full(len(a), dimension),
-        "line": np.full(len(a), line),
-        "node_a": node_a,
-        "node_b": node_b,
-    }
+    return plus_to_minus_circuits(
+        a,
+        b,
+        ocs=((grid.side if dimension else 0) + line) * grid.rails + rail,
+        rail=rail,
+        dimension=dimension,
+        line=line,
+        node_a=node_a,
+        node_b=node_b,
+    )
 
 
 def check_placements(
@@ -308,7 +294,7 @@ def _check_ends(grid: NodeGrid, job: int, owner: IntArray, circuits: Circuits) -
         _refuse(job, "has a circuit on a port that its node does not own", wrong, circuits.ocs)
 
 
-def _refuse(job: int, what: str, wrong: BoolArray, where: NDArray[np.int32] | IntArray) -> None:
+def _refuse(job: int, what: str, wrong: BoolArray, where: Int32Array | IntArray) -> None:
     if wrong.any():
         raise ValueError(
             f"job {job}: {what} ({int(where[int(np.argmax(wrong))])}); allowed: healthy parts of"

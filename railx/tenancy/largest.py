@@ -20,16 +20,15 @@ from typing import Literal
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import BoolArray
 
 __all__ = ["Largest", "formula_share", "largest_block", "largest_product", "matching_size"]
 
-BoolArray = NDArray[np.bool_]
 Edge = tuple[int, int]
 #: The least number of columns with their row and column sets (bit masks), by the number
 #: of rows removed.

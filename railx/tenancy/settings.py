@@ -152,7 +152,7 @@ class StreamSettings:
     contiguous block (which may wrap around).
     """
     policies: Annotated[tuple[FitPolicy, ...], NotEmpty()]
-    """Which place a job takes: the first that fits, or the one that leaves the fewest
+    """Which nodes a job takes: the first that fit, or those that leave the fewest
     free nodes around it.
     """
     queues: Annotated[tuple[Queue, ...], NotEmpty()]

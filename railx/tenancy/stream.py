@@ -12,19 +12,16 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.tenancy.allocate import Lines, find_nodes
 from railx.tenancy.settings import FitPolicy, Queue, StreamJobSettings, StreamSettings, System
+from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Failures", "Outcome", "Stream", "draw_failures", "draw_stream", "simulate_stream"]
 
-BoolArray = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Events at the same time: those that free nodes come first.
 _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
@@ -37,8 +34,8 @@ class Stream:
     """
 
     kind: IntArray
-    arrival_hours: Floats
-    duration_hours: Floats
+    arrival_hours: FloatArray
+    duration_hours: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +45,7 @@ class Failures:
     ``hours`` ascend; ``nodes`` is int[failures, 2].
     """
 
-    hours: Floats
+    hours: FloatArray
     nodes: IntArray
 
 
@@ -67,9 +64,9 @@ class Outcome:
       as many nodes were free as it needs.
     """
 
-    start_hours: Floats
-    end_hours: Floats
-    remaining_hours: Floats
+    start_hours: FloatArray
+    end_hours: FloatArray
+    remaining_hours: FloatArray
     rejected: BoolArray
     rejected_by_shape: BoolArray
     interruptions: int
@@ -142,21 +139,7 @@ def simulate_stream(
         run.push(float(hours), _FAILURE, int(row), int(column))
     while run.events:
         run.step()
-    return Outcome(
-        start_hours=run.start,
-        end_hours=run.end,
-        remaining_hours=run.remaining,
-        rejected=run.rejected,
-        rejected_by_shape=run.by_shape,
-        interruptions=run.interruptions,
-        from_hours=run.from_hours,
-        to_hours=run.to_hours,
-        busy_node_hours=run.busy,
-        healthy_node_hours=run.healthy_time,
-        total_node_hours=run.total,
-        lost_node_hours=run.lost,
-        blocked_hours=run.blocked,
-    )
+    return Outcome(**{field.name: getattr(run, field.name) for field in fields(Outcome)})
 
 
 @dataclass(eq=False)
@@ -174,11 +157,11 @@ class _Run:
     now: float = 0.0
     from_hours: float = 0.0
     to_hours: float = 0.0
-    busy: float = 0.0
-    healthy_time: float = 0.0
-    total: float = 0.0
-    lost: float = 0.0
-    blocked: float = 0.0
+    busy_node_hours: float = 0.0
+    healthy_node_hours: float = 0.0
+    total_node_hours: float = 0.0
+    lost_node_hours: float = 0.0
+    blocked_hours: float = 0.0
     interruptions: int = 0
     order: int = 0
     events: list[tuple[float, int, int, int, int]] = field(default_factory=list)
@@ -190,10 +173,10 @@ class _Run:
         self.free = self.healthy.copy()
         self.idle_at_first = self.healthy.copy()
         self.owner = np.full(self.healthy.shape, -1, dtype=np.int64)
-        self.remaining = self.stream.duration_hours.copy()
+        self.remaining_hours = self.stream.duration_hours.copy()
         self.runs = np.zeros(count, dtype=np.int64)
-        self.start, self.end = np.full(count, np.nan), np.full(count, np.nan)
-        self.rejected, self.by_shape = (
+        self.start_hours, self.end_hours = np.full(count, np.nan), np.full(count, np.nan)
+        self.rejected, self.rejected_by_shape = (
             np.zeros(count, dtype=np.bool_),
             np.zeros(count, dtype=np.bool_),
         )
@@ -219,8 +202,8 @@ class _Run:
         if event == _FINISH:
             self._release(first)
             self.failed.clear()
-            self.end[first] = hours
-            self.remaining[first] = 0.0
+            self.end_hours[first] = hours
+            self.remaining_hours[first] = 0.0
         elif event == _REPAIR:
             self.healthy[first, second] = self.free[first, second] = True
             self.failed.clear()
@@ -229,19 +212,19 @@ class _Run:
         elif self._can_ever_run(first):
             self.waiting.append(first)
         else:
-            self.rejected[first] = self.by_shape[first] = True
+            self.rejected[first] = self.rejected_by_shape[first] = True
         self._dispatch()
 
     def _pass_time(self, hours: float) -> None:
         used = int((self.owner >= 0).sum())
-        self.total += used * (hours - self.now)
+        self.total_node_hours += used * (hours - self.now)
         inside = max(0.0, min(hours, self.to_hours) - max(self.now, self.from_hours))
         if inside > 0:
-            self.busy += used * inside
-            self.healthy_time += int(self.healthy.sum()) * inside
+            self.busy_node_hours += used * inside
+            self.healthy_node_hours += int(self.healthy.sum()) * inside
             head = self.waiting[0] if self.waiting else None
             if head is not None and int(self.free.sum()) >= self._nodes(head):
-                self.blocked += inside
+                self.blocked_hours += inside
         self.now = hours
 
     def _nodes(self, job: int) -> int:
@@ -267,9 +250,9 @@ class _Run:
         self.owner[block] = job
         self.running[job] = (lines, self.now)
         self.runs[job] += 1
-        if math.isnan(self.start[job]):
-            self.start[job] = self.now
-        self.push(self.now + float(self.remaining[job]), _FINISH, job, int(self.runs[job]))
+        if math.isnan(self.start_hours[job]):
+            self.start_hours[job] = self.now
+        self.push(self.now + float(self.remaining_hours[job]), _FINISH, job, int(self.runs[job]))
         return True
 
     def _release(self, job: int) -> float:
@@ -291,8 +274,8 @@ class _Run:
         ran = self.now - self._release(job)
         self.failed.clear()
         saved = math.floor(ran / self.checkpoint_hours) * self.checkpoint_hours
-        self.lost += (ran - saved) * self._nodes(job)
-        self.remaining[job] -= saved
+        self.lost_node_hours += (ran - saved) * self._nodes(job)
+        self.remaining_hours[job] -= saved
         self.runs[job] += 1
         self.interruptions += 1
         self.waiting.appendleft(job)
@@ -310,7 +293,7 @@ class _Run:
                 continue
             failed |= self.contains[kind]
             if self.queue == "reject":
-                self.rejected[job], self.by_shape[job] = True, enough
+                self.rejected[job], self.rejected_by_shape[job] = True, enough
                 continue
             still.append(job)
             if self.queue == "fifo":

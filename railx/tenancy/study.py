@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.progress import counted
 from railx.tenancy.allocate import find_product
@@ -24,6 +23,7 @@ from railx.tenancy.grid import (
 from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
 from railx.tenancy.settings import GridJobSettings, System, TenancySettings
 from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
+from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.topology import Circuits
 
 __all__ = [
@@ -91,7 +91,7 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
 
 def _draws(
     settings: TenancySettings, count: int, seed: int
-) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
+) -> Iterator[tuple[str, int, BoolArray]]:
     """Healthy masks: the failures on a diagonal if it is long enough, then
     random ones.
     """
@@ -105,7 +105,7 @@ def _draws(
         yield "random", sample, _healthy(side, count, rng)
 
 
-def _healthy(side: int, failed: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _healthy(side: int, failed: int, rng: np.random.Generator) -> BoolArray:
     """Working nodes when ``failed`` of them, drawn uniformly, do not work."""
     healthy = np.ones(side**2, dtype=np.bool_)
     healthy[rng.choice(side**2, size=failed, replace=False)] = False
@@ -150,12 +150,12 @@ def allocate_jobs(
 
 def _wireable(
     grid: NodeGrid,
-    free: NDArray[np.bool_],
+    free: BoolArray,
     faults: Faults,
     job: GridJobSettings,
     rows: int,
     columns: int,
-) -> NDArray[np.bool_]:
+) -> BoolArray:
     """The free nodes without lines that lack rails, for a job of ``rows`` x
     ``columns``.
     """

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.vocabulary.grid import Grid, line_nodes
 from railx.vocabulary.line_parts import LinePart
 from railx.vocabulary.topology import Circuits
 
 __all__ = ["check_part", "check_ports"]
-
-IntArray = NDArray[np.int64]
 
 
 def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:

@@ -36,7 +36,6 @@ __all__ = [
     "no_check",
     "opus_rail_switch_ports",
     "opus_tree_switch_ports",
-    "rail_tree_ports",
     "smallest_size",
     "too_large",
     "torus_all_to_all_ports",
@@ -128,7 +127,7 @@ class Bill(Generic[S]):
     """The bill of materials of a network family, from the settings of its graph."""
 
     ports: Callable[[S], Ports]
-    """What a network is built of."""
+    """Components of a network and its bandwidths."""
 
     resize: Callable[[S, int], FamilySettings]
     """The smallest network with at least so many chips and the same ports per chip.
@@ -138,7 +137,7 @@ class Bill(Generic[S]):
     """
 
     check: Callable[[S], None] = no_check
-    """Refuse in one line what no bill can be drawn up for."""
+    """Refuse settings of networks that cannot be priced."""
 
     copper: tuple[str, ...] = ()
     """Kinds of links whose cables may be copper."""
@@ -147,7 +146,7 @@ class Bill(Generic[S]):
     """Other ways to count the same network, by name."""
 
     tree: TreeBill[S] | None = None
-    """What a tree knows beside."""
+    """The part of trees of switches alone."""
 
     in_node_lanes: Callable[[S], float] | None = None
     """Width of the links inside a node in external ports per chip. They are in no bill;
@@ -252,23 +251,6 @@ def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float,
     between = (groups - 1) / groups * chips / (chips - 1)
     inside = (group - 1) / group * chips / (chips - 1)
     return inside / groups + 2 * between * (group - 1) / group, between
-
-
-def rail_tree_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
-    """Rails of electrical switches: non-blocking trees of ``tiers`` tiers.
-
-    An end port takes 2 T - 1 switch ports and 2 T transceivers.
-    """
-    ends = chips * planes
-    return Ports(
-        chips=chips,
-        port_gbps=port_gbps,
-        cables={"leaf": 2 * ends, "uplink": 2 * ends * (tiers - 1)},
-        injection=planes,
-        all_to_all=planes,
-        bisection=planes,
-        electrical_switch_ports=ends * (2 * tiers - 1),
-    )
 
 
 def opus_rail_switch_ports(servers: int, rails: int) -> int:

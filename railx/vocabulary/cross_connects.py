@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.io import read_json, write_text
 from railx.settings import to_dict
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import DIMENSIONS, Circuits, Topology
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "write_circuits_csv",
 ]
 
-IntArray = NDArray[np.int64]
 
 CIRCUITS_SCHEMA = "railx.circuits/1"
 _COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "node_a", "node_b")

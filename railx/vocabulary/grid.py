@@ -12,28 +12,28 @@ and its public simulator (node layout, rail numbering).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import BoolArray, IntArray
 from railx.vocabulary.topology import (
     INTERNAL,
     Circuits,
     FamilySettings,
     Links,
     Topology,
-    chip_nodes,
-    join_links,
-    kind_code,
+    duplex_links,
+    join_rows,
+    plus_to_minus_circuits,
+    topology_of,
 )
 
 __all__ = [
     "Arcs",
     "Grid",
     "LineWiring",
-    "NodeSettings",
     "RailPorts",
     "build_grid",
     "build_lines",
@@ -48,25 +48,6 @@ __all__ = [
     "ring_arcs",
     "successor_arcs",
 ]
-
-IntArray = NDArray[np.int64]
-
-
-class NodeSettings(Protocol):
-    """The settings of a node and its links that all grids of nodes have."""
-
-    @property
-    def m(self) -> int: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def port_gbps(self) -> float: ...
-    @property
-    def internal_width(self) -> float: ...
-    @property
-    def internal_latency_ns(self) -> float: ...
-    @property
-    def external_latency_ns(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -87,20 +68,6 @@ class Grid:
     internal_width: float
     internal_latency_ns: float
     external_latency_ns: float
-
-    @classmethod
-    def of(cls, settings: NodeSettings, columns: int, rows: int) -> Grid:
-        """The grid of ``columns`` by ``rows`` nodes of the settings."""
-        return cls(
-            m=settings.m,
-            n=settings.n,
-            columns=columns,
-            rows=rows,
-            port_gbps=settings.port_gbps,
-            internal_width=settings.internal_width,
-            internal_latency_ns=settings.internal_latency_ns,
-            external_latency_ns=settings.external_latency_ns,
-        )
 
     @property
     def rails(self) -> int:
@@ -162,7 +129,7 @@ class LineWiring:
     """
 
     rail: IntArray
-    plus: NDArray[np.bool_]
+    plus: BoolArray
 
     @property
     def length(self) -> int:
@@ -198,20 +165,12 @@ def build_lines(
     """
     x_links, x_circuits = _rails(grid, 0, arcs_x, paired_columns)
     y_links, y_circuits = _rails(grid, 1, arcs_y, paired_columns)
-    circuits = Circuits(
-        **{
-            name: np.concatenate([getattr(x_circuits, name), getattr(y_circuits, name)])
-            for name in Circuits.__dataclass_fields__
-        }
-    )
-    return Topology(
-        settings=settings,
+    return topology_of(
+        settings,
+        [_internal(grid), x_links, y_links],
         chips=grid.chips,
-        nodes=grid.nodes,
-        switches=0,
-        chip_node=chip_nodes(grid.chips, grid.m**2),
-        links=join_links([_internal(grid), x_links, y_links]),
-        circuits=circuits,
+        chips_per_node=grid.m**2,
+        circuits=join_rows([x_circuits, y_circuits]),
     )
 
 
@@ -390,25 +349,23 @@ def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tupl
     plus = beside * grid.m + last if dimension == 0 else last * grid.m + beside
     minus = beside * grid.m if dimension == 0 else beside
     from_chip, to_chip = node_a * grid.m**2 + plus, node_b * grid.m**2 + minus
-    rows = 2 * len(arcs)
-    links = Links(
-        src=np.stack([from_chip, to_chip], axis=-1).ravel().astype(np.int32),
-        dst=np.stack([to_chip, from_chip], axis=-1).ravel().astype(np.int32),
-        kind=np.full(rows, kind_code("rail_x" if dimension == 0 else "rail_y"), dtype=np.int8),
-        gbps=np.full(rows, grid.port_gbps),
-        latency_ns=np.full(rows, grid.external_latency_ns),
-        rail=np.repeat(rail, 2).astype(np.int32),
-        lanes=np.ones(rows, dtype=np.int32),
+    links = duplex_links(
+        from_chip,
+        to_chip,
+        "rail_x" if dimension == 0 else "rail_y",
+        gbps=grid.port_gbps,
+        latency_ns=grid.external_latency_ns,
+        rail=rail,
     )
     switches_before = grid.rows * grid.rails if dimension == 1 else 0
-    circuits = Circuits(
-        ocs=(switches_before + line * grid.rails + rail).astype(np.int32),
-        port_a=(2 * a).astype(np.int32),
-        port_b=(2 * b + 1).astype(np.int32),
-        rail=rail.astype(np.int32),
-        dimension=np.full(len(arcs), dimension, dtype=np.int8),
-        line=line.astype(np.int32),
-        node_a=node_a.astype(np.int32),
-        node_b=node_b.astype(np.int32),
+    circuits = plus_to_minus_circuits(
+        a,
+        b,
+        ocs=switches_before + line * grid.rails + rail,
+        rail=rail,
+        dimension=dimension,
+        line=line,
+        node_a=node_a,
+        node_b=node_b,
     )
     return links, circuits

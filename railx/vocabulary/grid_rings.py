@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.grid import Grid, line_circuits
 from railx.vocabulary.line_rings import LineRings, RingLink, line_rings
 from railx.vocabulary.topology import Topology
 
 __all__ = ["Arc", "GridRings", "Link", "closed_rings"]
 
-IntArray = NDArray[np.int64]
 
 #: Source place, destination place, rail and channel of a link (:class:`LineRings`).
 Link: TypeAlias = tuple[int, int, int, int]

@@ -18,13 +18,11 @@ every ordered pair of nodes: the same wiring serves ring collectives and all-to-
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import IntArray
 
 __all__ = ["check_decomposition", "check_undirected", "hamiltonian_cycles", "undirected_rings"]
-
-IntArray = NDArray[np.int64]
 
 
 def hamiltonian_cycles(n: int) -> IntArray:

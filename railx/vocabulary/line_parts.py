@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import FamilySettings, Topology
@@ -39,7 +39,6 @@ __all__ = [
     "part_wiring",
 ]
 
-IntArray = NDArray[np.int64]
 Rings = Literal["directed", "undirected"]
 #: A limit far above the rails of any line in the paper.
 MOST_RAILS = 1024

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.hamiltonian import undirected_rings
 from railx.vocabulary.topology import Topology
 
@@ -27,7 +28,6 @@ __all__ = [
     "torus_rings",
 ]
 
-IntArray = NDArray[np.int64]
 #: A message over a link: message, source place, destination place, rail (-1: any),
 #: channel.
 RingLink: TypeAlias = tuple[int, int, int, int, int]

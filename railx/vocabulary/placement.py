@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import Topology
 
 __all__ = ["Placement", "Sizes", "block_placement", "node_placement", "run_placement", "snake"]
 
-IntArray = NDArray[np.int64]
 #: Chips of a node, nodes of a row, nodes of a column.
 Sizes: TypeAlias = tuple[int, int, int]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.settings import NotEmpty, SettingsError, to_dict
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.cross_connects import (
     circuit_set,
     circuits_of,
@@ -35,7 +35,6 @@ __all__ = [
     "reconfiguration_plan",
 ]
 
-IntArray = NDArray[np.int64]
 
 ACTIONS = ("disconnect", "connect")
 

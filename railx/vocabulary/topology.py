@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array
 
 __all__ = [
     "DIMENSIONS",
@@ -22,8 +24,10 @@ __all__ = [
     "check_size",
     "chip_nodes",
     "duplex_links",
-    "join_links",
+    "join_rows",
     "kind_code",
+    "plus_to_minus_circuits",
+    "topology_of",
 ]
 
 #: Kinds of links, by code: inside a node, a rail of RailX, a side of a plain mesh or
@@ -79,19 +83,19 @@ class Links:
     identical channels that the row stands for.
     """
 
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
+    src: Int32Array
+    dst: Int32Array
     kind: NDArray[np.int8]
-    gbps: NDArray[np.float64]
-    latency_ns: NDArray[np.float64]
-    rail: NDArray[np.int32]
-    lanes: NDArray[np.int32]
+    gbps: FloatArray
+    latency_ns: FloatArray
+    rail: Int32Array
+    lanes: Int32Array
 
     def __len__(self) -> int:
         return len(self.src)
 
     @property
-    def capacity_gbps(self) -> NDArray[np.float64]:
+    def capacity_gbps(self) -> FloatArray:
         """The rate of all lanes of each row together, one direction, in 10^9 bit/s."""
         return self.gbps * self.lanes
 
@@ -109,14 +113,14 @@ class Circuits:
     server in the same way; its family defines ``line``.
     """
 
-    ocs: NDArray[np.int32]
-    port_a: NDArray[np.int32]
-    port_b: NDArray[np.int32]
-    rail: NDArray[np.int32]
+    ocs: Int32Array
+    port_a: Int32Array
+    port_b: Int32Array
+    rail: Int32Array
     dimension: NDArray[np.int8]
-    line: NDArray[np.int32]
-    node_a: NDArray[np.int32]
-    node_b: NDArray[np.int32]
+    line: Int32Array
+    node_a: Int32Array
+    node_b: Int32Array
 
     def __len__(self) -> int:
         return len(self.ocs)
@@ -135,7 +139,7 @@ class Topology:
     chips: int
     nodes: int
     switches: int
-    chip_node: NDArray[np.int32]
+    chip_node: Int32Array
     links: Links
     circuits: Circuits | None
 
@@ -147,6 +151,9 @@ class Topology:
     @property
     def vertices(self) -> int:
         return self.chips + self.switches
+
+
+Rows = TypeVar("Rows", Links, Circuits)
 
 
 def kind_code(name: str) -> int:
@@ -184,13 +191,68 @@ def duplex_links(
     )
 
 
-def join_links(parts: list[Links]) -> Links:
-    """The rows of several link tables one after another."""
-    return Links(
+def plus_to_minus_circuits(
+    a: NDArray[np.integer],
+    b: NDArray[np.integer],
+    *,
+    ocs: NDArray[np.integer],
+    rail: NDArray[np.integer],
+    dimension: int,
+    line: NDArray[np.integer] | int,
+    node_a: NDArray[np.integer] | None = None,
+    node_b: NDArray[np.integer] | None = None,
+) -> Circuits:
+    """Circuits from the plus port of positions ``a`` to the minus port of ``b``.
+
+    Arrays have equal lengths; ``dimension`` is a code of :data:`DIMENSIONS`. ``node_a``
+    and ``node_b``: the nodes at these positions; None: those of the same numbers.
+    """
+    columns: dict[str, Any] = {
+        "ocs": ocs,
+        "port_a": 2 * a,
+        "port_b": 2 * b + 1,
+        "rail": rail,
+        "dimension": dimension,
+        "line": line,
+        "node_a": a if node_a is None else node_a,
+        "node_b": b if node_b is None else node_b,
+    }
+    arrays = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
+    typed: dict[str, Any] = {
+        name: array.astype(np.int8 if name == "dimension" else np.int32) for name, array in arrays
+    }
+    return Circuits(**typed)
+
+
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """The rows of several tables of links, or of circuits, one after another."""
+    table = type(parts[0])
+    return table(
         **{
             name: np.concatenate([getattr(part, name) for part in parts])
-            for name in Links.__dataclass_fields__
+            for name in table.__dataclass_fields__
         }
+    )
+
+
+def topology_of(
+    settings: FamilySettings,
+    links: Sequence[Links],
+    *,
+    chips: int,
+    chips_per_node: int = 1,
+    switches: int = 0,
+    circuits: Circuits | None = None,
+) -> Topology:
+    """The network of these links; its nodes are runs of ``chips_per_node`` chips."""
+    return Topology(
+        settings=settings,
+        chips=chips,
+        nodes=chips // chips_per_node,
+        switches=switches,
+        chip_node=chip_nodes(chips, chips_per_node),
+        links=join_rows(links),
+        circuits=circuits,
     )
 
 
@@ -204,6 +266,6 @@ def check_size(key: str, rows: int) -> None:
         )
 
 
-def chip_nodes(chips: int, chips_per_node: int) -> NDArray[np.int32]:
+def chip_nodes(chips: int, chips_per_node: int) -> Int32Array:
     """The node of each chip where nodes are runs of consecutive chips."""
     return (np.arange(chips, dtype=np.int32) // np.int32(chips_per_node)).astype(np.int32)

@@ -14,7 +14,7 @@ from railx.vocabulary.topology import (
     Topology,
     chip_nodes,
     duplex_links,
-    join_links,
+    join_rows,
 )
 from workflow.config import compose_stage
 
@@ -42,7 +42,7 @@ def chosen(*overrides: str) -> Topology:
 def drawn(pairs: list[tuple[int, int]], chips: int, switches: int = 0, **said: Any) -> Topology:
     """A network of these links, alike in all but what ``said`` gives as lists."""
     settings: FamilySettings = compose_stage(["topology=imported"], ("topology",))["topology"]
-    links = join_links(
+    links = join_rows(
         [
             duplex_links(
                 np.array([one]),

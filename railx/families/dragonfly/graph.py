@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from railx.families.family import FamilyBase
 from railx.settings import AtLeast, NonNegative, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Ports, dragonfly_hops, too_large
-from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links, join_links
+from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
 __all__ = [
     "DragonflySettings",
@@ -105,9 +106,6 @@ class DragonflySettings(FamilyBase):
 # Graph
 
 
-IntArray = NDArray[np.int64]
-
-
 def check(settings: DragonflySettings) -> None:
     """Refuse more links than fit in memory."""
     links = settings.a - 1 + settings.h + 2 * settings.p
@@ -149,14 +147,8 @@ def build(settings: DragonflySettings) -> Topology:
                 latency_ns=settings.global_latency_ns,
             ),
         ]
-    return Topology(
-        settings=settings,
-        chips=settings.chips,
-        nodes=settings.chips,
-        switches=settings.planes * settings.switches,
-        chip_node=chip_nodes(settings.chips, 1),
-        links=join_links(links),
-        circuits=None,
+    return topology_of(
+        settings, links, chips=settings.chips, switches=settings.planes * settings.switches
     )
 
 

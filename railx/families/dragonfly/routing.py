@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.dragonfly.graph import DragonflySettings, global_pairs
+from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.routing.planes import fill_leaves, first_links
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["route"]
 
-
-IntArray = NDArray[np.int64]
-SetArray = NDArray[np.int32]
 
 #: States of ``adaptive`` and ``valiant``: in or towards the destination's group after
 #: the first global link, and after the second. State 0 is the source; the others lead
@@ -30,10 +27,7 @@ _SECOND, _LAST, _COMMITTED = 1, 2, 3
 
 
 def route(
-    settings: DragonflySettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: DragonflySettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Minimal, Valiant or adaptive paths; a chip enters by any plane and stays in it.
 
@@ -54,7 +48,6 @@ def route(
         routing,
         states={"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing],
         virtual_channels=3,
-        selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
     target = builder.destinations.astype(np.int64) // settings.p
@@ -225,7 +218,7 @@ def _minimal_sets(
     stay: int,
     after: int,
     global_vcs: Sequence[int] = (),
-) -> SetArray:
+) -> Int32Array:
     """The sets of ``min`` by switch and group.
 
     They lead over a global link (state ``after``), or to a switch with such a link
@@ -251,7 +244,7 @@ def _minimal_sets(
 
 
 def _fill(
-    builder: TableBuilder, links: _PlaneLinks, target: IntArray, state: int, sets: SetArray
+    builder: TableBuilder, links: _PlaneLinks, target: IntArray, state: int, sets: Int32Array
 ) -> None:
     """Write sets by switch and group where the destination is in another group."""
     to_group = target // links.settings.a

@@ -22,17 +22,11 @@ from numpy.typing import NDArray
 
 from railx.families.node_grids import NodeGridSettings
 from railx.settings import AtLeast, Fraction, Positive, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Ports, too_large
 from railx.vocabulary.grid import mesh_links
 from railx.vocabulary.grid_rings import Arc, GridRings, Link, closed_rings
-from railx.vocabulary.topology import (
-    Links,
-    Topology,
-    check_size,
-    chip_nodes,
-    duplex_links,
-    join_links,
-)
+from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
 
 __all__ = [
     "HammingMeshSettings",
@@ -104,9 +98,6 @@ class HammingMeshSettings(NodeGridSettings):
 # Graph
 
 
-IntArray = NDArray[np.int64]
-
-
 def check(settings: HammingMeshSettings) -> None:
     """Refuse lines longer than a switch, and more links than fit in memory."""
     longest = max(settings.x_scale, settings.y_scale)
@@ -124,20 +115,16 @@ def check(settings: HammingMeshSettings) -> None:
 def build(settings: HammingMeshSettings) -> Topology:
     """Build the network. Row switches follow the chips, then column switches."""
     rows, columns = row_switches(settings), column_switches(settings)
-    return Topology(
-        settings=settings,
+    return topology_of(
+        settings,
+        [
+            _internal(settings),
+            *_lines(settings, "row", rows),
+            *_lines(settings, "column", columns),
+        ],
         chips=settings.chips,
-        nodes=settings.boards,
+        chips_per_node=settings.m**2,
         switches=rows.size + columns.size,
-        chip_node=chip_nodes(settings.chips, settings.m**2),
-        links=join_links(
-            [
-                _internal(settings),
-                *_lines(settings, "row", rows),
-                *_lines(settings, "column", columns),
-            ]
-        ),
-        circuits=None,
     )
 
 
@@ -285,7 +272,7 @@ class BoardRings(GridRings):
             (switch, dst, -1, int(single and not arc.plus)),
         ]
 
-    def vertices(self, dimension: int, lines: Sequence[int]) -> NDArray[np.int64]:
+    def vertices(self, dimension: int, lines: Sequence[int]) -> IntArray:
         """The chips of all positions, then the switches of the line by rail."""
         settings = self.topology.settings
         assert isinstance(settings, HammingMeshSettings)

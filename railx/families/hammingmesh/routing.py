@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.hammingmesh.graph import (
     HammingMeshSettings,
@@ -23,14 +22,12 @@ from railx.families.hammingmesh.graph import (
     row_switches,
     side_links,
 )
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["route"]
 
-
-IntArray = NDArray[np.int64]
-SetArray = NDArray[np.int32]
 
 #: States: switches passed or no longer needed, then (``adaptive``) on the way to the
 #: chosen end of row or column.
@@ -42,7 +39,7 @@ def route(
     settings: HammingMeshSettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """Row first, then column; each switch raises the virtual channel by one.
 
@@ -63,7 +60,6 @@ def route(
         routing,
         states=7 if adaptive else 3,
         virtual_channels=3,
-        selection="adaptive" if adaptive else "weighted",
         destinations=destinations,
     )
     row, column = _line(settings, "row"), _line(settings, "column")
@@ -134,13 +130,13 @@ def _fill_chips(
     walks_y = ~crosses_y & (column.position[:, None] != column.position[to])
     at_x = ~crosses_x & ~walks_x
 
-    def walk(line: _Line, channel: int) -> SetArray:
+    def walk(line: _Line, channel: int) -> Int32Array:
         goal = np.arange(settings.m)
         return builder.single(_walk_pools(builder, line, goal, channel), channel)[
             :, line.position[to]
         ]
 
-    def put(state: int, where: NDArray[np.bool_], sets: SetArray) -> None:
+    def put(state: int, where: BoolArray, sets: Int32Array) -> None:
         builder.entry[state][chips][where] = np.broadcast_to(sets, where.shape)[where]
 
     for state, sets in _leave_sets(builder, settings, row).items():
@@ -159,7 +155,7 @@ def _fill_chips(
 
 def _leave_sets(
     builder: TableBuilder, settings: HammingMeshSettings, line: _Line
-) -> dict[int, SetArray]:
+) -> dict[int, Int32Array]:
     """Sets (int32[chips]) of packets leaving their board along this line, by state."""
     last, adaptive = settings.m - 1, builder.selection == "adaptive"
     distance = np.stack([line.position, last - line.position], axis=1)
@@ -228,7 +224,7 @@ def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
     return (line.channel + 1,) if builder.routing == "min" else range(builder.virtual_channels)
 
 
-def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float64]:
+def _minus_share(builder: TableBuilder, distance: IntArray) -> FloatArray:
     """Share of the traffic to the minus end, by both distances (int[chips, 2])."""
     tie = 1.0 if builder.routing == "min" else 0.5
     return np.where(

@@ -15,7 +15,8 @@ from railx.errors import UserError
 from railx.families.family import FamilyBase
 from railx.families.imported.files import Network, read_network
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     INTERNAL,
     FamilySettings,
@@ -66,9 +67,6 @@ class ImportedSettings(FamilyBase):
 
 
 # Graph
-
-
-FloatArray = NDArray[np.float64]
 
 
 def check(settings: ImportedSettings) -> None:
@@ -149,7 +147,7 @@ def ports_per_chip(settings: ImportedSettings) -> int:
     return max(1, int(rate[: topology.chips].min() / settings.port_gbps))
 
 
-def _links(settings: ImportedSettings, network: Network, nodes: NDArray[np.int32]) -> Links:
+def _links(settings: ImportedSettings, network: Network, nodes: Int32Array) -> Links:
     """Row 2i leads from the first vertex of link i to the other, row 2i + 1 back."""
     ends = np.array([link.ends for link in network.links], dtype=np.int32)
     src = ends.ravel()
@@ -171,7 +169,7 @@ def _links(settings: ImportedSettings, network: Network, nodes: NDArray[np.int32
     )
 
 
-def _kind(a: int, b: int, nodes: NDArray[np.int32]) -> str:
+def _kind(a: int, b: int, nodes: Int32Array) -> str:
     """The kind of a link between the vertices a and b."""
     chips = len(nodes)
     if a < chips and b < chips:
@@ -211,10 +209,7 @@ def _read(path: Path, changed_ns: int, size: int) -> tuple[Network, str]:
 
 
 def route(
-    settings: FamilySettings,
-    topology: Topology,
-    routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    settings: FamilySettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """All paths with the fewest links, hop k on virtual channel k.
 
@@ -228,12 +223,7 @@ def route(
     # Unselected chips may be further away: all chips are sources.
     longest = int(distance[: topology.chips].max())
     builder = TableBuilder(
-        topology,
-        routing,
-        states=longest,
-        virtual_channels=longest,
-        selection="adaptive" if routing == "adaptive" else "weighted",
-        destinations=destinations,
+        topology, routing, states=longest, virtual_channels=longest, destinations=destinations
     )
     for vertex, (near, gbps) in enumerate(_neighbours(topology)):
         closer = distance[near] == distance[vertex] - 1
@@ -254,7 +244,7 @@ def route(
     return builder.build()
 
 
-def _distances(topology: Topology, to: NDArray[np.integer]) -> NDArray[np.int64]:
+def _distances(topology: Topology, to: NDArray[np.integer]) -> IntArray:
     """Links from each vertex to each destination: int[vertices, destinations]."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
@@ -268,7 +258,7 @@ def _distances(topology: Topology, to: NDArray[np.integer]) -> NDArray[np.int64]
     return np.atleast_2d(distance).T.astype(np.int64)
 
 
-def _neighbours(topology: Topology) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+def _neighbours(topology: Topology) -> list[tuple[IntArray, FloatArray]]:
     """The neighbours of each vertex and the bandwidth to each, parallel links added."""
     links = topology.links
     key = links.src.astype(np.int64) * topology.vertices + links.dst

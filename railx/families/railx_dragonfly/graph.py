@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.node_grids import (
     AllToAllSettings,
@@ -38,6 +37,7 @@ from railx.families.node_grids import (
     longest_line,
 )
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.arrays import BoolArray, IntArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
 from railx.vocabulary.counts import Ports, dragonfly_hops
 from railx.vocabulary.grid import LineWiring, build_lines, successor_arcs
@@ -118,9 +118,6 @@ def _row(settings: RailXDragonflySettings) -> PartSettings:
 # Graph
 
 
-IntArray = NDArray[np.int64]
-
-
 def row_part(settings: RailXDragonflySettings) -> LinePart:
     """The all-to-all of a row as a part with all its rails."""
     return line_parts((_row(settings),))[0]
@@ -180,7 +177,7 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     destination's column has it, else 3.
     """
     rows, columns = settings.rows, settings.columns
-    joins: NDArray[np.bool_] = np.zeros((columns, rows), dtype=np.bool_)
+    joins: BoolArray = np.zeros((columns, rows), dtype=np.bool_)
     d = row_differences(settings)
     column = np.arange(columns)[:, None]
     joins[column, d] = joins[column, rows - d] = True
@@ -188,7 +185,7 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     hops = np.where(source | target, 2, 3)
     # later[d, e]: the difference that remains of d after e
     later = (np.arange(rows)[:, None] - np.arange(rows)) % rows
-    twice: NDArray[np.bool_] = np.zeros_like(joins)
+    twice: BoolArray = np.zeros_like(joins)
     np.logical_and(joins[:, None, :], joins[:, later]).any(axis=2, out=twice)
     hops[column[:, 0], column[:, 0]] = np.where(joins[:, 1:], 1, 3 - twice[:, 1:].astype(np.int64))
     counts = np.bincount(hops.ravel(), minlength=4)

@@ -10,9 +10,9 @@ and one row represents all.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.railx_dragonfly.graph import RailXDragonflySettings, row_differences, row_wiring
+from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.routing.line_phases import (
     Phase,
@@ -22,14 +22,11 @@ from railx.vocabulary.routing.line_phases import (
     nearest_shares,
 )
 from railx.vocabulary.routing.node_walks import Exits, exits, fill_final, split_sets, walk_pools
-from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["route"]
 
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 #: Walks to the rail of the row, of the column, of the second row, and to the chip.
 _ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
@@ -39,7 +36,7 @@ def route(
     settings: RailXDragonflySettings,
     topology: Topology,
     routing: str,
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Destinations = None,
 ) -> RoutingTable:
     """Through the column that needs the fewest rails.
 
@@ -156,9 +153,7 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
     ]
     first, across, last = _paths(builder, plan, walks, node, x)
 
-    def fill(
-        state: int, sets: NDArray[np.int32], here: NDArray[np.bool_], target: IntArray
-    ) -> None:
+    def fill(state: int, sets: Int32Array, here: BoolArray, target: IntArray) -> None:
         builder.entry[state][here] = np.take_along_axis(sets, target, axis=1)[here]
 
     fill(0, split_sets(builder, last, plan.last[x, local]), other_column, to_x)

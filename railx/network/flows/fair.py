@@ -5,18 +5,16 @@ A flow can only gain at the cost of one with no higher rate.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from railx.network.flows.filling import Filling
 from railx.network.flows.paths import FlowPaths, kernels, route_flows
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["fair_rates", "filling_arrays", "link_gb_s", "max_min_rates"]
-
-FloatArray = NDArray[np.float64]
+__all__ = ["fair_rates", "filling_of", "link_gb_s", "max_min_rates"]
 
 
 def max_min_rates(
@@ -47,7 +45,7 @@ def fair_rates(
     demand = per_flow(paths, "demand_gb_s", demand_gb_s)
     rate = np.zeros(len(paths))
     active = np.ones(len(paths), dtype=np.bool_)
-    kernels().fill(*filling_arrays(paths, capacity_gb_s, demand), active, rate)
+    kernels().fill(filling_of(paths, capacity_gb_s, demand), active, rate)
     return rate
 
 
@@ -56,10 +54,9 @@ def link_gb_s(topology: Topology) -> FloatArray:
     return topology.links.capacity_gbps / 8
 
 
-def filling_arrays(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -> tuple[Any, ...]:
-    """Inputs of the compiled loops.
-
-    Links by flow, flows by link, capacities, demands and the flows by demand.
+def filling_of(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -> Filling:
+    """The arrays of flows on given paths, with the capacity of each link row and the
+    demand of each flow.
     """
     flow = np.repeat(np.arange(len(paths), dtype=np.int32), np.diff(paths.start))
     by_link = np.argsort(paths.link, kind="stable")
@@ -69,7 +66,8 @@ def filling_arrays(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -
     by_flow = (paths.start, paths.link, paths.share)
     order = np.argsort(demand, kind="stable")
     # Only flows that use no link reach an unlimited demand.
-    return (*by_flow, link_start, flow[by_link], paths.share[by_link], capacity, demand, order)
+    by_row = (link_start, flow[by_link], paths.share[by_link])
+    return Filling(*by_flow, *by_row, capacity, demand, order)
 
 
 def per_flow(paths: FlowPaths, key: str, values: ArrayLike) -> FloatArray:

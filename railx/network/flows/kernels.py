@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from railx.network.flows.filling import Filling
+from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
+from railx.vocabulary.routing.analysis import RoutingGraph
 
 __all__ = ["complete", "fill", "spread"]
 
@@ -18,25 +21,20 @@ _SAME = 1e-9
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def spread(
-    entry: NDArray[np.int32],
-    destinations: NDArray[np.int32],
-    link_dst: NDArray[np.int32],
-    start: NDArray[np.int32],
-    link: NDArray[np.int32],
-    state: NDArray[np.int32],
-    weight: NDArray[np.float64],
-    latency: NDArray[np.float64],
-    src: NDArray[np.int64],
-    column: NDArray[np.int64],
-    stuck: NDArray[np.int64],
-    flow_start: NDArray[np.int64],
-    flow_latency: NDArray[np.float64],
+    graph: RoutingGraph,
+    latency: FloatArray,
+    src: IntArray,
+    column: IntArray,
+    stuck: IntArray,
+    flow_start: IntArray,
+    flow_latency: FloatArray,
 ) -> Any:
     """Walk each flow's unit of traffic hop by hop through its places (state, vertex).
 
     Returns links and shares, flow by flow. ``stuck`` reports (kind, place, flow): kind
     1 for a dead end, 2 for an endless cycle.
     """
+    entry, destinations, link_dst, start, link, state, weight = graph
     vertices = entry.shape[1]
     places = entry.shape[0] * vertices
     mark = np.full(places, -1, dtype=np.int64)
@@ -114,25 +112,20 @@ def spread(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def fill(
-    flow_start: NDArray[np.int64],
-    flow_link: NDArray[np.int32],
-    flow_share: NDArray[np.float64],
-    link_start: NDArray[np.int64],
-    link_flow: NDArray[np.int32],
-    link_share: NDArray[np.float64],
-    capacity: NDArray[np.float64],
-    demand: NDArray[np.float64],
-    by_demand: NDArray[np.int64],
-    active: NDArray[np.bool_],
-    rate: NDArray[np.float64],
+    filling: Filling,
+    active: BoolArray,
+    rate: FloatArray,
 ) -> None:
     """Progressive filling: the rates of all open flows rise together.
 
     They rise until a link is full or a demand is met, which closes those flows. Closing
     flows at the common level can only raise the level at which another link fills up,
     so a heap of possibly outdated levels is exact: the loop updates the top entry
-    before use. ``by_demand`` lists the flows in ascending order of demand.
+    before use.
     """
+    flow_start, flow_link, flow_share = filling.flow_start, filling.flow_link, filling.flow_share
+    link_start, link_flow, link_share = filling.link_start, filling.link_flow, filling.link_share
+    capacity, demand, by_demand = filling.capacity, filling.demand, filling.by_demand
     links = len(capacity)
     taken, weight, count = np.zeros(links), np.zeros(links), np.zeros(links, dtype=np.int64)
     opened = active.copy()
@@ -201,24 +194,17 @@ def fill(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def complete(
-    flow_start: NDArray[np.int64],
-    flow_link: NDArray[np.int32],
-    flow_share: NDArray[np.float64],
-    link_start: NDArray[np.int64],
-    link_flow: NDArray[np.int32],
-    link_share: NDArray[np.float64],
-    capacity: NDArray[np.float64],
-    demand: NDArray[np.float64],
-    by_demand: NDArray[np.int64],
-    size: NDArray[np.float64],
-    begin: NDArray[np.float64],
-    by_begin: NDArray[np.int64],
-    end: NDArray[np.float64],
+    filling: Filling,
+    size: FloatArray,
+    begin: FloatArray,
+    by_begin: IntArray,
+    end: FloatArray,
 ) -> int:
     """Run all transfers to their end; rates are max-min fair between two events.
 
     ``end``: when the last byte has left. Returns the number of events.
     """
+    flow_start, demand = filling.flow_start, filling.demand
     flows = len(size)
     left = size.copy()
     active = np.zeros(flows, dtype=np.bool_)
@@ -239,19 +225,7 @@ def complete(
                 running += 1
         if running == 0:
             continue
-        fill(
-            flow_start,
-            flow_link,
-            flow_share,
-            link_start,
-            link_flow,
-            link_share,
-            capacity,
-            demand,
-            by_demand,
-            active,
-            rate,
-        )
+        fill(filling, active, rate)
         events += 1
         step = np.inf
         for flow in range(flows):

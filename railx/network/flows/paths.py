@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from railx.families import build_routing
-from railx.vocabulary.routing.analysis import spread_options
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.routing.analysis import routing_graph, spread_options
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
@@ -27,7 +28,6 @@ __all__ = [
     "spread_flows",
 ]
 
-FloatArray = NDArray[np.float64]
 
 #: Entries per state of a routing table made at once: about 0.5 GiB with temporaries.
 _BLOCK_ENTRIES = 8_000_000
@@ -43,8 +43,8 @@ class FlowPaths:
     longest path that the flow uses.
     """
 
-    start: NDArray[np.int64]
-    link: NDArray[np.int32]
+    start: IntArray
+    link: Int32Array
     share: FloatArray
     latency_ns: FloatArray
 
@@ -75,13 +75,9 @@ def spread_flows(
     options = spread_options(topology, table)
     start, latency = np.zeros(len(source) + 1, dtype=np.int64), np.zeros(len(source))
     stuck = np.zeros(3, dtype=np.int64)
-    links = topology.links
     link, share = kernels().spread(
-        table.entry,
-        table.destinations,
-        links.dst,
-        *options.arrays,
-        links.latency_ns,
+        routing_graph(topology, options, table.entry, table.destinations),
+        topology.links.latency_ns,
         source,
         column,
         stuck,
@@ -124,9 +120,7 @@ def route_flows(
     return _reorder(join_paths(parts), np.argsort(np.concatenate(order), kind="stable"))
 
 
-def fixed_paths(
-    topology: Topology, flow: NDArray[np.int64], link: NDArray[np.int64], flows: int
-) -> FlowPaths:
+def fixed_paths(topology: Topology, flow: IntArray, link: IntArray, flows: int) -> FlowPaths:
     """Flows along given paths.
 
     All traffic of flow ``flow[k]`` crosses link row ``link[k]``. ``flow`` is ascending;
@@ -168,9 +162,7 @@ def kernels() -> ModuleType:
     return compiled
 
 
-def _ends(
-    topology: Topology, src: ArrayLike, dst: ArrayLike
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ends(topology: Topology, src: ArrayLike, dst: ArrayLike) -> tuple[IntArray, IntArray]:
     source, target = _chips(topology, "src", src), _chips(topology, "dst", dst)
     if len(source) != len(target):
         raise ValueError(
@@ -179,7 +171,7 @@ def _ends(
     return source, target
 
 
-def _chips(topology: Topology, key: str, chips: ArrayLike) -> NDArray[np.int64]:
+def _chips(topology: Topology, key: str, chips: ArrayLike) -> IntArray:
     values: Any = np.asarray(chips)
     if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
         raise ValueError(
@@ -189,11 +181,11 @@ def _chips(topology: Topology, key: str, chips: ArrayLike) -> NDArray[np.int64]:
     wrong = (values < 0) | (values >= topology.chips)
     if wrong.any():
         raise ValueError(f"{key}: got chip {values[wrong][0]}; allowed: 0 to {topology.chips - 1}")
-    numbers: NDArray[np.int64] = values.astype(np.int64)
+    numbers: IntArray = values.astype(np.int64)
     return numbers
 
 
-def _reorder(paths: FlowPaths, order: NDArray[np.int64]) -> FlowPaths:
+def _reorder(paths: FlowPaths, order: IntArray) -> FlowPaths:
     sizes = np.diff(paths.start)[order]
     start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     entry = np.repeat(paths.start[:-1][order] - start[:-1], sizes) + np.arange(start[-1])

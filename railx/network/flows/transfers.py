@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from railx.network.flows.fair import filling_arrays, link_gb_s, per_flow
+from railx.network.flows.fair import filling_of, link_gb_s, per_flow
 from railx.network.flows.paths import FlowPaths, kernels, route_flows
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
 __all__ = ["finish_times", "phase_time", "transfer_times"]
-
-FloatArray = NDArray[np.float64]
 
 
 def transfer_times(
@@ -52,7 +51,7 @@ def finish_times(
         )
     end = np.zeros(len(paths))
     order = np.argsort(begin, kind="stable")
-    kernels().complete(*filling_arrays(paths, capacity_gb_s, demand), size, begin, order, end)
+    kernels().complete(filling_of(paths, capacity_gb_s, demand), size, begin, order, end)
     arrival: FloatArray = end + paths.latency_ns
     return arrival
 

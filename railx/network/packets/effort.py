@@ -49,8 +49,8 @@ def check_packets(
     check_cost(f"{prefix}network.measured_cycles", network.measured_cycles, total, limits)
     for load in loads:
         # A chip that offers more than it can send keeps its packets, cycle by cycle.
-        kept = Cost(2e-6, 16) * (packets * load)
-        check_cost(f"{prefix}loads" if key else "traffic.load", load, kept, limits)
+        waiting = Cost(2e-6, 16) * (packets * load)
+        check_cost(f"{prefix}loads" if key else "traffic.load", load, waiting, limits)
 
 
 def check_latencies(

@@ -17,6 +17,7 @@ from railx.network.settings import (
 )
 from railx.network.traffic import hot_chips, traffic_flows
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
@@ -28,8 +29,6 @@ __all__ = [
     "channels_of",
     "more_slots",
 ]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +253,7 @@ def _pool_fifos(
     return channel[first[pool] + member] * table.virtual_channels + vc, start
 
 
-def _entry(table: RoutingTable) -> NDArray[np.int32]:
+def _entry(table: RoutingTable) -> Int32Array:
     """``entry`` of the table; sets of one choice become -2 - choice."""
     alone = np.where(
         np.diff(table.set_start) == 1,
@@ -264,9 +263,7 @@ def _entry(table: RoutingTable) -> NDArray[np.int32]:
     return np.ascontiguousarray(np.where(table.entry < 0, -1, alone[table.entry]), dtype=np.int32)
 
 
-def _columns(
-    topology: Topology, table: RoutingTable
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _columns(topology: Topology, table: RoutingTable) -> tuple[Int32Array, Int32Array]:
     """``coordinates`` and ``goal`` of the Net, which give the column of a destination.
 
     A table over all pairs is one of a single level.
@@ -287,7 +284,7 @@ def _columns(
     return _int32(groups.coordinates), goal
 
 
-def _running_sums(table: RoutingTable) -> NDArray[np.float64]:
+def _running_sums(table: RoutingTable) -> FloatArray:
     total = np.concatenate([[0.0], np.cumsum(table.choice_weight)])
     before = np.repeat(total[table.set_start[:-1]], np.diff(table.set_start))
     return np.ascontiguousarray(total[1:] - before)
@@ -345,7 +342,7 @@ def _check_trace(topology: Topology, trace: Trace) -> None:
         )
 
 
-def _lines(rows: int, columns: int, value: int) -> NDArray[np.int32]:
+def _lines(rows: int, columns: int, value: int) -> Int32Array:
     """int32[rows, columns] at the start of a cache line, so that 16 columns fill one
     line.
     """
@@ -356,5 +353,5 @@ def _lines(rows: int, columns: int, value: int) -> NDArray[np.int32]:
     return table
 
 
-def _int32(values: NDArray[Any]) -> NDArray[np.int32]:
+def _int32(values: NDArray[Any]) -> Int32Array:
     return np.ascontiguousarray(values, dtype=np.int32)

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
@@ -76,8 +76,8 @@ class PacketResult:
     cycles_per_second: float
     flit_hops_per_second: float
     virtual_channels: int
-    channel_row: NDArray[np.int64]
-    channel_load: NDArray[np.float64]
+    channel_row: IntArray
+    channel_load: FloatArray
 
 
 def simulate_packets(
@@ -111,14 +111,14 @@ def simulate_trace(
     *,
     cycles: int,
     seed: int,
-) -> NDArray[np.int32]:
+) -> Int32Array:
     """The arrival cycle of each given packet's tail: int32[packets], -1: not in
     ``cycles``.
     """
     table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, trace, network, seed)
     state = run_until(net, build_state(topology, table, net, network, seed), cycles)
-    arrival: NDArray[np.int32] = state.arrival
+    arrival: Int32Array = state.arrival
     return arrival
 
 
@@ -232,7 +232,7 @@ _COUNTED = (
 )
 
 
-def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
+def _quantiles(histogram: IntArray) -> tuple[float, float, float]:
     """The median, the 99 % quantile and the largest of the latencies.
 
     A quantile is the least latency that its share of the packets does not exceed.
@@ -244,7 +244,7 @@ def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
     return middle, high, float(np.flatnonzero(histogram)[-1])
 
 
-def _half_width(batches: NDArray[np.int64]) -> float:
+def _half_width(batches: IntArray) -> float:
     """Half of the 95 % confidence interval of the mean latency, by batch means
     (Student's t).
     """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.network.packets.layout import channels_of
 from railx.network.settings import PacketNetworkSettings
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
@@ -50,14 +50,14 @@ def zero_load_latency_cycles(
     return network.source_cycles + float(total / (chips * (chips - 1)))
 
 
-def _shares(table: RoutingTable, network: PacketNetworkSettings) -> NDArray[np.float64]:
+def _shares(table: RoutingTable, network: PacketNetworkSettings) -> FloatArray:
     if table.selection == "weighted":
         return table.choice_weight
     set_of = np.repeat(np.arange(len(table.set_start) - 1), np.diff(table.set_start))
     delay = table.choice_delay_ns / network.cycle_ns
     shortest = np.minimum.reduceat(delay, table.set_start[:-1])
     best = (delay <= shortest[set_of] + 1e-9).astype(np.float64)
-    shares: NDArray[np.float64] = best / np.bincount(set_of, weights=best)[set_of]
+    shares: FloatArray = best / np.bincount(set_of, weights=best)[set_of]
     return shares
 
 

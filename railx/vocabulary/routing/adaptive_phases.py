@@ -13,18 +13,14 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import BoolArray, IntArray
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.routing.line_phases import Phase, even_shares, mesh_distance
 from railx.vocabulary.routing.node_walks import Exits, adaptive_sets, exits, fill_final, walk_pools
 from railx.vocabulary.routing.table import TableBuilder
 
 __all__ = ["adaptive_states", "fill_adaptive"]
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
 
 
 def adaptive_states(phases: Sequence[Phase]) -> int:

@@ -11,30 +11,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 __all__ = [
     "Options",
     "PathLengths",
+    "RoutingGraph",
     "check_deadlock_free",
     "check_delivery",
     "class_loads",
     "longest_paths",
     "path_lengths",
     "path_sums",
+    "routing_graph",
     "spread_options",
     "table_channel_loads",
     "table_lane_loads",
 ]
-
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,16 +56,29 @@ class Options:
     the only lane used of the link, -1: all.
     """
 
-    start: IntArray
-    link: IntArray
-    vc: IntArray
-    lane: IntArray
-    state: IntArray
+    start: Int32Array
+    link: Int32Array
+    vc: Int32Array
+    lane: Int32Array
+    state: Int32Array
     weight: FloatArray
 
-    @property
-    def arrays(self) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
-        return self.start, self.link, self.state, self.weight
+
+class RoutingGraph(NamedTuple):
+    """The arrays that the compiled loops follow packets by.
+
+    ``entry`` (int32[states, vertices, destinations]) and ``destinations`` are those of
+    a table, ``link_dst`` (int32[links]) is the topology's, the others are of
+    :class:`Options`.
+    """
+
+    entry: Int32Array
+    destinations: Int32Array
+    link_dst: Int32Array
+    start: Int32Array
+    link: Int32Array
+    state: Int32Array
+    weight: FloatArray
 
 
 def check_delivery(topology: Topology, table: RoutingTable) -> None:
@@ -138,7 +150,7 @@ def _sums(
     for block, graph in _graphs(topology, table, spread_options(topology, table)):
         of_block = np.zeros((topology.chips, block.stop - block.start))
         asked = np.ones(of_block.shape) if pairs is None else np.ascontiguousarray(pairs[:, block])
-        kernels().path_sums(*graph, values, asked, longest, stuck, of_block)
+        kernels().path_sums(graph, values, asked, longest, stuck, of_block)
         _raise_if_stuck(topology, table, stuck)
         sums[:, block] = of_block
     return sums
@@ -203,7 +215,7 @@ def _add_loads(
     table: RoutingTable,
     options: Options,
     demand: FloatArray | None,
-    slot: NDArray[np.int64],
+    slot: IntArray,
     loads: FloatArray,
 ) -> None:
     """Add the traffic of every option to ``loads`` at its ``slot``.
@@ -217,7 +229,7 @@ def _add_loads(
             if demand is None
             else np.ascontiguousarray(demand[:, block])
         )
-        kernels().loads(*graph, sent, stuck, slot, loads)
+        kernels().loads(graph, sent, stuck, slot, loads)
         _raise_if_stuck(topology, table, stuck)
 
 
@@ -236,8 +248,8 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     out_index, most_out = _out_indices(links.src)
     waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
     stuck = np.zeros(3, dtype=np.int64)
-    for _, read in _graphs(topology, table, options):
-        kernels().dependencies(*read, topology.chips, stuck, options.vc, out_index, channels, waits)
+    for _, graph in _graphs(topology, table, options):
+        kernels().dependencies(graph, topology.chips, stuck, options.vc, out_index, channels, waits)
         _raise_if_stuck(topology, table, stuck)
     occupied, offset = np.nonzero(waits)
     # Back from (index among the links that leave the vertex, channel) to the link row.
@@ -247,10 +259,10 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
         row_of[links.dst[occupied // channels], offset // channels] * channels + offset % channels
     )
     size = len(links) * channels
-    graph = csr_array(
+    waiting = csr_array(
         (np.ones(len(occupied), dtype=np.int8), (occupied, next_channel)), shape=(size, size)
     )
-    number, component = connected_components(graph, directed=True, connection="strong")
+    number, component = connected_components(waiting, directed=True, connection="strong")
     crowded = np.bincount(component, minlength=number) > 1
     itself = occupied[occupied == next_channel]
     if crowded.any() or len(itself):
@@ -276,7 +288,7 @@ def _channel_name(topology: Topology, channel: int, channels: int) -> str:
     )
 
 
-def _out_indices(src: IntArray) -> tuple[IntArray, int]:
+def _out_indices(src: Int32Array) -> tuple[Int32Array, int]:
     """The index of each link among those that leave its vertex, and the largest
     out-degree.
     """
@@ -312,15 +324,23 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
     )
 
 
+def routing_graph(
+    topology: Topology, options: Options, entry: Int32Array, destinations: Int32Array
+) -> RoutingGraph:
+    """The graph of entries for ``destinations``, all of a table or a block of them."""
+    sets = (options.start, options.link, options.state, options.weight)
+    return RoutingGraph(entry, destinations, topology.links.dst, *sets)
+
+
 def _graphs(
     topology: Topology, table: RoutingTable, options: Options
-) -> Iterator[tuple[slice, tuple[Any, ...]]]:
-    """Inputs of the loops, for one block of destinations after the other."""
+) -> Iterator[tuple[slice, RoutingGraph]]:
+    """The graph of one block of destinations after the other."""
     for block, entry in table.blocks():
-        yield block, (entry, table.destinations[block], topology.links.dst, *options.arrays)
+        yield block, routing_graph(topology, options, entry, table.destinations[block])
 
 
-def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:
+def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: IntArray) -> None:
     """Raise ValueError for the fault that the loops report in ``stuck``.
 
     Kind (1 dead end, 2 cycle), place (state * vertices + vertex), destination.

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from railx.vocabulary.arrays import Int32Array, IntArray
 
 __all__ = ["DestinationGroups", "groups_by_coordinates"]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +32,9 @@ class DestinationGroups:
       columns.
     """
 
-    coordinates: NDArray[np.int32]
-    goal: NDArray[np.int32]
-    column: NDArray[np.int32]
+    coordinates: Int32Array
+    goal: Int32Array
+    column: Int32Array
     first: tuple[int, ...]
 
     @property
@@ -46,7 +45,7 @@ class DestinationGroups:
         """The columns of a level."""
         return slice(self.first[level], self.first[level + 1])
 
-    def seen(self, begin: int, end: int) -> NDArray[np.int32]:
+    def seen(self, begin: int, end: int) -> Int32Array:
         """The column of each vertex and destination: int32[vertices, end - begin]."""
         goal, column = self.goal[begin:end], self.column[begin:end]
         seen = np.repeat(column[None, :, -1], len(self.coordinates), axis=0)

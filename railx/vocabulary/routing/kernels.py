@@ -1,9 +1,8 @@
 """Compiled loops over routing tables, one destination at a time.
 
-:mod:`railx.vocabulary.routing.analysis` describes them. Shared arguments: ``entry``
-(int32[states, vertices, destinations]), ``destinations``, ``link_dst`` (int32[links])
-and the options of each set: ``start``, ``link``, ``state``, ``weight``. A slot is state
-* vertices + vertex.
+:mod:`railx.vocabulary.routing.analysis` describes them, and the shared argument
+``graph``, a :class:`railx.vocabulary.routing.analysis.RoutingGraph`. A slot is state *
+vertices + vertex.
 """
 
 from __future__ import annotations
@@ -20,26 +19,17 @@ _CIRCLE = 2
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _postorder(
-    entry: Any,
-    index: int,
-    target: int,
-    sent: Any,
-    link_dst: Any,
-    start: Any,
-    link: Any,
-    state: Any,
-    work: Any,
-    stuck: Any,
-) -> int:
-    """Write the places that packets for ``target`` reach to work[3]; return their
+def _postorder(graph: Any, index: int, sent: Any, work: Any, stuck: Any) -> int:
+    """Write the places that packets for a destination reach to work[3]; return their
     number.
 
     They are in depth-first postorder from the chips with ``sent`` > 0. work[0]: 0
-    unseen, 1 on the path, 2 done (reset by the caller); work[1], work[2]: the stack and
-    the next option of every slot.
+    unseen, 1 on the path, 2 done; work[1], work[2]: the stack and the next option of
+    every slot.
     """
-    vertices = entry.shape[1]
+    entry, destinations, link_dst, start, link, state, _ = graph
+    target, vertices = destinations[index], entry.shape[1]
+    work[0, :] = 0
     mark, stack, following, order = work[0], work[1], work[2], work[3]
     count = 0
     for chip in range(len(sent)):
@@ -86,13 +76,7 @@ def _postorder(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def path_sums(
-    entry: Any,
-    destinations: Any,
-    link_dst: Any,
-    start: Any,
-    link: Any,
-    state: Any,
-    weight: Any,
+    graph: Any,
     values: Any,
     pairs: Any,
     longest: bool,
@@ -105,16 +89,14 @@ def path_sums(
     float[chips, destinations]; ``values``: float[links]. Pairs whose ``pairs``
     (float[chips, destinations]) is 0 may stay 0.
     """
+    entry, destinations, link_dst, start, link, state, weight = graph
     states, vertices, count = entry.shape
     chips = pairs.shape[0]
     work = np.zeros((4, states * vertices), dtype=np.int32)
     from_here = np.zeros(states * vertices)
     for index in range(count):
         target = destinations[index]
-        work[0, :] = 0
-        reached = _postorder(
-            entry, index, target, pairs[:, index], link_dst, start, link, state, work, stuck
-        )
+        reached = _postorder(graph, index, pairs[:, index], work, stuck)
         if stuck[0]:
             return
         for i in range(reached):
@@ -135,13 +117,7 @@ def path_sums(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def loads(
-    entry: Any,
-    destinations: Any,
-    link_dst: Any,
-    start: Any,
-    link: Any,
-    state: Any,
-    weight: Any,
+    graph: Any,
     demand: Any,
     stuck: Any,
     load_slot: Any,
@@ -150,16 +126,14 @@ def loads(
     """Add the traffic of ``demand`` (float[chips, destinations]) to ``load`` by option
     slot.
     """
+    entry, destinations, link_dst, start, link, state, weight = graph
     states, vertices, count = entry.shape
     chips = demand.shape[0]
     work = np.zeros((4, states * vertices), dtype=np.int32)
     flow = np.zeros(states * vertices)
     for index in range(count):
         target = destinations[index]
-        work[0, :] = 0
-        reached = _postorder(
-            entry, index, target, demand[:, index], link_dst, start, link, state, work, stuck
-        )
+        reached = _postorder(graph, index, demand[:, index], work, stuck)
         if stuck[0]:
             return
         flow[:] = 0
@@ -181,13 +155,7 @@ def loads(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def dependencies(
-    entry: Any,
-    destinations: Any,
-    link_dst: Any,
-    start: Any,
-    link: Any,
-    state: Any,
-    weight: Any,
+    graph: Any,
     chips: int,
     stuck: Any,
     vc: Any,
@@ -199,15 +167,13 @@ def dependencies(
 
     bool[links * channels, out links * channels].
     """
+    entry, destinations, link_dst, start, link, state, _ = graph
     states, vertices, count = entry.shape
     work = np.zeros((4, states * vertices), dtype=np.int32)
     everyone = np.ones((chips, 1))
     for index in range(count):
         target = destinations[index]
-        work[0, :] = 0
-        reached = _postorder(
-            entry, index, target, everyone[:, 0], link_dst, start, link, state, work, stuck
-        )
+        reached = _postorder(graph, index, everyone[:, 0], work, stuck)
         if stuck[0]:
             return
         for i in range(reached):

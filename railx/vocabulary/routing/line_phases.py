@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 from railx.vocabulary.grid import LineWiring
 
 __all__ = [
@@ -36,8 +36,6 @@ __all__ = [
     "walk_orders",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: The first direction of a walk inside a node.
 WalkOrder = Literal["xy", "yx"]
 LineRouting = Literal["min", "balanced"]
@@ -160,7 +158,7 @@ def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
     return arrived
 
 
-def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
+def by_line(values: FloatArray, phase: Phase) -> FloatArray:
     """Values of nodes (float[nodes, ...]) as lines of a phase: float[nodes / L, L,
     ...].
     """
@@ -170,7 +168,7 @@ def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
     return np.moveaxis(grid, 1, 2).reshape(lines, phase.length, *rest)
 
 
-def by_node(values: NDArray[np.float64], phase: Phase, nodes: int) -> FloatArray:
+def by_node(values: FloatArray, phase: Phase, nodes: int) -> FloatArray:
     """Lines of a phase as nodes: the inverse of :func:`by_line`; a single line serves
     all.
     """
@@ -279,7 +277,7 @@ def mesh_steps(m: int, order: WalkOrder) -> IntArray:
     return step
 
 
-def _edge_chip(beside: IntArray, plus: NDArray[np.bool_], m: int, dimension: int) -> IntArray:
+def _edge_chip(beside: IntArray, plus: BoolArray, m: int, dimension: int) -> IntArray:
     """Local chip of a rail's port: rail i is on chip row (x) or column (y) i // n."""
     edge = np.where(plus, m - 1, 0)
     return beside * m + edge if dimension == 0 else edge * m + beside

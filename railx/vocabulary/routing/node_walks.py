@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.grid import rail_of_links, rail_ports
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.line_phases import (
@@ -42,8 +42,6 @@ __all__ = [
     "walk_pools",
 ]
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 #: Shares below it are rounding.
 _NO_SHARE = 1e-12
@@ -63,7 +61,7 @@ class Exits:
     rail: IntArray
     steps: IntArray
 
-    def sets(self, builder: TableBuilder) -> NDArray[np.int32]:
+    def sets(self, builder: TableBuilder) -> Int32Array:
         """The sets with this path alone."""
         return builder.single(self.pool, self.state)
 
@@ -129,9 +127,7 @@ def exits(
     )
 
 
-def split_sets(
-    builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray
-) -> NDArray[np.int32]:
+def split_sets(builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray) -> Int32Array:
     """Sets (int[chips, T]) that split traffic by ``shares`` (float[chips, T, paths]).
 
     -1 where no path has a share.
@@ -162,7 +158,7 @@ def adaptive_sets(
     at: Sequence[tuple[IntArray, IntArray]],
     shares: FloatArray,
     onward: IntArray,
-) -> NDArray[np.int32]:
+) -> Int32Array:
     """Adaptive sets of k packets (int[k]) that may take any of W paths.
 
     ``at``: for each path the packets' indices in its arrays (chip and target, int[k]
@@ -243,7 +239,7 @@ def ordered_groups(
     topology: Topology,
     phases: Sequence[Phase],
     routing: LineRouting,
-    destinations: NDArray[np.int32] | None,
+    destinations: Int32Array | None,
 ) -> DestinationGroups:
     """The groups of destinations that :func:`fill_ordered` fills.
 

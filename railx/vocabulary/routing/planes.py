@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.table import TableBuilder
 
 __all__ = ["fill_leaves", "first_links"]
-
-IntArray = NDArray[np.int64]
 
 
 def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:

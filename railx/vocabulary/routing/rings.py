@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import BoolArray, Int32Array, IntArray
 from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
 __all__ = ["ring_sets", "ring_steps", "route_rings"]
 
-IntArray = NDArray[np.int64]
 
 #: States of a packet: undecided (at its source and after each ring), then before and
 #: after the wrap link, up and down.
@@ -26,7 +25,7 @@ def route_rings(
     topology: Topology,
     routing: str,
     shape: Sequence[int],
-    destinations: NDArray[np.int32] | None = None,
+    destinations: Int32Array | None = None,
     position: IntArray | None = None,
     split_ties: bool = False,
 ) -> RoutingTable:
@@ -68,9 +67,7 @@ def route_rings(
     return builder.build()
 
 
-def ring_steps(
-    coordinate: IntArray, target: IntArray, length: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def ring_steps(coordinate: IntArray, target: IntArray, length: int) -> tuple[BoolArray, BoolArray]:
     """Whether the shorter path round a ring goes up, and whether it is a tie."""
     ahead = (target - coordinate) % length
     return 2 * ahead <= length, 2 * ahead == length
@@ -78,7 +75,7 @@ def ring_steps(
 
 def ring_sets(
     builder: TableBuilder, position: IntArray, stride: int, length: int, *, split_ties: bool = False
-) -> NDArray[np.int32]:
+) -> Int32Array:
     """The sets of a dimension of rings, by state, chip and target: int32[5, chips,
     length].
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.routing.table import TableBuilder
 
 __all__ = ["VIRTUAL_CHANNELS", "even_sets", "fallback_sets"]
 
-IntArray = NDArray[np.int64]
-SetArray = NDArray[np.int32]
 
 #: Trees need one virtual channel; three share the buffers as in the RailX simulator's
 #: inputs.
 VIRTUAL_CHANNELS = 3
 
 
-def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> SetArray:
+def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> Int32Array:
     """Sets (int32[n]) of the links from vertex src[i] to dst[i, :], all channels
     equally.
     """
@@ -28,7 +26,7 @@ def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> SetArray:
 
 def fallback_sets(
     builder: TableBuilder, src: IntArray, first: IntArray, second: IntArray, delay_ns: float
-) -> SetArray:
+) -> Int32Array:
     """Sets (int32[n]) of an adaptive router with second choices.
 
     The second choices dst second[i, :] cost ``delay_ns`` more than first[i, :]. The

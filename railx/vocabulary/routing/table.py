@@ -13,23 +13,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.groups import DestinationGroups
 from railx.vocabulary.topology import Topology
 
-__all__ = ["RoutingTable", "Selection", "TableBuilder"]
+__all__ = ["Destinations", "RoutingTable", "Selection", "TableBuilder"]
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 #: ``weighted``: a choice is drawn with its weight when the packet's head arrives;
 #: ``adaptive``: the choice with the shortest expected wait and path is taken then. Both
 #: are final; within the pool the packet takes any channel with room.
 Selection = Literal["weighted", "adaptive"]
+#: Destination chips, int32[D]; None: all chips.
+Destinations: TypeAlias = Int32Array | None
 
 #: Destinations in a block of a table with groups.
 _BLOCK = 256
@@ -62,19 +63,19 @@ class RoutingTable:
 
     routing: str
     selection: Selection
-    channel_class: NDArray[np.int32]
-    destinations: NDArray[np.int32]
-    entry: NDArray[np.int32]
-    set_start: NDArray[np.int32]
-    choice_pool: NDArray[np.int32]
-    choice_state: NDArray[np.int32]
+    channel_class: Int32Array
+    destinations: Int32Array
+    entry: Int32Array
+    set_start: Int32Array
+    choice_pool: Int32Array
+    choice_state: Int32Array
     choice_weight: FloatArray
-    choice_probe: NDArray[np.int32]
+    choice_probe: Int32Array
     choice_delay_ns: FloatArray
-    pool_start: NDArray[np.int32]
-    pool_link: NDArray[np.int32]
-    pool_class: NDArray[np.int32]
-    pool_lane: NDArray[np.int32]
+    pool_start: Int32Array
+    pool_link: Int32Array
+    pool_class: Int32Array
+    pool_lane: Int32Array
     groups: DestinationGroups | None = None
 
     @property
@@ -89,7 +90,7 @@ class RoutingTable:
     def classes(self) -> int:
         return int(self.channel_class.max()) + 1
 
-    def blocks(self) -> Iterator[tuple[slice, NDArray[np.int32]]]:
+    def blocks(self) -> Iterator[tuple[slice, Int32Array]]:
         """Entries of all destinations (int32[states, vertices, block]), in order.
 
         Part by part where the table has groups, each with the places of its
@@ -138,7 +139,8 @@ class TableBuilder:
     Meanwhile a family fills ``entry`` with array operations. ``virtual_channels``: the
     number of classes of the routing. ``destinations``: the chips to route to (default:
     all), so that large networks can be routed in blocks. ``groups``: groups of the
-    destinations, where ``entry`` has a column for each group.
+    destinations, where ``entry`` has a column for each group. The selection is adaptive
+    for routings called ``adaptive`` or ``adaptive_...``.
     """
 
     def __init__(
@@ -148,13 +150,14 @@ class TableBuilder:
         *,
         states: int,
         virtual_channels: int,
-        selection: Selection = "weighted",
-        destinations: NDArray[np.int32] | None = None,
+        destinations: Destinations = None,
         groups: DestinationGroups | None = None,
     ) -> None:
         self.topology = topology
         self.routing = routing
-        self.selection: Selection = selection
+        self.selection: Selection = (
+            "adaptive" if routing.split("_")[0] == "adaptive" else "weighted"
+        )
         self.virtual_channels = virtual_channels
         self.destinations = (
             np.arange(topology.chips, dtype=np.int32)
@@ -171,7 +174,7 @@ class TableBuilder:
         self._ordered_rows = order
         self._ordered_key = links.src[order].astype(np.int64) * topology.vertices + links.dst[order]
         self._joined = np.unique(self._ordered_key)
-        self._between: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self._between: dict[tuple[int, int], IntArray] = {}
 
     def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
         """The pool of these link rows on a virtual channel: all lanes, or ``lane`` of
@@ -209,9 +212,7 @@ class TableBuilder:
             )
         return np.where(src == dst, -1, self._between[vc, lane][at])
 
-    def single(
-        self, pools: NDArray[np.integer], state: NDArray[np.integer] | int
-    ) -> NDArray[np.int32]:
+    def single(self, pools: NDArray[np.integer], state: NDArray[np.integer] | int) -> Int32Array:
         """Sets of a single choice (pool and state after the hop); -1 stays -1."""
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
@@ -259,7 +260,7 @@ class TableBuilder:
 
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
-    ) -> NDArray[np.int32]:
+    ) -> Int32Array:
         """Sets with the choices of two sets; ``share`` of the traffic goes to the
         first.
         """
@@ -308,5 +309,5 @@ class TableBuilder:
         )
 
 
-def _starts(lengths: list[int]) -> NDArray[np.int32]:
+def _starts(lengths: list[int]) -> Int32Array:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 from railx.vocabulary.grid import Grid, mesh_links, rail_ports
 from railx.vocabulary.routing.line_phases import (
     LineRouting,
@@ -26,9 +26,6 @@ from railx.vocabulary.routing.line_phases import (
 from railx.vocabulary.topology import INTERNAL, Topology, kind_code
 
 __all__ = ["along_lane_loads", "half_way_round_ns", "phase_lane_loads", "torus_lane_loads"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) -> FloatArray:
@@ -128,7 +125,7 @@ def _mesh_paths(m: int, order: WalkOrder) -> Any:
     return csr_array((np.ones(len(where[0])), where), shape=(len(mesh_links(m)), m**4))
 
 
-def _between(start: IntArray, stop: IntArray, a: int, b: int) -> NDArray[np.bool_]:
+def _between(start: IntArray, stop: IntArray, a: int, b: int) -> BoolArray:
     """Whether a straight walk from start to stop steps from a to b = a +- 1."""
     return (start <= a) & (stop >= b) if b > a else (start >= a) & (stop <= b)
 

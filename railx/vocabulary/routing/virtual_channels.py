@@ -13,9 +13,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, Int32Array
 from railx.vocabulary.routing.analysis import class_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
@@ -42,7 +42,7 @@ def with_virtual_channels(
     return dataclasses.replace(table, channel_class=dealt)
 
 
-def _deal(loads: NDArray[np.float64], number: int) -> NDArray[np.int32]:
+def _deal(loads: FloatArray, number: int) -> Int32Array:
     """The class of each channel: one per class, then spare ones by load (highest
     averages).
     """

@@ -1,0 +1,16 @@
+"""Types of the arrays that networks are made of."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BoolArray", "FloatArray", "Int32Array", "IntArray"]
+
+BoolArray: TypeAlias = NDArray[np.bool_]
+FloatArray: TypeAlias = NDArray[np.float64]
+#: Indices of vertices, links, sets and pools in tables.
+Int32Array: TypeAlias = NDArray[np.int32]
+IntArray: TypeAlias = NDArray[np.int64]
