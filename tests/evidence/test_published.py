@@ -64,7 +64,8 @@ def test_what_was_not_attempted_says_why_and_what_it_takes(tmp_path: Path) -> No
 
 
 def test_every_paper_has_three_to_six_headlines_that_it_states_itself() -> None:
-    for paper in PAPERS:
+    # The model of a step is held against many sources and reproduces no paper.
+    for paper in PAPERS.keys() - {"performance"}:
         first = [claim for claim in CLAIMS if claim.paper == paper and claim.settings.headline]
         assert 3 <= len(first) <= 6, paper
         assert {claim.settings.kind for claim in first} == {"published"}, paper

@@ -9,6 +9,7 @@ from typing import Any
 from railx.errors import UserError
 from railx.places import WORK
 from workflow.commands import shared, summary
+from workflow.commands.shared import snakemake
 
 __all__ = ["add"]
 
@@ -56,7 +57,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     overrides = shlex.join(options.overrides)
     if overrides:
         entries.append(f"hydra={overrides}")
-    code = shared.snakemake(arguments, entries)
+    code = snakemake(arguments, entries)
     if code or options.dry_run or options.until is not None:
         return code
     return summary.say(options.experiment, options.overrides, WORK / "results")
