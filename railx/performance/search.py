@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from railx.performance.closed import StepTimes, step_times
 from railx.performance.layers import Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
-from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
+from railx.performance.plans import ORDERS, RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
 from railx.settings import AtLeast, Fraction
 
 __all__ = ["Job", "Priced", "candidates", "nearest_devices", "price", "search"]
@@ -23,6 +23,8 @@ _INTERLEAVED = SCHEDULES.index("interleaved")
 _OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("parameters")
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
+#: The fastest plans of the usual placement, which are priced in every placement.
+_PLACED = 500
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,19 @@ class Priced:
             StepMemory({name: part[rows] for name, part in self.memory.parts.items()}),
         )
 
+    def joined(self, other: Priced) -> Priced:
+        """These plans and then those of another search of the same setting."""
+
+        def both(first: Mapping[str, Array], second: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: np.concatenate([part, second[name]]) for name, part in first.items()}
+
+        return Priced(
+            self.setting,
+            Plans(both(self.plans.columns, other.plans.columns)),
+            StepTimes(both(self.times.parts, other.times.parts)),
+            StepMemory(both(self.memory.parts, other.memory.parts)),
+        )
+
 
 def price(setting: Setting, plans: Plans) -> Priced:
     """Times and memory of plans."""
@@ -84,42 +99,45 @@ def candidates(model: Model, job: Job, node_devices: int) -> Plans:
     """Every plan that can be meant for a job.
 
     Tensor degrees divide the heads, context degrees the sequence, experts' degrees the
-    experts, all powers of two; stages leave none without a layer, virtual stages divide
-    the layers evenly; micro-batches divide the batch.
+    experts, all powers of two. Any number of stages up to the layers; virtual stages
+    divide the layers evenly; micro-batches divide the batch. Placement is the usual one.
     """
     tensor = [n for n in _powers(min(2 * node_devices, job.devices)) if model.heads % n == 0]
     context = [n for n in _powers(min(64, job.devices)) if job.sequence_tokens % (2 * n) == 0]
-    stages = [
-        n
-        for n in range(1, min(model.layers, job.devices) + 1)
-        if n & (n - 1) == 0 or model.layers % n == 0
-    ]
     experts = [n for n in _powers(model.experts) if model.experts % n == 0] or [1]
-    shapes = _product(
-        tensor=tensor,
-        context=context or [1],
-        pipeline=stages,
-        expert=experts,
-        micro_batch=_powers(16),
-        recompute=range(len(RECOMPUTATIONS)),
-        virtual=[1, 2, 3, 4, 6, 8],
-        sharding=[_OPTIMIZER, _PARAMETERS],
-        replicas=range(_REPLICAS),
-    )
+    flat = {"pipeline": [1], "virtual": [1], "sharding": [_OPTIMIZER, _PARAMETERS]}
+    stages = {
+        "pipeline": range(2, min(model.layers, job.devices) + 1),
+        "virtual": [1],
+        "sharding": [_OPTIMIZER],
+    }
+    even = [n for n in stages["pipeline"] if model.layers % n == 0]
+    interleaved = stages | {"pipeline": even, "virtual": [2, 3, 4, 6, 8]}
+    tables = [
+        _product(
+            tensor=tensor,
+            context=context or [1],
+            expert=experts,
+            micro_batch=_powers(16),
+            recompute=range(len(RECOMPUTATIONS)),
+            replicas=range(_REPLICAS),
+            **pipelines,
+        )
+        for pipelines in (flat, stages, interleaved)
+    ]
+    shapes = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     inside = shapes["tensor"] * shapes["context"] * shapes["pipeline"]
     shapes["data"] = _replicas(job, job.devices // inside, shapes.pop("replicas"))
     data, stages_of = shapes["data"], shapes["pipeline"]
     per_replica = job.global_batch // np.maximum(data, 1)
     shapes["micro_batches"] = per_replica // shapes["micro_batch"]
-    layers_of = np.maximum(model.layers // (stages_of * shapes["virtual"]), 0)
-    even = layers_of * stages_of * shapes["virtual"] == model.layers
+    chunks = stages_of * shapes["virtual"]
     rounds = shapes["micro_batches"] % stages_of == 0
     possible = (
         (data > 0)
         & (shapes["micro_batches"] * shapes["micro_batch"] == per_replica)
-        & ((shapes["virtual"] == 1) | (even & rounds & (stages_of > 1)))
+        & ((shapes["virtual"] == 1) | ((model.layers % chunks == 0) & rounds))
         & (data * shapes["context"] % shapes["expert"] == 0)
-        & ((shapes["sharding"] == _OPTIMIZER) | (stages_of == 1))
     )
     columns = {name: values[possible] for name, values in shapes.items()}
     columns["schedule"] = np.where(columns["virtual"] > 1, _INTERLEAVED, 0)
@@ -152,19 +170,39 @@ def search(setting: Setting, job: Job, plans: Plans | None = None) -> Priced:
     which one does.
     """
     node = setting.network.node_devices
-    priced = price(setting, candidates(setting.model, job, node) if plans is None else plans)
+    everything = candidates(setting.model, job, node) if plans is None else plans
+    memory = step_memory(setting, everything).total_bytes
     room = setting.device.capacity_gb * 1e9 * job.memory_share
-    fits = priced.memory.total_bytes <= room
+    fits = memory <= room
     if not fits.any():
         nearest = nearest_devices(setting, job)
-        least = priced.memory.total_bytes.min(initial=math.inf) / 1e9
+        least = memory.min(initial=math.inf) / 1e9
         raise UserError(
             f"gpus: got {job.devices}; {setting.model.name} fits no plan"
             f" ({least:.0f} GB on a device of {room / 1e9:.0f}); allowed: "
             + (f"{nearest} or more" if nearest else "no number, a smaller batch or model")
         )
-    priced = priced.take(fits)
+    priced = _fastest_first(price(setting, everything.take(fits)))
+    return priced if plans is not None else _in_every_placement(priced)
+
+
+def _fastest_first(priced: Priced) -> Priced:
     return priced.take(np.argsort(priced.times.total_s, kind="stable"))
+
+
+def _in_every_placement(priced: Priced) -> Priced:
+    """The plans, the fastest of them in their best placement.
+
+    Placements move no bytes of memory, so that all fit. Of equals the usual one stays.
+    """
+    fastest = priced.plans.take(np.arange(min(_PLACED, len(priced))))
+    count = len(fastest)
+    columns = {name: np.tile(values, len(ORDERS)) for name, values in fastest.columns.items()}
+    columns["order"] = np.repeat(np.arange(len(ORDERS)), count)
+    placed = price(priced.setting, Plans(columns))
+    times = placed.times.total_s.reshape(len(ORDERS), count)
+    best = placed.take(np.argmin(times, axis=0) * count + np.arange(count))
+    return _fastest_first(best.joined(priced.take(np.arange(count, len(priced)))))
 
 
 def nearest_devices(setting: Setting, job: Job) -> int | None:
