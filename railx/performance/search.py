@@ -100,7 +100,7 @@ def candidates(model: Model, job: Job, node_devices: int) -> Plans:
 
     Tensor degrees divide the heads, context degrees the sequence, experts' degrees the
     experts, all powers of two. Any number of stages up to the layers; virtual stages
-    divide the layers evenly; micro-batches divide the batch. Placement is the usual one.
+    divide the layers evenly; micro-batches divide the batch. Placement: the usual one.
     """
     tensor = [n for n in _powers(min(2 * node_devices, job.devices)) if model.heads % n == 0]
     context = [n for n in _powers(min(64, job.devices)) if job.sequence_tokens % (2 * n) == 0]
