@@ -14,6 +14,7 @@ import numpy.typing as npt
 from railx.settings import AtLeast, NonNegative, SettingsError
 
 __all__ = [
+    "ALL_INNERMOST",
     "AXES",
     "ORDERS",
     "RECOMPUTATIONS",
@@ -29,6 +30,8 @@ Array: TypeAlias = npt.NDArray[Any]
 AXES = ("tensor", "context", "data", "pipeline")
 #: Placements: the axes from neighbouring ranks outwards. The first is the usual one.
 ORDERS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
+#: Instead of a number of ``ORDERS``, for bounds: every axis as if it came first.
+ALL_INNERMOST = len(ORDERS)
 #: What the data-parallel ranks divide: nothing, the optimizer's state, also gradients,
 #: also parameters (ZeRO stages 0 to 3, Rajbhandari 2020).
 SHARDINGS = ("replicated", "optimizer", "gradients", "parameters")
@@ -152,6 +155,10 @@ class Plans:
         """The plans of some rows: int[n] or bool[plans]."""
         return Plans({name: array[rows] for name, array in self.columns.items()})
 
+    def placed(self, order: int) -> Plans:
+        """The same plans in another placement, a number of ``ORDERS``."""
+        return Plans({**self.columns, "order": np.full(len(self), order)})
+
     def plan(self, row: int) -> Plan:
         """One row as a plan."""
         words = {name: codes[int(self[name][row])] for name, codes in _CODES.items()}
@@ -188,9 +195,12 @@ _CODES: Mapping[str, tuple[Any, ...]] = {
     "order": ORDERS,
 }
 _DEFAULTS = {f.name: f.default for f in fields(Plan)}
-#: Whether the first axis precedes the second in a placement: bool[axes, axes, orders].
+#: Whether one axis precedes another in a placement: bool[axes, axes, orders + 1].
 _INNER = np.array(
-    [[[o.index(one) < o.index(other) for o in ORDERS] for other in AXES] for one in AXES]
+    [
+        [[o.index(first) < o.index(second) for o in ORDERS] + [False] for second in AXES]
+        for first in AXES
+    ]
 )
 
 

@@ -14,7 +14,15 @@ from railx.performance.closed import StepTimes, step_times
 from railx.performance.layers import Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
-from railx.performance.plans import ORDERS, RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
+from railx.performance.plans import (
+    ALL_INNERMOST,
+    ORDERS,
+    RECOMPUTATIONS,
+    SCHEDULES,
+    SHARDINGS,
+    Array,
+    Plans,
+)
 from railx.settings import AtLeast, Fraction
 
 __all__ = ["Job", "Priced", "candidates", "nearest_devices", "price", "search"]
@@ -23,8 +31,8 @@ _INTERLEAVED = SCHEDULES.index("interleaved")
 _OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("parameters")
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
-#: The fastest plans of the usual placement, which are priced in every placement.
-_PLACED = 500
+#: Parts of a step that no network changes.
+_WITHOUT_NETWORK = ("compute", "recompute", "optimizer", "fixed")
 
 
 @dataclass(frozen=True)
@@ -76,17 +84,20 @@ class Priced:
             StepMemory({name: part[rows] for name, part in self.memory.parts.items()}),
         )
 
-    def joined(self, other: Priced) -> Priced:
-        """These plans and then those of another search of the same setting."""
+    def replaced(self, rows: Array, others: Priced) -> Priced:
+        """These plans with others in some rows, int[others]."""
 
-        def both(first: Mapping[str, Array], second: Mapping[str, Array]) -> dict[str, Array]:
-            return {name: np.concatenate([part, second[name]]) for name, part in first.items()}
+        def merged(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, Array]:
+            columns = {name: column.copy() for name, column in ours.items()}
+            for name, column in columns.items():
+                column[rows] = theirs[name]
+            return columns
 
         return Priced(
             self.setting,
-            Plans(both(self.plans.columns, other.plans.columns)),
-            StepTimes(both(self.times.parts, other.times.parts)),
-            StepMemory(both(self.memory.parts, other.memory.parts)),
+            Plans(merged(self.plans.columns, others.plans.columns)),
+            StepTimes(merged(self.times.parts, others.times.parts)),
+            StepMemory(merged(self.memory.parts, others.memory.parts)),
         )
 
 
@@ -191,18 +202,25 @@ def _fastest_first(priced: Priced) -> Priced:
 
 
 def _in_every_placement(priced: Priced) -> Priced:
-    """The plans, the fastest of them in their best placement.
+    """The plans, each that may become the fastest in its best placement.
 
-    Placements move no bytes of memory, so that all fit. Of equals the usual one stays.
+    Placements move no bytes of memory, so that all fit. A plan is left in the usual one
+    where it is slower than the fastest even with all groups inside nodes. Of equals the
+    usual placement stays.
     """
-    fastest = priced.plans.take(np.arange(min(_PLACED, len(priced))))
-    count = len(fastest)
-    columns = {name: np.tile(values, len(ORDERS)) for name, values in fastest.columns.items()}
-    columns["order"] = np.repeat(np.arange(len(ORDERS)), count)
-    placed = price(priced.setting, Plans(columns))
-    times = placed.times.total_s.reshape(len(ORDERS), count)
-    best = placed.take(np.argmin(times, axis=0) * count + np.arange(count))
-    return _fastest_first(best.joined(priced.take(np.arange(count, len(priced)))))
+    fastest_s = priced.times.total_s[0]
+    alone_s = sum(priced.times.parts[name] for name in _WITHOUT_NETWORK)
+    rows = np.flatnonzero(alone_s < fastest_s)
+    inside = price(priced.setting, priced.plans.take(rows).placed(ALL_INNERMOST))
+    rows = rows[inside.times.total_s < fastest_s]
+    if not len(rows):
+        return priced
+    some = priced.plans.take(rows)
+    placed = [price(priced.setting, some.placed(order)) for order in range(len(ORDERS))]
+    best = np.argmin([p.times.total_s for p in placed], axis=0)
+    for order, others in enumerate(placed):
+        priced = priced.replaced(rows[best == order], others.take(best == order))
+    return _fastest_first(priced)
 
 
 def nearest_devices(setting: Setting, job: Job) -> int | None:
