@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    assert DOES == ("begin", "issue", "wait", "end")
+    assert DOES[:4] == ("begin", "issue", "wait", "end")
     if options.first_call:
         print(first_run())
         return

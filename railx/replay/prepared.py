@@ -94,18 +94,34 @@ def prepare(programs: Programs, model: CircuitModel, graph: Dependencies | None 
     )
     fields |= {"operation": operation, "slot": slot, "row": row}
     fields |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
-    successors = np.zeros(0, np.int32)
-    if graph is not None:
-        successors, starts = graph.successors()
-        fields |= {"pending": graph.counts, "stream": graph.stream}
-        fields |= {"successors": starts[:-1], "successors_stop": starts[1:]}
-        fields |= {"receives": (columns["kind"] == _RECV) & (does == _ISSUE)}
     fields["lane"] = np.full(len(programs), -1, np.int32)
     first_lane = np.cumsum(wires.lanes) - wires.lanes
     fields["lane"][issues] = first_lane[channel[issues]] + slots["member"][slot[issues]]
-    state = _state(programs, wires, fields, keys, rows, slots)._replace(successors=successors)
+    state = _state(programs, wires, fields, keys, rows, slots)
+    if graph is not None:
+        state = _with_graph(state, graph, (columns["kind"] == _RECV) & (does == _ISSUE))
     counts_up = _counts_up(issues, fields["lane"], operation, keys)
     return Prepared(programs, model, state, wires.names, *keys, wires.rails, counts_up)
+
+
+def _with_graph(state: EngineState, graph: Dependencies, receives: Array) -> EngineState:
+    """The state with the steps as nodes of a graph."""
+    from railx.replay.kernels.state import NODE, PAIR, STREAM
+
+    successors, starts = graph.successors()
+    sizes = np.bincount(graph.stream[graph.stream >= 0])
+    nodes = _records(
+        NODE,
+        len(receives),
+        pending=graph.counts,
+        successors=starts[:-1],
+        successors_stop=starts[1:],
+        stream=graph.stream,
+        receives=receives,
+    )
+    streams = _records(STREAM, len(sizes), first=np.cumsum(sizes) - sizes)
+    ready = np.zeros(int(sizes.sum()), PAIR)
+    return state._replace(nodes=nodes, successors=successors, streams=streams, ready=ready)
 
 
 def _state(
@@ -139,8 +155,6 @@ def _state(
     at = of_operation[fields["operation"][issues]] + slots["member"][fields["slot"][issues]]
     step_of[at] = issues
     first_lane = np.cumsum(wires.lanes) - wires.lanes
-    of_stream = fields.get("stream", np.full(1, -1))
-    streams = np.bincount(of_stream[of_stream >= 0])
 
     def links(size: int) -> Array:
         return np.full((size, 2), -1, np.int32)
@@ -163,9 +177,10 @@ def _state(
             slots=np.searchsorted(slots["rank"], numbers),
             slots_stop=np.searchsorted(slots["rank"], numbers, side="right"),
         ),
+        nodes=np.zeros(0, state.NODE),
         successors=np.zeros(0, np.int32),
-        streams=_records(state.STREAM, len(streams), first=np.cumsum(streams) - streams),
-        ready=np.zeros(int(streams.sum()), state.PAIR),
+        streams=np.zeros(0, state.STREAM),
+        ready=np.zeros(0, state.PAIR),
         slots=_records(state.SLOT, len(slots["rank"]), patience_ns=PATIENCE_NS, **slots),
         lanes=_records(state.LANE, lanes),
         operations=_records(state.OPERATION, operations, channel=keys[0], steps=of_operation),
@@ -219,8 +234,7 @@ _COUNTS = frozenset(
         ),
         *("commands", "order", "expected", "unserved", "ahead", "leases", "lit"),
         *("looked_at", "ended", "asked_ns", "waits", "begun", "accounted", "to_tell", "stands"),
-        *("late", "mispredicted", "pending", "successors", "successors_stop", "issued"),
-        *("receives", "busy"),
+        *("late", "mispredicted", "issued", "busy"),
     )
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.errors import UserError
-from railx.fabric.circuits import Layout
+from railx.fabric.circuits import Configuration, Layout
+from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
+from railx.replay.programs import Programs
+from railx.replay.run import replay_programs
 
 Node = dict[str, Any]
 GROUPS = ((0, 1), (0, 2), (0, 1, 2))
@@ -73,8 +77,8 @@ def execute(ranks: Sequence[Sequence[Node]]) -> dict[tuple[int, int], tuple[int,
     for rank, own in enumerate(ranks):
         seen: dict[tuple[Any, ...], int] = {}
         for number, node in enumerate(own):
-            ends = (rank, node.get("peer"))
-            ends = ends if node["kind"] == "send" else ends[::-1]
+            peer = node.get("peer")
+            ends = (rank, peer) if node["kind"] == "send" else (peer, rank)
             lane = (node["group"],) if "group" in node else (*ends, node.get("tag"))
             seen[lane] = seen.get(lane, -1) + 1
             key[rank, number] = (*lane, seen[lane])
@@ -84,9 +88,9 @@ def execute(ranks: Sequence[Sequence[Node]]) -> dict[tuple[int, int], tuple[int,
         moved = True
         while moved:
             moved = False
-            for node in [n for n, (_, end) in spans.items() if end <= now and n not in ended]:
-                ended.add(node)
-                moved = True
+            over = {name for name, (_, end) in spans.items() if end <= now} - ended
+            ended |= over
+            moved = bool(over)
             for rank, own in enumerate(ranks):
                 for number, node in enumerate(own):
                     if (rank, number) in spans or any(
@@ -141,7 +145,7 @@ def execute(ranks: Sequence[Sequence[Node]]) -> dict[tuple[int, int], tuple[int,
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> list[list[Node]]:
+def jobs(draw: st.DrawFn, *, messages: bool = True) -> list[list[Node]]:
     """Three ranks with computations, collectives and messages that depend backwards.
 
     No two chains of nodes last as long, so that no events of a rank fall together.
@@ -153,7 +157,7 @@ def jobs(draw: st.DrawFn) -> list[list[Node]]:
         return draw(st.lists(numbers, max_size=2, unique=True)) if ranks[rank] else []
 
     for bit in draw(st.permutations(range(draw(st.integers(1, 9))))):
-        what = draw(st.sampled_from(["compute", "collective", "message"]))
+        what = draw(st.sampled_from(["compute", "collective", *["message"] * messages]))
         lasts = 2**bit
         if what == "compute":
             rank, stream = draw(st.integers(0, 2)), draw(st.integers(0, 1))
@@ -177,3 +181,191 @@ def test_graphs_run_as_an_executor_that_looks_at_every_node(ranks: list[list[Nod
     for row, (rank, number) in enumerate(rows):
         span = int(out.started_ns[row]), int(out.ended_ns[row])
         assert span == spans[rank, number], (rank, number)
+
+
+def test_a_chain_lasts_the_sum_and_a_fork_the_longer_branch() -> None:
+    chain = [compute(3), compute(5, 0), compute(7, 1)]
+    assert run([chain]).step_ns == 15
+    fork = [compute(3), compute(5, 0, stream=1), compute(7, 0, stream=2), compute(1, 1, 2)]
+    assert run([fork]).step_ns == 3 + 7 + 1
+    # One stream runs both branches.
+    assert run([[compute(3), compute(5, 0), compute(7, 0), compute(1, 1, 2)]]).step_ns == 16
+
+
+def test_of_the_ready_computations_the_first_in_the_order_of_issue_goes_on() -> None:
+    out = run([[compute(4), compute(1, 0), compute(2)]])
+    # Node 2 is ready at once and yet waits for node 0, which is ready too.
+    assert out.started_ns.tolist() == [0, 4, 5]
+
+
+def test_messages_move_down_a_pipeline() -> None:
+    stages = 3
+    ranks = [
+        [
+            *([message("recv", rank - 1, 10)] if rank else []),
+            compute(100, *([0] if rank else [])),
+            *([message("send", rank + 1, 10, 1 if rank else 0)] if rank < stages - 1 else []),
+        ]
+        for rank in range(stages)
+    ]
+    assert run(ranks, ()).step_ns == stages * 100 + (stages - 1) * 10
+
+
+def test_a_receive_that_comes_late_finds_the_message_there() -> None:
+    out = run([[message("send", 1, 10)], [compute(7), message("recv", 0, 10, 0)]], ())
+    assert out.ended_ns.tolist() == [10, 7, 10]
+    later = run([[message("send", 1, 10)], [compute(70), message("recv", 0, 10, 0)]], ())
+    assert later.ended_ns.tolist() == [10, 70, 70]
+
+
+def test_a_ring_that_sends_before_it_receives_ends() -> None:
+    ranks = [
+        [message("send", (rank + 1) % 3, 10), message("recv", (rank - 1) % 3, 10, 0)]
+        for rank in range(3)
+    ]
+    assert run(ranks, ()).step_ns == 10
+
+
+def test_collectives_of_groups_overlap_unless_a_rank_runs_one_at_a_time() -> None:
+    ranks = [
+        [collective(0, 10), collective(1, 20)],
+        [collective(0, 10)],
+        [collective(1, 20)],
+    ]
+    assert run(ranks).step_ns == 20
+    assert run(ranks, one_collective=True).step_ns == 30
+
+
+def test_a_group_of_one_rank_moves_nothing() -> None:
+    out = run([[collective(0, 50), compute(3, 0)]], ((0,),))
+    assert out.exposed_ns(0).get("all_reduce", 0) == 50
+    assert out.step_ns == 53
+
+
+def test_exposed_time_is_that_of_the_operation_that_ends_last() -> None:
+    ranks = [
+        [compute(10), collective(0, 30), message("send", 1, 25)],
+        [collective(0, 30), message("recv", 0, 25)],
+    ]
+    out = run(ranks, ((0, 1),))
+    assert out.compute_ns(0) == 10
+    assert out.exposed_ns(0) == {"all_reduce": 20}
+    assert out.exposed_ns(1) == {"all_reduce": 30}
+    assert out.last_rank == 0
+
+
+def test_circuits_delay_operations_between_servers_only() -> None:
+    ranks = [[collective(0, 10), compute(5, 0)], [collective(0, 10)]]
+    graph, lasts = graph_of(ranks, ((0, 1),))
+    inside = prepare_graph(graph, lasts, Layout(2))
+    across = prepare_graph(graph, lasts, Layout(1))
+    assert replay_graph(inside, "on_demand", 100).step_ns == 15
+    assert replay_graph(across, "electrical", 100).step_ns == 15
+    assert replay_graph(across, "on_demand", 0).step_ns == 15
+    out = replay_graph(across, "on_demand", 100)
+    assert out.step_ns == 115
+    assert (out.commands, out.requests) == (1, 2)
+
+
+def test_circuits_that_are_asked_for_ahead_hide_their_switch_behind_computation() -> None:
+    # Ranks 0 and 1 exchange, compute, and then each exchanges with another rank.
+    ranks = [
+        [collective(0, 10), compute(60, 0), collective(1, 10, 1)],
+        [collective(0, 10), compute(60, 0), collective(2, 10, 1)],
+        [collective(1, 10)],
+        [collective(2, 10)],
+    ]
+    graph, lasts = graph_of(ranks, ((0, 1), (0, 2), (1, 3)))
+    prepared = prepare_graph(graph, lasts, Layout(1))
+    assert replay_graph(prepared, "on_demand", 100).step_ns == 100 + 10 + 60 + 100 + 10
+    assert replay_graph(prepared, "provisioned", 100).step_ns == 100 + 10 + 100 + 10
+
+
+@given(jobs(messages=False), st.sampled_from(["on_demand", "provisioned"]), st.integers(0, 50))
+def test_nodes_wait_for_what_they_depend_on_under_every_mode(
+    ranks: list[list[Node]], mode: Any, latency: int
+) -> None:
+    graph, lasts = graph_of(ranks)
+    out = replay_graph(prepare_graph(graph, lasts, Layout(1)), mode, latency)
+    for row in range(len(graph)):
+        before = graph.dependencies[graph.offsets[row] : graph.offsets[row + 1]]
+        assert (out.ended_ns[before] <= out.started_ns[row]).all()
+    assert (out.ended_ns - out.started_ns <= lasts).all()
+    for rank in range(graph.ranks):
+        for stream in range(2):
+            columns = graph.columns
+            rows = (
+                (columns["rank"] == rank) & (columns["kind"] == 0) & (columns["stream"] == stream)
+            )
+            order = np.argsort(out.started_ns[rows])
+            starts, ends = out.started_ns[rows][order], out.ended_ns[rows][order]
+            assert (starts[1:] >= ends[:-1]).all()
+
+
+def test_a_chain_of_a_graph_is_a_program() -> None:
+    """Electrical, on demand and provisioned, to the nanosecond."""
+    programs = Programs.from_steps(
+        {
+            rank: [
+                Step(0, "begin"),
+                Step(0, "issue", 30, ring),
+                Step(0, "wait", 0, ring),
+                Step(0, "issue", 20, other),
+                Step(0, "wait", 0, other),
+                Step(0, "end", 5),
+            ]
+            for rank, (ring, other) in {
+                0: (_operation("a", 0, 1), _operation("b", 0, 2)),
+                1: (_operation("a", 0, 1), _operation("c", 1, 3)),
+                2: (_operation("b", 0, 2), _operation("d", 2, 3)),
+                3: (_operation("c", 1, 3), _operation("d", 2, 3)),
+            }.items()
+        }
+    )
+    ranks = [
+        [compute(30), collective(a, 10, 0), compute(20, 1), collective(b, 10, 2), compute(5, 3)]
+        for a, b in ((0, 1), (0, 2), (1, 3), (2, 3))
+    ]
+    graph, lasts = graph_of(ranks, ((0, 1), (0, 2), (1, 3), (2, 3)))
+    prepared = prepare_graph(graph, lasts, Layout(1))
+    for mode, latency in product(("electrical", "on_demand"), (0, 7, 100)):
+        step = replay_programs(programs, Layout(1), mode, latency)  # type: ignore[arg-type]
+        out = replay_graph(prepared, mode, latency)  # type: ignore[arg-type]
+        assert out.step_ns == max(step.iteration_ns().values()), (mode, latency)
+        assert out.commands == step.commands
+
+
+def _operation(name: str, *members: int) -> ReplayedOperation:
+    return ReplayedOperation(
+        (name, 0), Configuration("ring", members), dict.fromkeys(members, 10), kind="all_reduce"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "groups", "words"),
+    [
+        ([[collective(0, 1)], []], ((0, 1),), "missing on ranks [1]"),
+        (
+            [[collective(0, 1)], [{**collective(0, 1), "kind": "all_gather"}]],
+            ((0, 1),),
+            "another kind",
+        ),
+        ([[message("send", 1, 1)], [compute(1)]], (), "has no recv on rank 1"),
+        ([[compute(1, 1), compute(1, 0)]], (), "no circle of dependencies"),
+        (
+            [
+                [collective(0, 1), collective(1, 1, 0)],
+                [collective(0, 1, 1), collective(1, 1)],
+            ],
+            ((0, 1), (0, 1)),
+            "never ends",
+        ),
+    ],
+)
+def test_graphs_that_cannot_end_name_the_node(
+    ranks: list[list[Node]], groups: tuple[tuple[int, ...], ...], words: str
+) -> None:
+    with pytest.raises(UserError, match=r"rank [01], node 0") as error:
+        run(ranks, groups)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

@@ -141,7 +141,8 @@ def take(s: EngineState, heap: Array, rank: int) -> None:
 @called
 def issue(s: EngineState, heap: Array, step: int) -> None:
     """An operation is handed to its lane."""
-    s.steps[step].issued = True
+    if s.n[GRAPH]:
+        s.nodes[step].issued = True
     if s.steps[step].sends and needs_circuits(s, step):
         append(s.unsent, s.step_links, s.steps[step].rank, step)
     before = s.steps[step].before
@@ -152,7 +153,7 @@ def issue(s: EngineState, heap: Array, step: int) -> None:
 @called
 def begin(s: EngineState, heap: Array, step: int) -> None:
     """Nothing is in the way of a step but its stream."""
-    stream = s.steps[step].stream
+    stream = s.nodes[step].stream if s.n[GRAPH] else -1
     if stream >= 0:
         rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
         s.streams[stream].ready += 1
@@ -184,7 +185,7 @@ def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
 def begin_graph(s: EngineState, heap: Array) -> None:
     """Begin the steps that depend on none."""
     for step in range(len(s.steps)):
-        if s.steps[step].pending == 0:
+        if s.nodes[step].pending == 0:
             take_node(s, heap, step)
 
 
@@ -207,12 +208,12 @@ def compute(s: EngineState, heap: Array, step: int) -> None:
 @called
 def end_node(s: EngineState, heap: Array, step: int) -> None:
     """What depends on a step, and what waits for its stream."""
-    for index in range(s.steps[step].successors, s.steps[step].successors_stop):
+    for index in range(s.nodes[step].successors, s.nodes[step].successors_stop):
         successor = s.successors[index]
-        s.steps[successor].pending -= 1
-        if s.steps[successor].pending == 0:
+        s.nodes[successor].pending -= 1
+        if s.nodes[successor].pending == 0:
             take_node(s, heap, successor)
-    stream = s.steps[step].stream
+    stream = s.nodes[step].stream
     if stream >= 0:
         s.streams[stream].busy = False
         go_on_stream(s, heap, stream)
@@ -362,7 +363,7 @@ def start_if_ready(s: EngineState, heap: Array, operation: int) -> None:
 def start(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation begins."""
     lasts_ns = s.steps[step].lasts_ns
-    if s.steps[step].receives:
+    if s.n[GRAPH] and s.nodes[step].receives:
         # What a message carried before its receiver came is there.
         sender = s.operations[s.steps[step].operation].first_arrived
         if sender != step and s.steps[sender].started_ns >= 0:
@@ -387,7 +388,7 @@ def end(s: EngineState, heap: Array, step: int) -> None:
         if s.steps[step].to_tell:
             s.steps[step].to_tell = False
             decide(s, heap, RELEASE, step, 0)
-    if after >= 0 and s.steps[after].issued:
+    if 0 <= after < s.ranks[rank].position or (s.n[GRAPH] and after >= 0 and s.nodes[after].issued):
         begin(s, heap, after)
     if asks and s.n[PROVISIONED]:
         following = find_following(s, rank)

@@ -60,19 +60,17 @@ ACTION = _record(
 )
 #: Steps. Fields of the program: ``target`` is the issue that a wait waits for,
 #: ``before`` and ``after`` are the neighbours of an issue in its lane, ``row`` is the
-#: row of results. Of a graph, ``pending`` counts the dependencies that have not ended,
-#: ``successors`` are indices of the steps that depend on this one, and ``stream`` runs
-#: one step at a time. Fields of the rank: ``issued``: its lane may begin it; ``other`` is
-#: the message that a collective waits behind; ``ready``: its circuits are up; ``accounted``: the results count a grant;
+#: row of results. Fields of the rank: ``other`` is the message that a collective waits
+#: behind; ``ready``: its circuits are up; ``accounted``: the results count a grant;
 #: ``just_granted``: a grant of this event; ``to_tell``: its end needs a message;
 #: ``open_in``: the lease whose report named it as not ended. Fields of the controller:
 #: ``stands``: it counts as asked for; ``late``: it began without a question.
 STEP = _record(
     longs="gap_ns lasts_ns pickup_ns resume_ns started_ns ended_ns computing_ns asked_ns",
     ints="rank iteration operation target before after slot lane row next_arrived next_asked"
-    " other open_in pending successors successors_stop stream",
-    flags="does alone sends receives issued ended asked waits begun ready accounted"
-    " just_granted to_tell stands late released mispredicted",
+    " other open_in",
+    flags="does alone sends ended asked waits begun ready accounted just_granted to_tell stands"
+    " late released mispredicted",
 )
 #: Ranks: their steps and their position. Every operation that needs circuits before
 #: step ``unasked`` has asked; ``passed`` is the last collective that has ended. Their
@@ -81,6 +79,10 @@ RANK = _record(
     ints="first stop position waits_for unasked under_way passed slots slots_stop hint",
     flags="at_begin hint_served",
 )
+#: Nodes, the steps of a graph: the dependencies that have not ended, the steps that
+#: depend on this one (indices among the successors), the stream that runs it, whether
+#: it receives a message, and whether its lane may begin it.
+NODE = _record(ints="pending successors successors_stop stream", flags="receives issued")
 #: Streams: whether a step is under way, and where the heap of those that are ready
 #: begins and how many there are.
 STREAM = _record(ints="first ready", flags="busy")
@@ -142,6 +144,7 @@ class EngineState(NamedTuple):
     steps: Array
     step_of: Array  # the step of each operation and member
     ranks: Array
+    nodes: Array  # one for each step of a graph; programs have none
     successors: Array
     streams: Array
     ready: Array  # heaps of pairs (step, step), one for each stream
