@@ -62,14 +62,11 @@ from railx.fabric.actions import (
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.decisions import account, granting, identity, questions
-from railx.fabric.decisions.state import (
-    CHANNELS,
-    LISTENERS,
-    OPEN_OPERATIONS,
-    TOMBSTONES,
-    ControllerState,
-)
+from railx.fabric.decisions.account import Account
+from railx.fabric.decisions.granting import SwitchEvents
+from railx.fabric.decisions.identity import Identity
+from railx.fabric.decisions.questions import Questions
+from railx.fabric.decisions.state import CHANNELS, LISTENERS, OPEN_OPERATIONS, TOMBSTONES
 from railx.fabric.holdings import OperationKey
 
 __all__ = [
@@ -88,33 +85,9 @@ __all__ = [
 ]
 
 
-class ControllerCore(ControllerState):
-    """The state of all rails, and the events that change it.
+class ControllerCore(Identity, Questions, SwitchEvents, Account):
+    """The state of all rails.
 
-    Every event is a function of the state and the present time in nanoseconds that
-    returns the actions that follow, in order.
+    Every method takes the present time in nanoseconds and returns the actions that
+    follow, in order.
     """
-
-    # Ranks arrive and leave.
-    register = identity.register
-    leave = identity.leave
-    # A restarted controller hears what ranks have begun.
-    awaited = property(identity.awaited)
-    present = identity.present
-    end_recovery = identity.end_recovery
-    # Ranks ask, give back and announce.
-    ask = questions.ask
-    listen = questions.listen
-    unlisten = questions.unlisten
-    release = questions.release
-    recalled = questions.recalled
-    hint = questions.hint
-    abandon = questions.abandon
-    # Switches report.
-    switched = granting.switched
-    switch_failed = granting.switch_failed
-    ports_lost = granting.ports_lost
-    ports_back = granting.ports_back
-    # What people and metrics see.
-    statistics = account.statistics
-    snapshot = account.snapshot

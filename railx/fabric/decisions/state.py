@@ -1,8 +1,7 @@
 """The state of the controller's core, and helpers that every module of it uses.
 
-:class:`ControllerState` has all of it. The other modules of this package are functions
-of it: an event calls those of the modules above it in the list of
-:mod:`railx.fabric.decisions`.
+:class:`ControllerState` has all of it. The other modules of this package derive from
+each other and add the events.
 """
 
 from __future__ import annotations
@@ -196,7 +195,7 @@ class ControllerState:
         self.active: dict[Port, Circuit] = {}
         self.lit: set[Circuit] = set()
         for circuit in active:
-            self.light(circuit)
+            self._light(circuit)
         #: Circuits that are coming up, by port.
         self.moving: dict[Port, Circuit] = {}
         #: Ports that are out of order, and why.
@@ -215,80 +214,80 @@ class ControllerState:
         self.rank_counters: dict[int, Counter[str]] = {}
         self.refusals: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
-        self.changes = 0
-        self.next_command = 0
-        self.next_hold = 0
-        self.serial = 0
-        self.commands: dict[int, SwitchAction] = {}
+        self._changes = 0
+        self._next_command = 0
+        self._next_hold = 0
+        self._serial = 0
+        self._commands: dict[int, SwitchAction] = {}
         # Circuits that come up but lost a port on the way.
-        self.spoiled: set[Circuit] = set()
-        self.operations: dict[OperationKey, TrackedOperation] = {}
-        self.by_channel: dict[str, dict[int, TrackedOperation]] = {}
-        self.by_configuration: dict[Configuration, dict[OperationKey, TrackedOperation]] = {}
-        self.by_member: dict[int, dict[OperationKey, TrackedOperation]] = {}
-        self.holds_of: dict[int, dict[Configuration, None]] = {}
+        self._spoiled: set[Circuit] = set()
+        self._operations: dict[OperationKey, TrackedOperation] = {}
+        self._by_channel: dict[str, dict[int, TrackedOperation]] = {}
+        self._by_configuration: dict[Configuration, dict[OperationKey, TrackedOperation]] = {}
+        self._by_member: dict[int, dict[OperationKey, TrackedOperation]] = {}
+        self._holds_of: dict[int, dict[Configuration, None]] = {}
         # Operations that all members asked for, by order, and those of each port.
-        self.queue: dict[int, TrackedOperation] = {}
-        self.waiting: dict[Port, dict[int, TrackedOperation]] = {}
-        self.hints: dict[int, Hint] = {}
-        self.expected: dict[Configuration, Expected] = {}
-        self.ready: dict[Port, dict[Configuration, None]] = {}
+        self._queue: dict[int, TrackedOperation] = {}
+        self._waiting: dict[Port, dict[int, TrackedOperation]] = {}
+        self._hints: dict[int, Hint] = {}
+        self._expected: dict[Configuration, Expected] = {}
+        self._ready: dict[Port, dict[Configuration, None]] = {}
         # What has to be looked at again: orders of the queue, turns of hinted
         # configurations, and who listens.
-        self.touched: list[int] = []
-        self.touched_hints: dict[Configuration, None] = {}
-        self.stirred: set[tuple[int, int]] = set()
+        self._touched: list[int] = []
+        self._touched_hints: dict[Configuration, None] = {}
+        self._stirred: set[tuple[int, int]] = set()
         # Who listens, by rank and request.
-        self.listeners: dict[tuple[int, int], Listener] = {}
-        self.listening: dict[str, dict[tuple[int, int], None]] = {}
-        self.listeners_of: dict[int, dict[tuple[int, int], None]] = {}
-        self.listened: Counter[Configuration] = Counter()
-        self.heard: dict[int, dict[int, None]] = {}
-        self.ahead: Counter[Configuration] = Counter()
-        self.ahead_on: dict[Circuit, dict[Configuration, None]] = {}
+        self._listeners: dict[tuple[int, int], Listener] = {}
+        self._listening: dict[str, dict[tuple[int, int], None]] = {}
+        self._listeners_of: dict[int, dict[tuple[int, int], None]] = {}
+        self._listened: Counter[Configuration] = Counter()
+        self._heard: dict[int, dict[int, None]] = {}
+        self._ahead: Counter[Configuration] = Counter()
+        self._ahead_on: dict[Circuit, dict[Configuration, None]] = {}
         # The last operation of each rank and channel, the channel used last at the end.
-        self.last_numbers: dict[int, dict[str, int]] = {}
-        self.tombstones: dict[OperationKey, Tombstone] = {}
+        self._last: dict[int, dict[str, int]] = {}
+        self._tombstones: dict[OperationKey, Tombstone] = {}
         # What ranks gave up before their question came, the newest at the end.
-        self.given_up: dict[int, dict[OperationKey, None]] = {}
-        self.departed: dict[int, str] = {}
-        self.incarnations: dict[int, int | None] = {}
-        self.former_incarnations: dict[int, int | None] = {}
-        self.returning: set[int] = set()
-        self.presented: dict[int, Presentation] = {}
+        self._given_up: dict[int, dict[OperationKey, None]] = {}
+        self._gone: dict[int, str] = {}
+        self._present: dict[int, int | None] = {}
+        self._former: dict[int, int | None] = {}
+        self._returning: set[int] = set()
+        self._presented: dict[int, Presentation] = {}
         # Ends told while others had not presented yet.
-        self.ended_early: set[tuple[int, OperationKey]] = set()
+        self._ended_early: set[tuple[int, OperationKey]] = set()
 
     def gone(self, rank: int) -> str | None:
         """What befell a rank, or None."""
-        return self.departed.get(rank)
+        return self._gone.get(rank)
 
-    def light(self, circuit: Circuit) -> None:
+    def _light(self, circuit: Circuit) -> None:
         for port in circuit.ports:
             self.active[port] = circuit
         self.lit.add(circuit)
 
-    def next_serial(self) -> int:
+    def _turn(self) -> int:
         """The next of the numbers that say what came first."""
-        self.serial += 1
-        return self.serial
+        self._serial += 1
+        return self._serial
 
-    def count(self, rank: int, name: str, amount: int = 1) -> None:
+    def _count(self, rank: int, name: str, amount: int = 1) -> None:
         self.counters[name] += amount
-        self.counters_of(rank)[name] += amount
+        self._counters_of(rank)[name] += amount
 
-    def counters_of(self, rank: int) -> Counter[str]:
+    def _counters_of(self, rank: int) -> Counter[str]:
         counters = self.rank_counters.get(rank)
         if counters is None:
             counters = self.rank_counters[rank] = Counter()
         return counters
 
-    def last_number(self, rank: int, channel: str) -> int:
-        numbers = self.last_numbers.get(rank)
+    def _last_of(self, rank: int, channel: str) -> int:
+        numbers = self._last.get(rank)
         return -1 if numbers is None else numbers.get(channel, -1)
 
-    def note_last_number(self, rank: int, channel: str, number: int) -> None:
-        numbers = self.last_numbers.setdefault(rank, {})
+    def _note_last(self, rank: int, channel: str, number: int) -> None:
+        numbers = self._last.setdefault(rank, {})
         numbers[channel] = max(number, numbers.pop(channel, -1))
         if len(numbers) > CHANNELS:
             del numbers[next(iter(numbers))]
