@@ -58,6 +58,11 @@ class GroupNumbers:
         self._names = {name: number for number, name in enumerate(groups)}
         self.members = [tuple(sorted(members)) for members in groups.values()]
 
+    @property
+    def names(self) -> Mapping[str, int]:
+        """The number of each group by its name."""
+        return self._names
+
     def number(self, nodes: RankNodes, node: int, name: str) -> int:
         """The number of a group that a node names; UserError where it has no such
         group, or the rank is no member.
@@ -83,8 +88,8 @@ class GroupNumbers:
 def chakra_nodes(
     path: Path, rank: int, groups: GroupNumbers, ranks: int
 ) -> tuple[RankNodes, dict[str, int]]:
-    """The nodes of a file, and how many of them have no counterpart here, by reason."""
-    nodes, lost = RankNodes(path, rank), {"memory": 0, "untimed": 0}
+    """The nodes of a file, and how many transfers from or to memory are among them."""
+    nodes, lost = RankNodes(path, rank), {"memory": 0}
     messages = read_messages(path) if path.suffix == ".et" else _json_messages(path)
     next(messages)
     for node in messages:
@@ -107,7 +112,6 @@ def chakra_nodes(
                 "memory_bytes": _count(nodes, number, attrs, "tensor_size"),
             }
             lost["memory"] += node.type in (MEM_LOAD, MEM_STORE)
-        lost["untimed"] += duration_ns < 0 and values["kind"] != COMPUTE
         nodes.add(number, node.name, values.pop("kind"), after, duration_ns=duration_ns, **values)
     return nodes, lost
 

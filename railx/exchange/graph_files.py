@@ -20,6 +20,7 @@ from railx.exchange.goal_graphs import goal_nodes
 from railx.exchange.rank_nodes import ImportedGraphs, RankNodes, check_matches, graphs_of
 from railx.exchange.symmetric_ranks import Axes, symmetric_graphs
 from railx.exchange.torch_traces import is_torch_trace, torch_groups, torch_nodes
+from railx.replay.graph_table import read_graph_table
 
 __all__ = ["read_graphs"]
 
@@ -27,7 +28,6 @@ _FILE = re.compile(r"\.(\d+)\.(et|json)$")
 _LOST = {
     "memory": "{} transfers from or to memory have no price: they take no time",
     "starts": "{} lines that wait for the start of another wait for the same lines instead",
-    "dangling": "{} dependencies on nodes that were not recorded are left out",
     "untimed_operations": "{} operators have no time in the profile: they take no time",
 }
 
@@ -56,6 +56,9 @@ def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> Imported
     if source.suffix == ".goal":
         of_ranks, left_out = goal_nodes(source)
         return _imported(of_ranks, (), Counter(left_out))
+    if source.suffix == ".parquet":
+        graphs = read_graph_table(source)
+        return ImportedGraphs(graphs, (source,) * graphs.ranks)
     files = _files(source, symmetric is not None)
     ranks = len(files)
     if symmetric:

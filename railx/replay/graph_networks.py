@@ -17,9 +17,10 @@ from railx.performance.networks import Kind, Network
 from railx.performance.topologies import ExactLoads, Way
 from railx.replay.graph_pricing import FloatArray
 from railx.replay.graphs import NODE_KINDS, RankGraphs
+from railx.replay.recording import Price
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["GroupsAlone", "LoadedGroups", "OwnRings", "placed", "server_order"]
+__all__ = ["GroupsAlone", "LoadedGroups", "OwnRings", "TableGroups", "placed", "server_order"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -76,6 +77,18 @@ class GroupsAlone:
         servers = np.unique(np.array(members) // self.network.node_devices, return_counts=True)[1]
         count, inside = np.full(len(size_bytes), len(members)), int(servers.min())
         return 1e9 * self.network.time_s(kind, size_bytes, count, np.full(len(size_bytes), inside))
+
+
+@dataclass(frozen=True, eq=False)
+class TableGroups:
+    """The prices of a topology's table of bandwidths."""
+
+    price: Price
+    contention = "table"
+
+    def transfer_ns(self, kind: Kind, size_bytes: FloatArray, members: tuple[int, ...]) -> Any:
+        """See :class:`railx.replay.graph_pricing.GroupNetwork`."""
+        return [self.price(kind, int(size), members) for size in size_bytes.tolist()]
 
 
 class LoadedGroups:
