@@ -29,7 +29,7 @@ from railx.exchange.chakra_messages import (
 from railx.exchange.rank_nodes import RankNodes
 from railx.replay.graphs import COMPUTE, NODE_KINDS
 
-__all__ = ["GroupNumbers", "chakra_nodes"]
+__all__ = ["GENERATED", "GroupNumbers", "chakra_nodes"]
 
 _NAMES = {number: name for name, number in COLLECTIVES.items()} | {8: "reduce_scatter"}
 #: Types of nodes in the JSON of Chakra's tools.
@@ -42,6 +42,10 @@ _TYPES = {
     "COMM_RECV_NODE": RECV,
     "COMM_COLL_NODE": COLL,
 }
+#: The schema that astra-sim/symbolic_tensor_graph writes into the metadata. Its ranks
+#: are numbered by data, then tensor, then pipeline parallelism.
+_GENERATOR = "symbolic_tensor_network"
+GENERATED = "generated"
 _LARGEST_INT32 = 2**31 - 1
 _LARGEST_INT64 = 2**63 - 1
 
@@ -88,10 +92,12 @@ class GroupNumbers:
 def chakra_nodes(
     path: Path, rank: int, groups: GroupNumbers, ranks: int
 ) -> tuple[RankNodes, dict[str, int]]:
-    """The nodes of a file, and how many transfers from or to memory are among them."""
-    nodes, lost = RankNodes(path, rank), {"memory": 0}
+    """The nodes of a file, how many transfers from or to memory are among them, and
+    whether the public generator wrote them.
+    """
+    nodes, lost = RankNodes(path, rank), {"memory": 0, GENERATED: 0}
     messages = read_messages(path) if path.suffix == ".et" else _json_messages(path)
-    next(messages)
+    lost[GENERATED] += attributes(next(messages)).get("schema") == _GENERATOR
     for node in messages:
         attrs = attributes(node)
         after = [*node.data_deps, *node.ctrl_deps]

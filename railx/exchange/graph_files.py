@@ -11,15 +11,21 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from railx.exchange.chakra_graphs import GroupNumbers, chakra_nodes
+from railx.exchange.chakra_graphs import GENERATED, GroupNumbers, chakra_nodes
 from railx.exchange.goal_graphs import goal_nodes
 from railx.exchange.rank_nodes import ImportedGraphs, RankNodes, check_matches, graphs_of
 from railx.exchange.symmetric_ranks import Axes, symmetric_graphs
-from railx.exchange.torch_traces import is_torch_trace, torch_groups, torch_nodes
+from railx.exchange.torch_traces import (
+    is_torch_trace,
+    shortest_times,
+    torch_groups,
+    torch_nodes,
+)
 from railx.replay.graph_table import read_graph_table
 
 __all__ = ["read_graphs"]
@@ -73,7 +79,8 @@ def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> Imported
         of_rank, left_out = read(path, rank, numbers, ranks)
         nodes.append(of_rank)
         lost.update(left_out)
-    return _imported(nodes, numbers.members, lost)
+    imported = _imported(nodes, numbers.members, lost)
+    return replace(imported, graphs=shortest_times(imported.graphs)) if torch else imported
 
 
 def _imported(
@@ -83,6 +90,7 @@ def _imported(
         graphs_of(nodes, groups),
         tuple(of_rank.path for of_rank in nodes),
         tuple(text.format(lost[reason]) for reason, text in _LOST.items() if lost.get(reason)),
+        bool(lost.get(GENERATED)),
     )
 
 

@@ -65,11 +65,15 @@ class RankNodes:
 
 @dataclass(frozen=True, eq=False)
 class ImportedGraphs:
-    """Graphs from files, the file of each rank, and the losses."""
+    """Graphs from files, the file of each rank, and the losses.
+
+    ``by_parallelism``: whether ranks are numbered by parallelism and not by server.
+    """
 
     graphs: RankGraphs
     files: tuple[Path, ...]
     lost: tuple[str, ...] = ()
+    by_parallelism: bool = False
 
 
 def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> RankGraphs:
@@ -81,7 +85,7 @@ def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> 
     columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
     offsets, dependencies, names = [np.zeros(1, np.int64)], [], []
     orders: dict[tuple[int, bytes, bytes], IntArray] = {}
-    first = 0
+    first = waits = 0
     for nodes in ranks:
         numbers = np.array(nodes.numbers, np.int64)
         counts = np.array([len(after) for after in nodes.after], np.int64)
@@ -95,9 +99,9 @@ def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> 
         rank_of, order = np.argsort(orders[key]), by_number[orders[key]]
         child, parent = rank_of[owner], rank_of[positions]
         pairs = np.unique(np.stack([child, parent], axis=1), axis=0)
-        offsets.append(
-            offsets[-1][-1] + np.cumsum(np.bincount(pairs[:, 0], minlength=len(numbers)))
-        )
+        counts = np.bincount(pairs[:, 0], minlength=len(numbers))
+        offsets.append(waits + np.cumsum(counts))
+        waits += len(pairs)
         dependencies.append(pairs[:, 1] + first)
         first += len(numbers)
         columns["rank"].append(np.full(len(numbers), nodes.rank))

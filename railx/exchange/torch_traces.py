@@ -17,18 +17,21 @@ tensors. PREFIX.RANK.kineto.json is of its profiler: times. Both number operator
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from railx.errors import UserError
 from railx.exchange.chakra_graphs import GroupNumbers
 from railx.exchange.rank_nodes import RankNodes
-from railx.replay.graphs import COMPUTE, NODE_KINDS
+from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 
-__all__ = ["is_torch_trace", "torch_groups", "torch_nodes"]
+__all__ = ["is_torch_trace", "shortest_times", "torch_groups", "torch_nodes"]
 
 #: Kinds of the operators of ``c10d``, and the argument whose bytes count (Chakra's:
 #: of a gather what a member gives, of others the tensor).
@@ -53,7 +56,8 @@ _OPERATORS = {
 }
 _PREFIX = "c10d::"
 #: Nodes that are no operators: roots, and spans of a whole step.
-_NO_OPERATORS = ("[pytorch|", "## process_group", "ProfilerStep")
+_STEP = "ProfilerStep"
+_NO_OPERATORS = ("[pytorch|", "## process_group", _STEP)
 #: Nodes of threads that carry collectives out.
 _WORKERS = ("gloo", "nccl", "mpi", "ucc", "railx")
 _INIT = "## process_group:init ##"
@@ -61,9 +65,9 @@ _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def is_torch_trace(path: Path) -> bool:
-    """Whether a JSON file is an execution trace of PyTorch, by its first characters."""
+    """Whether a JSON file is an execution trace of PyTorch, by its first key."""
     with path.open(encoding="utf-8") as file:
-        return '"schema"' in file.read(200)
+        return re.match(r'\s*\{\s*"schema"\s*:', file.read(200)) is not None
 
 
 def torch_groups(files: Sequence[Path]) -> dict[str, list[int]]:
@@ -95,6 +99,21 @@ def torch_nodes(
             f"got {path}, rank {rank}, in a form that is not known ({error!r}); allowed: traces of"
             " torch.profiler"
         ) from None
+
+
+def shortest_times(graphs: RankGraphs) -> RankGraphs:
+    """The graphs with the time of each collective on the member where it was shortest.
+
+    The recorded times of other members contain their wait for the last one.
+    """
+    columns = dict(graphs.columns)
+    durations = columns["duration_ns"].copy()
+    for group in np.unique(columns["group"][columns["group"] >= 0]).tolist():
+        rows = np.flatnonzero(columns["group"] == group)
+        members = [rows[columns["rank"][rows] == rank] for rank in graphs.groups[group]]
+        if len({len(of_rank) for of_rank in members}) == 1:
+            durations[np.array(members)] = durations[np.array(members)].min(axis=0)
+    return replace(graphs, columns=columns | {"duration_ns": durations})
 
 
 def _load(path: Path) -> Any:
@@ -164,11 +183,11 @@ class _Span:
 
 @dataclass(frozen=True)
 class _Collective:
-    """An operation on its way: its node, when the call and the operation ended."""
+    """An operation on its way: its node, when the call ended, when it ran."""
 
     number: int
     called_ns: int
-    ended_ns: int | None
+    times: tuple[int, int] | None
     storages: frozenset[int]
     synchronous: bool
 
@@ -205,9 +224,12 @@ class _Rank:
             for event in events
             if "Synchronize" in event["name"] and event.get("cat") == "cuda_runtime"
         ]
+        # A step begins before its first operator and ends after its last one.
+        steps = [event for event in events if event["name"].startswith(_STEP)]
         bounds = {time for span in self._spans for time in (span.start_ns, span.end_ns)}
+        bounds |= {time(event) for event in steps for time in (_start_ns, _end_ns)}
         self._bounds = sorted(bounds)
-        self._cursor_ns = self._bounds[0] if self._bounds else 0
+        self._cursor_ns = self._bounds[0] if bounds else 0
 
     def _check_world(self, said: Mapping[str, Any]) -> None:
         rank, world = said.get("rank", self._nodes.rank), said.get("world_size", self._ranks)
@@ -237,6 +259,12 @@ class _Rank:
             else:
                 self._begin(of, name)
                 name = of.node["name"]
+        if self._bounds:
+            end_ns = self._bounds[-1]
+            self._wait([of for of in self._pending if of.synchronous], end_ns, name)
+            self._compute(end_ns, name)
+            if self._tail:
+                self._add("end", COMPUTE, [*self._tail, *self._streams.values()], duration_ns=0)
         return self._nodes
 
     def _begin(self, span: _Span, before: str) -> None:
@@ -250,22 +278,26 @@ class _Rank:
             if span.start_ns >= of.called_ns and (of.synchronous or of.storages & span.storages)
         ]
         kernels = self._kernels.get(span.external, ())
-        if reached:
-            before_ns = self._bounds[bisect_left(self._bounds, span.start_ns) - 1]
-            ended = [span.start_ns if of.ended_ns is None else of.ended_ns for of in reached]
-            idle_ns = max(0, min(span.start_ns, max(ended)) - before_ns)
-            on_device = bool(kernels) and not any(of.synchronous for of in reached)
-            self._compute(span.start_ns - (0 if on_device else idle_ns), before)
-            self._cursor_ns = max(self._cursor_ns, span.start_ns)
-            if not on_device:
-                self._pending = [of for of in self._pending if of not in reached]
-                self._tail += [of.number for of in reached]
-        if kernels:
+        if not kernels:
+            self._wait(reached, span.start_ns, before)
+        else:
             self._compute(span.start_ns, before)
             self._launch(span, kernels, [of.number for of in reached])
         if self._is_collective(span):
             self._compute(span.start_ns, before)
             self._issue(span)
+
+    def _wait(self, reached: Sequence[_Collective], until_ns: int, before: str) -> None:
+        """The host waits for collectives until a time; it was idle while they ran."""
+        if not reached:
+            return
+        last_ns = self._bounds[bisect_left(self._bounds, until_ns) - 1]
+        ended_ns = max(until_ns if of.times is None else of.times[1] for of in reached)
+        idle_ns = max(0, min(until_ns, ended_ns) - last_ns)
+        self._compute(until_ns - idle_ns, before)
+        self._cursor_ns = max(self._cursor_ns, until_ns)
+        self._pending = [of for of in self._pending if of not in reached]
+        self._tail += [of.number for of in reached]
 
     def _compute(self, until_ns: int, name: str) -> None:
         """The host computes until a time."""
@@ -316,6 +348,9 @@ class _Rank:
             values["group"] = self._groups.number(self._nodes, span.number, name)
             if kind == "scatter":
                 values["bytes"] *= len(members)
+        times = self._ran(span)
+        if times is not None:
+            values["duration_ns"] = times[1] - times[0]
         number = self._add(
             span.node["name"],
             NODE_KINDS.index(kind),
@@ -327,7 +362,7 @@ class _Rank:
             _Collective(
                 number,
                 span.end_ns,
-                self._ended_ns(span),
+                times,
                 span.storages,
                 "async_op" in str(_attributes(span.node).get("op_schema"))
                 and flags[-1:] == [False],
@@ -353,16 +388,17 @@ class _Rank:
         key = _key(name, members)
         return (key if key in self._groups.names else name), members
 
-    def _ended_ns(self, span: _Span) -> int | None:
-        """When the operation of a call ended: its span on another thread, or kernel."""
-        ends = [
-            self._times[int(_attributes(node)["rf_id"])][1]
-            for node in self._children.get(span.number, ())
-            if int(_attributes(node).get("rf_id", -1)) in self._times
-            and str(node["name"]).partition(":")[0] in _WORKERS
-        ]
-        ends += [_end_ns(kernel) for kernel in self._nccl.get(span.external, ())]
-        return max(ends, default=None)
+    def _ran(self, span: _Span) -> tuple[int, int] | None:
+        """When the operation of a call ran: its span on another thread, or kernels."""
+        record = int(_attributes(span.node)["rf_id"])
+        ran = [(_start_ns(k), _end_ns(k)) for k in self._nccl.get(span.external, ())]
+        for number, storages in self._workers.items():
+            # The trace puts a worker's span below any operator; its tensors tell.
+            if number > record and number in self._times and storages & span.storages:
+                ran.append(self._times[number][:2])
+                del self._workers[number]
+                break
+        return (min(start for start, _ in ran), max(end for _, end in ran)) if ran else None
 
     def _by_operator(self, events: Sequence[Any]) -> dict[int, list[Any]]:
         """The kernels by the external id of their operator, those of NCCL aside."""
@@ -385,9 +421,15 @@ class _Rank:
                 times = _start_ns(event), _end_ns(event), int(said.get("External id", -1))
                 self._times[int(said["Record function id"])] = times
         spans = []
-        for node in trace["nodes"]:
-            record, name = int(_attributes(node).get("rf_id", -1)), str(node["name"])
-            if name.startswith(_NO_OPERATORS) or name.partition(":")[0] in _WORKERS:
+        #: The tensors of the spans that carry collectives out, by record.
+        self._workers: dict[int, frozenset[int]] = {}
+        for node in sorted(trace["nodes"], key=lambda node: int(_attributes(node)["rf_id"])):
+            record, name = int(_attributes(node)["rf_id"]), str(node["name"])
+            storages = _storages(node)
+            if name.partition(":")[0] in _WORKERS:
+                self._workers[record] = storages
+                continue
+            if name.startswith(_NO_OPERATORS):
                 continue
             if record not in self._times:
                 if name.removeprefix(_PREFIX) in _OPERATORS and name.startswith(_PREFIX):
@@ -397,8 +439,6 @@ class _Rank:
                     )
                 self._untimed += 1
                 continue
-            tensors = _tensors([_inputs(node), _outputs(node)])
-            storages = frozenset(int(tensor[1]) for tensor in tensors)
             spans.append(_Span(node, *self._times[record], storages))
         return sorted(spans, key=lambda span: (span.start_ns, -span.end_ns, span.number))
 
@@ -430,6 +470,11 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
     if "attrs" in node:
         return {attribute["name"]: attribute["value"] for attribute in node["attrs"]}
     return dict(node)
+
+
+def _storages(node: Mapping[str, Any]) -> frozenset[int]:
+    """The memory that the tensors of an operator lie in."""
+    return frozenset(int(tensor[1]) for tensor in _tensors([_inputs(node), _outputs(node)]))
 
 
 def _start_ns(event: Mapping[str, Any]) -> int:

@@ -20,28 +20,29 @@ from railx.replay.graphs import NODE_KINDS, RankGraphs
 from railx.replay.recording import Price
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["GroupsAlone", "LoadedGroups", "OwnRings", "TableGroups", "placed", "server_order"]
+__all__ = ["GroupsAlone", "LoadedGroups", "OwnRings", "TableGroups", "placed", "places_by_traffic"]
 
 IntArray = npt.NDArray[np.int64]
 
 
-def server_order(graphs: RankGraphs, server: int) -> IntArray | None:
-    """The place of each rank where groups fill servers; None: servers are consecutive
-    ranks.
+def places_by_traffic(graphs: RankGraphs, server: int) -> IntArray:
+    """The place of each rank where the busiest groups that fit lie inside servers.
 
-    Ranks of a trace need not be numbered by server. Where no group is a server of
-    consecutive ranks, but groups of ``server`` members have every rank once, they are
-    the servers, in the order of their first ranks.
+    For traces whose ranks are numbered by parallelism and not by server. Of the groups
+    whose size divides ``server`` and that have every rank once, those with most bytes
+    fill the servers in the order of their first ranks; where there are none, ranks keep
+    their numbers.
     """
-    full = [group for group in _groups(graphs) if len(group) == server]
-    members = [rank for group in full for rank in group]
-    if server < 2 or sorted(members) != list(range(graphs.ranks)):
-        return None
-    if members == list(range(graphs.ranks)):
-        return None
-    places = np.empty(graphs.ranks, np.int64)
-    places[members] = np.arange(graphs.ranks)
-    return places
+    best, most = list(range(graphs.ranks)), 0
+    for alike in _classes(graphs):
+        members = [rank for group in alike for rank in group]
+        if server % len(alike[0]) or sorted(members) != list(range(graphs.ranks)):
+            continue
+        numbers = [number for number, group in enumerate(graphs.groups) if group in alike]
+        size_bytes = int(graphs.columns["bytes"][np.isin(graphs.columns["group"], numbers)].sum())
+        if size_bytes > most:
+            best, most = members, size_bytes
+    return np.argsort(best)
 
 
 def placed(graphs: RankGraphs, places: IntArray) -> RankGraphs:
@@ -100,14 +101,7 @@ class LoadedGroups:
 
     def __init__(self, loads: ExactLoads, graphs: RankGraphs) -> None:
         self._loads = loads
-        alike: list[list[tuple[int, ...]]] = []
-        for group in _groups(graphs):
-            for groups in alike:
-                if len(groups[0]) == len(group) and not set(group) & set().union(*groups):
-                    groups.append(group)
-                    break
-            else:
-                alike.append([group])
+        alike = _classes(graphs)
         pairs = _messages(graphs)
         by_distance = {
             distance: [pair for pair in pairs if pair[1] - pair[0] == distance]
@@ -165,10 +159,19 @@ def _fastest(ways: list[Way], size_bytes: FloatArray) -> Any:
     return np.min([way.latency_ns + size_bytes / way.gb_s for way in ways], axis=0)
 
 
-def _groups(graphs: RankGraphs) -> list[tuple[int, ...]]:
-    """The groups in use, in order."""
+def _classes(graphs: RankGraphs) -> list[list[tuple[int, ...]]]:
+    """The groups in use, those of a size that share no rank together."""
     used = np.unique(graphs.columns["group"][graphs.columns["group"] >= 0]).tolist()
-    return sorted({graphs.groups[group] for group in used})
+    classes: list[tuple[list[tuple[int, ...]], set[int]]] = []
+    for group in sorted({graphs.groups[number] for number in used}):
+        for groups, members in classes:
+            if len(groups[0]) == len(group) and members.isdisjoint(group):
+                groups.append(group)
+                members.update(group)
+                break
+        else:
+            classes.append(([group], set(group)))
+    return [groups for groups, _ in classes]
 
 
 def _messages(graphs: RankGraphs) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol
@@ -16,7 +17,13 @@ from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of
 from railx.performance.networks import TwoLevelRing
 from railx.performance.topologies import ExactLoads
-from railx.replay.graph_networks import GroupsAlone, LoadedGroups, OwnRings, placed, server_order
+from railx.replay.graph_networks import (
+    GroupsAlone,
+    LoadedGroups,
+    OwnRings,
+    placed,
+    places_by_traffic,
+)
 from railx.replay.graph_pricing import Counts, DeviceRates, GroupNetwork, node_ns
 from railx.replay.graph_report import StepTimes, step_times, window_count
 from railx.replay.graph_run import replay_graphs
@@ -43,6 +50,10 @@ class ReplayedNetwork(Protocol):
 
     def server(self, ranks: int) -> int:
         """Ranks of a server."""
+        ...
+
+    def chips(self, ranks: int) -> int:
+        """Chips of the network."""
         ...
 
     def priced(self, graphs: RankGraphs) -> PricedNetwork:
@@ -72,6 +83,10 @@ class TwoRates:
         """Ranks of a server."""
         return self.ranks_per_server
 
+    def chips(self, ranks: int) -> int:
+        """As many as there are ranks."""
+        return ranks
+
     def priced(self, graphs: RankGraphs) -> PricedNetwork:
         """Groups alone."""
         latency_s = self.latency_ns * 1e-9
@@ -85,12 +100,16 @@ class TwoRates:
 class FamilyNetwork:
     """A network family, with as many chips as there are ranks or more.
 
+    Where ``settings`` have fewer, the family's next larger network takes their place,
+    or the smallest of ``others`` that has enough.
+
     Rails with one kind of line are switched in the step: every operation has circuits
     to itself. Other networks, RailX among them, keep the circuits of the whole job.
     """
 
     name: str
     settings: FamilySettings
+    others: tuple[FamilySettings, ...] = ()
 
     @property
     def switched(self) -> bool:
@@ -100,24 +119,29 @@ class FamilyNetwork:
 
     def sized(self, ranks: int) -> FamilySettings:
         """The settings, of a larger network where there are more ranks than chips."""
-        chips = build_topology(self.settings).chips
+        chips = _chips(self.settings)
         bill = family_of(self.settings).bill
         if ranks <= chips:
             return self.settings
-        try:
-            if bill is not None:
+        if bill is not None:
+            with suppress(SettingsError):
                 return bill.resize(self.settings, ranks)
-        except SettingsError as error:
-            raise UserError(f"--network: got {self.name} for {ranks} ranks; {error}") from None
-        raise UserError(
-            f"--network: got {self.name} of {chips} chips for {ranks} ranks; allowed: a network of"
-            " as many chips"
-        )
+        larger = [other for other in self.others if _chips(other) >= ranks]
+        if not larger:
+            raise UserError(
+                f"--network: got {self.name} of {chips} chips for {ranks} ranks; allowed: a network"
+                " of as many chips"
+            )
+        return min(larger, key=_chips)
 
     def server(self, ranks: int) -> int:
         """Chips of a node."""
         topology = build_topology(self.sized(ranks))
         return topology.chips // topology.nodes
+
+    def chips(self, ranks: int) -> int:
+        """Chips of the network."""
+        return _chips(self.sized(ranks))
 
     def priced(self, graphs: RankGraphs) -> PricedNetwork:
         """Exact loads of all groups at once; of rails those of each ring."""
@@ -127,6 +151,11 @@ class FamilyNetwork:
         return LoadedGroups(ExactLoads(build_topology(settings), (_ROUTING,), graphs.ranks), graphs)
 
 
+def _chips(settings: FamilySettings) -> int:
+    bill = family_of(settings).bill
+    return build_topology(settings).chips if bill is None else bill.ports(settings).chips
+
+
 @dataclass(frozen=True, eq=False)
 class GraphRow:
     """One replay. ``graphs`` are those of ``network``, with ranks by their places;
@@ -134,6 +163,7 @@ class GraphRow:
     """
 
     network: str
+    chips: int
     mode: Mode
     latency_ms: float
     times: StepTimes
@@ -142,6 +172,7 @@ class GraphRow:
     contention: str
     graphs: RankGraphs
     rank_of: IntArray
+    placement: str
     node_ns: IntArray
     ended_ns: IntArray
 
@@ -149,6 +180,7 @@ class GraphRow:
         """The figures, times in ms."""
         return {
             "network": self.network,
+            "chips": self.chips,
             "mode": self.mode,
             "latency_ms": self.latency_ms,
             "step_ms": self.times.step_ns / 1e6,
@@ -159,6 +191,7 @@ class GraphRow:
             "switches": self.switches,
             "windows": self.windows,
             "contention": self.contention,
+            "placement": self.placement,
             "fidelity": "replay",
         }
 
@@ -172,26 +205,30 @@ def graph_rows(
     device: DeviceRates,
     counts: Counts,
     server: int | None = None,
+    by_traffic: bool = False,
 ) -> Iterator[GraphRow]:
     """A row for each network, mode and latency.
 
     A network whose circuits are not switched in the step has one row, in mode
-    ``electrical``; that mode has no latency. ``server``: ranks of a server where a
-    network has nodes of one chip.
+    ``electrical``; that mode has no latency. ``by_traffic``: ranks are placed so that
+    the busiest groups lie in servers; ``server``: ranks of one where a network has
+    nodes of one chip.
     """
     for network in networks:
         alone = network.server(graphs.ranks)
-        places = server_order(graphs, alone if alone > 1 else server or 1)
-        there = graphs if places is None else placed(graphs, places)
-        rank_of = np.arange(graphs.ranks) if places is None else np.argsort(places)
+        places = np.arange(graphs.ranks)
+        if by_traffic:
+            places = places_by_traffic(graphs, alone if alone > 1 else server or 1)
+        there = placed(graphs, places)
         priced = network.priced(there)
         taken_ns = node_ns(there, device, priced, counts)
-        layout = Layout(alone)
+        layout = Layout(alone if alone > 1 else server or 1)
         for mode, latency_ms in _settings(network, modes, latencies_ms):
             replayed = replay_graphs(there, taken_ns, layout, mode, round(latency_ms * 1e6))
             times = step_times(there, taken_ns, replayed.ended_ns)
             yield GraphRow(
                 network.name,
+                network.chips(graphs.ranks),
                 mode,
                 latency_ms,
                 times,
@@ -199,7 +236,8 @@ def graph_rows(
                 window_count(there, replayed.ended_ns, times.rank, layout.is_scale_up),
                 priced.contention,
                 there,
-                rank_of,
+                np.argsort(places),
+                "traffic" if by_traffic else "consecutive",
                 taken_ns,
                 replayed.ended_ns,
             )

@@ -136,12 +136,12 @@ def _network(options: argparse.Namespace) -> int:
 
 def _chakra(options: argparse.Namespace) -> int:
     import numpy as np
-    from railx.replay.graph_run import replay_graphs
 
     from railx.exchange.graph_files import read_graphs
     from railx.fabric.circuits import Layout
     from railx.replay.graph_networks import TableGroups
     from railx.replay.graph_pricing import COUNTS, DeviceRates, node_ns
+    from railx.replay.graph_run import replay_graphs
     from railx.replay.graph_table import write_graph_table
     from railx.replay.graphs import COMPUTE
 

@@ -66,6 +66,12 @@ def add(commands: Any) -> None:
         default="published",
         help="what a count of a trace means: itself, or two operations and two bytes",
     )
+    parser.add_argument(
+        "--placement",
+        choices=("consecutive", "traffic"),
+        help="servers of consecutive ranks, or of the busiest groups that fit (default: traffic"
+        " for traces of symbolic_tensor_graph, which numbers ranks by parallelism)",
+    )
     add_flag(parser, "--json", "print one JSON object, units in the key names")
     parser.add_argument(
         "--out", type=Path, help="trace for Perfetto (default: PREFIX.perfetto.json; --json: none)"
@@ -92,6 +98,8 @@ def _replay(options: argparse.Namespace) -> int:
             device=DeviceRates(options.tflops, options.memory_gb_s),
             counts=COUNTS[options.counts],
             server=options.server,
+            by_traffic=options.placement == "traffic"
+            or (options.placement is None and imported.by_parallelism),
         )
     )
     out = options.out
@@ -106,7 +114,8 @@ def _replay(options: argparse.Namespace) -> int:
         print(json.dumps(found[0] if len(found) == 1 else {"replays": found}, indent=2))
         return 0
     print("\n".join(_table(found)))
-    print(f"\nwritten: {out}")
+    print(f"\nranks: {found[0]['placement']} in servers")
+    print(f"written: {out}")
     return 0
 
 
@@ -126,7 +135,6 @@ def _check(options: argparse.Namespace) -> None:
 
 def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
     from railx.replay.graph_runs import FamilyNetwork, TwoRates
-    from workflow.config import compose_stage
     from workflow.mounts import choices
 
     if name == _TWO_LEVEL:
@@ -138,7 +146,11 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
             raise UserError(f"{missing[0]}: got none; allowed with two_level: a number above 0")
         return TwoRates(name, *needed.values(), options.latency_ns or 0.0)
     if name in choices("topology"):
-        return FamilyNetwork(name, compose_stage([f"topology={name}"], ["topology"])["topology"])
+        settings = _choice(name)
+        alike = [_choice(other) for other in choices("topology") if other.startswith(f"{name}_")]
+        return FamilyNetwork(
+            name, settings, tuple(other for other in alike if other.family == settings.family)
+        )
     path = Path(name)
     if not path.suffix:
         raise UserError(
@@ -146,6 +158,12 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
             f" {', '.join(choices('topology'))}"
         )
     return FamilyNetwork(name, _from_file(path, options.server))
+
+
+def _choice(name: str) -> Any:
+    from workflow.config import compose_stage
+
+    return compose_stage([f"topology={name}"], ["topology"])["topology"]
 
 
 def _from_file(path: Path, server: int | None) -> Any:
@@ -165,7 +183,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     from railx.text import aligned, in_digits
 
     kinds = list(dict.fromkeys(kind for row in rows for kind in row["exposed_ms"]))
-    heads = [key for key in rows[0] if key not in ("exposed_ms", "fidelity", "rank")]
+    heads = [key for key in rows[0] if key not in ("exposed_ms", "fidelity", "rank", "placement")]
     at = heads.index("waiting_ms")
     names = [*heads[:at], *(f"{kind}_ms" for kind in kinds), *heads[at:], "fidelity"]
     cells = [
