@@ -318,6 +318,7 @@ def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any
         "sharding": plan.sharding,
         "recompute": plan.recompute,
         "sequence_parallel": plan.sequence_parallel,
+        "order": list(plan.order),
         "gpus": plan.devices,
         "idle_gpus": gpus - plan.devices,
         "step_s": seconds,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from railx.performance.advice import Advice
+from railx.performance.plans import AXES
 
 __all__ = ["advice_lines", "comparison_lines"]
 
@@ -67,6 +68,8 @@ def _degrees(row: Mapping[str, Any]) -> str:
     ]
     words.append(f"{row['micro_batches']} micro-batches of {row['micro_batch']}")
     words.append(f"sharding {row['sharding']}, recompute {row['recompute']}")
+    if tuple(row["order"]) != AXES:
+        words.append(f"placed {', '.join(row['order'])} outwards")
     return ", ".join(words)
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from railx.performance.models import Model
-from railx.performance.plans import Plan
+from railx.performance.plans import AXES, Plan
 
 __all__ = ["megatron_options", "torchtitan_toml"]
 
+#: Placements of Megatron-LM and their flags (megatron/training/initialize.py).
+_MEGATRON_ORDERS: dict[tuple[str, ...], list[str]] = {
+    AXES: [],
+    ("tensor", "context", "pipeline", "data"): ["use-tp-pp-dp-mapping"],
+}
+
 
 def megatron_options(model: Model, plan: Plan) -> str:
-    """Command-line options of Megatron-LM (megatron/training/arguments.py)."""
+    """Command-line options of Megatron-LM (megatron/training/arguments.py).
+
+    Where the layers do not divide by the stages, each stage's are laid out one by one.
+    """
     options: dict[str, object] = {
         "num-layers": model.layers,
         "hidden-size": model.hidden,
@@ -23,7 +32,7 @@ def megatron_options(model: Model, plan: Plan) -> str:
         "micro-batch-size": plan.micro_batch,
         "global-batch-size": plan.global_batch,
     }
-    flags = []
+    flags = list(_MEGATRON_ORDERS.get(plan.order, []))
     if model.kv_heads != model.heads:
         options["num-query-groups"] = model.kv_heads
         flags.append("group-query-attention")
@@ -40,6 +49,10 @@ def megatron_options(model: Model, plan: Plan) -> str:
         options["num-layers-per-virtual-pipeline-stage"] = model.layers // (
             plan.pipeline * plan.virtual
         )
+    few, left = divmod(model.layers, plan.pipeline)
+    if left:
+        layers = "|".join("t" * (few + (stage < left)) for stage in range(plan.pipeline))
+        options["pipeline-model-parallel-layout"] = f'"E{layers}L"'
     if model.activation == "swiglu":
         flags.append("swiglu")
     if not model.tied_embeddings:
@@ -59,7 +72,8 @@ def megatron_options(model: Model, plan: Plan) -> str:
             options["recompute-num-layers"] = 1
     flags.append("bf16")
     lines = [f"--{name} {value}" for name, value in options.items()]
-    return " \\\n".join(lines + [f"--{flag}" for flag in flags])
+    text = " \\\n".join(lines + [f"--{flag}" for flag in flags])
+    return _note_on_order(plan, plan.order in _MEGATRON_ORDERS) + text
 
 
 def torchtitan_toml(model: Model, plan: Plan) -> str:
@@ -71,7 +85,7 @@ def torchtitan_toml(model: Model, plan: Plan) -> str:
     local = plan.micro_batch * (plan.micro_batches if plan.pipeline > 1 else 1)
     return f"""\
 # {model.name}
-[training]
+{_note_on_order(plan, plan.order == AXES)}[training]
 local_batch_size = {local}
 global_batch_size = {plan.global_batch}
 seq_len = {plan.sequence_tokens}
@@ -90,3 +104,8 @@ expert_parallel_degree = {plan.expert}
 mode = "{plan.recompute}"
 selective_ac_option = "op"
 """
+
+
+def _note_on_order(plan: Plan, offered: bool) -> str:
+    """A line of comment where a program has no option for the placement of a plan."""
+    return "" if offered else f"# no option for the placement {', '.join(plan.order)}\n"

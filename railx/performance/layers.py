@@ -333,9 +333,8 @@ class Layers:
         spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
         size = self.tokens * model.experts_per_token * model.hidden * setting.element_bytes / spread
         members = plans["expert"]
-        # Experts lie over the context and data axes, which the tensor ranks precede.
-        stride = np.where(self.plans.order[0] == "tensor", self.tensor, 1.0)
-        inside = np.clip(setting.network.node_devices // stride, 1, members)
+        # Experts lie over the context and data axes.
+        inside = np.clip(self.inside("context") * self.inside("data"), 1, members)
         exchange = 2 * setting.network.time_s("all_to_all", size, members, inside)
         return exchange, exchange
 

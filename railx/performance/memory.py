@@ -132,7 +132,7 @@ def _stage_memory(setting: TrainedModel, plans: Plans, *, last: bool) -> StepMem
     rounded = np.floor if last else np.ceil
     layers_of_stage = rounded(model.layers / (stages * virtual)) * virtual
     parameters, activations, largest, working = np.zeros((4, len(plans)))
-    stored_whole = Plans({**plans.columns, "recompute": np.zeros(len(plans), int)}, plans.order)
+    stored_whole = Plans({**plans.columns, "recompute": np.zeros(len(plans), int)})
     for kind in model.kinds:
         count = kind.count * layers_of_stage / model.layers
         shared, experts = model.layer_weights(kind)

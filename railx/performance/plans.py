@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import permutations
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy.typing as npt
 from railx.settings import AtLeast, NonNegative, SettingsError
 
 __all__ = [
+    "ALL_INNERMOST",
     "AXES",
+    "ORDERS",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
@@ -25,6 +28,10 @@ __all__ = [
 Array: TypeAlias = npt.NDArray[Any]
 #: Axes of a plan's ranks; experts are spread over the context and data axes.
 AXES = ("tensor", "context", "data", "pipeline")
+#: Placements: the axes from neighbouring ranks outwards. The first is the usual one.
+ORDERS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
+#: Instead of a number of ``ORDERS``, for bounds: every axis as if it came first.
+ALL_INNERMOST = len(ORDERS)
 #: What the data-parallel ranks divide: nothing, the optimizer's state, also gradients,
 #: also parameters (ZeRO stages 0 to 3, Rajbhandari 2020).
 SHARDINGS = ("replicated", "optimizer", "gradients", "parameters")
@@ -116,11 +123,11 @@ class Plan:
 class Plans:
     """Plans as columns, one row a plan: ``column("tensor")`` is int[plans].
 
-    Words are numbers: the position in ``SHARDINGS``, ``RECOMPUTATIONS``, ``SCHEDULES``.
+    Words are numbers: the position in ``SHARDINGS``, ``RECOMPUTATIONS``, ``SCHEDULES``,
+    ``ORDERS``.
     """
 
     columns: Mapping[str, Array]
-    order: tuple[str, ...] = AXES
 
     def __len__(self) -> int:
         return len(self.columns["data"])
@@ -130,34 +137,33 @@ class Plans:
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> Plans:
-        """Columns of plans that have one order of axes."""
+        """Columns of some plans."""
         rows = list(plans)
-        orders = {plan.order for plan in rows}
-        if len(orders) > 1:
-            raise ValueError(f"got {len(orders)} orders of axes; allowed: one")
-        return cls.table(
-            {name: [getattr(plan, name) for plan in rows] for name in _COLUMNS}, orders.pop()
-        )
+        return cls.table({name: [getattr(plan, name) for plan in rows] for name in _COLUMNS})
 
     @classmethod
-    def table(cls, columns: Mapping[str, Any], order: tuple[str, ...] = AXES) -> Plans:
+    def table(cls, columns: Mapping[str, Any]) -> Plans:
         """From columns of values or words; a missing one has the default of a plan, a
         single value stands for all rows.
         """
         values = {**_DEFAULTS, **columns}
         arrays = {name: np.atleast_1d(_coded(name, values[name])) for name in _COLUMNS}
         size = max(len(array) for array in arrays.values())
-        return cls({name: np.broadcast_to(a, size) for name, a in arrays.items()}, order)
+        return cls({name: np.broadcast_to(a, size) for name, a in arrays.items()})
 
     def take(self, rows: Array) -> Plans:
         """The plans of some rows: int[n] or bool[plans]."""
-        return Plans({name: array[rows] for name, array in self.columns.items()}, self.order)
+        return Plans({name: array[rows] for name, array in self.columns.items()})
+
+    def placed(self, order: int) -> Plans:
+        """The same plans in another placement, a number of ``ORDERS``."""
+        return Plans({**self.columns, "order": np.full(len(self), order)})
 
     def plan(self, row: int) -> Plan:
         """One row as a plan."""
         words = {name: codes[int(self[name][row])] for name, codes in _CODES.items()}
         numbers = {name: self[name][row].item() for name in _COLUMNS if name not in _CODES}
-        return Plan(**numbers, **words, order=self.order)  # type: ignore[arg-type]
+        return Plan(**numbers, **words)
 
     @property
     def devices(self) -> Array:
@@ -175,20 +181,33 @@ class Plans:
         Ranks are numbered along the axes in order; nodes take them one after another.
         """
         inner = math.prod(
-            (self[name] for name in self.order[: self.order.index(axis)]),
-            start=np.ones(len(self), np.int64),
+            np.where(_INNER[AXES.index(name), AXES.index(axis)][self["order"]], self[name], 1)
+            for name in AXES
         )
         return np.asarray(np.clip(node_devices // inner, 1, self[axis]))
 
 
-_COLUMNS = tuple(f.name for f in fields(Plan) if f.name != "order")
-_CODES = {"sharding": SHARDINGS, "recompute": RECOMPUTATIONS, "schedule": SCHEDULES}
-_DEFAULTS = {f.name: f.default for f in fields(Plan) if f.name != "order"}
+_COLUMNS = tuple(f.name for f in fields(Plan))
+_CODES: Mapping[str, tuple[Any, ...]] = {
+    "sharding": SHARDINGS,
+    "recompute": RECOMPUTATIONS,
+    "schedule": SCHEDULES,
+    "order": ORDERS,
+}
+_DEFAULTS = {f.name: f.default for f in fields(Plan)}
+#: Whether one axis precedes another in a placement: bool[axes, axes, orders + 1].
+_INNER = np.array(
+    [
+        [[o.index(first) < o.index(second) for o in ORDERS] + [False] for second in AXES]
+        for first in AXES
+    ]
+)
 
 
 def _coded(name: str, values: Any) -> Array:
     array = np.asarray(values)
     if name in _CODES and array.dtype.kind in "UO":
         codes = {word: number for number, word in enumerate(_CODES[name])}
-        return np.asarray(np.vectorize(codes.__getitem__, otypes=[np.int64])(array))
+        words = array.reshape(-1, len(AXES)).tolist() if name == "order" else array.ravel().tolist()
+        return np.array([codes[tuple(w) if name == "order" else w] for w in words], np.int64)
     return array

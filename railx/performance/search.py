@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +14,15 @@ from railx.performance.closed import StepTimes, step_times
 from railx.performance.layers import Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
-from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plans
+from railx.performance.plans import (
+    ALL_INNERMOST,
+    ORDERS,
+    RECOMPUTATIONS,
+    SCHEDULES,
+    SHARDINGS,
+    Array,
+    Plans,
+)
 from railx.settings import AtLeast, Fraction
 
 __all__ = ["Job", "Priced", "candidates", "nearest_devices", "price", "search"]
@@ -23,6 +31,8 @@ _INTERLEAVED = SCHEDULES.index("interleaved")
 _OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("parameters")
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
+#: Parts of a step that no network changes.
+_WITHOUT_NETWORK = ("compute", "recompute", "optimizer", "fixed")
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,22 @@ class Priced:
             StepMemory({name: part[rows] for name, part in self.memory.parts.items()}),
         )
 
+    def replaced(self, rows: Array, others: Priced) -> Priced:
+        """These plans with others in some rows, int[others]."""
+
+        def merged(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, Array]:
+            columns = {name: column.copy() for name, column in ours.items()}
+            for name, column in columns.items():
+                column[rows] = theirs[name]
+            return columns
+
+        return Priced(
+            self.setting,
+            Plans(merged(self.plans.columns, others.plans.columns)),
+            StepTimes(merged(self.times.parts, others.times.parts)),
+            StepMemory(merged(self.memory.parts, others.memory.parts)),
+        )
+
 
 def price(setting: Setting, plans: Plans) -> Priced:
     """Times and memory of plans."""
@@ -84,42 +110,45 @@ def candidates(model: Model, job: Job, node_devices: int) -> Plans:
     """Every plan that can be meant for a job.
 
     Tensor degrees divide the heads, context degrees the sequence, experts' degrees the
-    experts, all powers of two; stages leave none without a layer, virtual stages divide
-    the layers evenly; micro-batches divide the batch.
+    experts, all powers of two. Any number of stages up to the layers; virtual stages
+    divide the layers evenly; micro-batches divide the batch. Placement: the usual one.
     """
     tensor = [n for n in _powers(min(2 * node_devices, job.devices)) if model.heads % n == 0]
     context = [n for n in _powers(min(64, job.devices)) if job.sequence_tokens % (2 * n) == 0]
-    stages = [
-        n
-        for n in range(1, min(model.layers, job.devices) + 1)
-        if n & (n - 1) == 0 or model.layers % n == 0
-    ]
     experts = [n for n in _powers(model.experts) if model.experts % n == 0] or [1]
-    shapes = _product(
-        tensor=tensor,
-        context=context or [1],
-        pipeline=stages,
-        expert=experts,
-        micro_batch=_powers(16),
-        recompute=range(len(RECOMPUTATIONS)),
-        virtual=[1, 2, 3, 4, 6, 8],
-        sharding=[_OPTIMIZER, _PARAMETERS],
-        replicas=range(_REPLICAS),
-    )
+    flat = {"pipeline": [1], "virtual": [1], "sharding": [_OPTIMIZER, _PARAMETERS]}
+    stages = {
+        "pipeline": range(2, min(model.layers, job.devices) + 1),
+        "virtual": [1],
+        "sharding": [_OPTIMIZER],
+    }
+    even = [n for n in stages["pipeline"] if model.layers % n == 0]
+    interleaved = stages | {"pipeline": even, "virtual": [2, 3, 4, 6, 8]}
+    tables = [
+        _product(
+            tensor=tensor,
+            context=context or [1],
+            expert=experts,
+            micro_batch=_powers(16),
+            recompute=range(len(RECOMPUTATIONS)),
+            replicas=range(_REPLICAS),
+            **pipelines,
+        )
+        for pipelines in (flat, stages, interleaved)
+    ]
+    shapes = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     inside = shapes["tensor"] * shapes["context"] * shapes["pipeline"]
     shapes["data"] = _replicas(job, job.devices // inside, shapes.pop("replicas"))
     data, stages_of = shapes["data"], shapes["pipeline"]
     per_replica = job.global_batch // np.maximum(data, 1)
     shapes["micro_batches"] = per_replica // shapes["micro_batch"]
-    layers_of = np.maximum(model.layers // (stages_of * shapes["virtual"]), 0)
-    even = layers_of * stages_of * shapes["virtual"] == model.layers
+    chunks = stages_of * shapes["virtual"]
     rounds = shapes["micro_batches"] % stages_of == 0
     possible = (
         (data > 0)
         & (shapes["micro_batches"] * shapes["micro_batch"] == per_replica)
-        & ((shapes["virtual"] == 1) | (even & rounds & (stages_of > 1)))
+        & ((shapes["virtual"] == 1) | ((model.layers % chunks == 0) & rounds))
         & (data * shapes["context"] % shapes["expert"] == 0)
-        & ((shapes["sharding"] == _OPTIMIZER) | (stages_of == 1))
     )
     columns = {name: values[possible] for name, values in shapes.items()}
     columns["schedule"] = np.where(columns["virtual"] > 1, _INTERLEAVED, 0)
@@ -152,19 +181,46 @@ def search(setting: Setting, job: Job, plans: Plans | None = None) -> Priced:
     which one does.
     """
     node = setting.network.node_devices
-    priced = price(setting, candidates(setting.model, job, node) if plans is None else plans)
+    everything = candidates(setting.model, job, node) if plans is None else plans
+    memory = step_memory(setting, everything).total_bytes
     room = setting.device.capacity_gb * 1e9 * job.memory_share
-    fits = priced.memory.total_bytes <= room
+    fits = memory <= room
     if not fits.any():
         nearest = nearest_devices(setting, job)
-        least = priced.memory.total_bytes.min(initial=math.inf) / 1e9
+        least = memory.min(initial=math.inf) / 1e9
         raise UserError(
             f"gpus: got {job.devices}; {setting.model.name} fits no plan"
             f" ({least:.0f} GB on a device of {room / 1e9:.0f}); allowed: "
             + (f"{nearest} or more" if nearest else "no number, a smaller batch or model")
         )
-    priced = priced.take(fits)
+    priced = _fastest_first(price(setting, everything.take(fits)))
+    return priced if plans is not None else _in_every_placement(priced)
+
+
+def _fastest_first(priced: Priced) -> Priced:
     return priced.take(np.argsort(priced.times.total_s, kind="stable"))
+
+
+def _in_every_placement(priced: Priced) -> Priced:
+    """The plans, each that may become the fastest in its best placement.
+
+    Placements move no bytes of memory, so that all fit. A plan is left in the usual one
+    where it is slower than the fastest even with all groups inside nodes. Of equals the
+    usual placement stays.
+    """
+    fastest_s = priced.times.total_s[0]
+    alone_s = sum(priced.times.parts[name] for name in _WITHOUT_NETWORK)
+    rows = np.flatnonzero(alone_s < fastest_s)
+    inside = price(priced.setting, priced.plans.take(rows).placed(ALL_INNERMOST))
+    rows = rows[inside.times.total_s < fastest_s]
+    if not len(rows):
+        return priced
+    some = priced.plans.take(rows)
+    placed = [price(priced.setting, some.placed(order)) for order in range(len(ORDERS))]
+    best = np.argmin([p.times.total_s for p in placed], axis=0)
+    for order, others in enumerate(placed):
+        priced = priced.replaced(rows[best == order], others.take(best == order))
+    return _fastest_first(priced)
 
 
 def nearest_devices(setting: Setting, job: Job) -> int | None:

@@ -93,7 +93,7 @@ def decode_times(setting: Setting, plans: Plans, cached_tokens: Array | float) -
     nothing. Visits of experts are independent and uniform.
     """
     one_token = {name: np.ones(len(plans), int) for name in ("sequence_tokens", "context")}
-    layers = Layers(setting, Plans({**plans.columns, **one_token}, plans.order))
+    layers = Layers(setting, Plans({**plans.columns, **one_token}))
     parts = _zeros(plans)
     for kind in setting.model.kinds:
         products, weights = _products(layers, kind)

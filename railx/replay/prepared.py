@@ -17,12 +17,12 @@ from railx.replay.wiring import CircuitModel
 if TYPE_CHECKING:
     from railx.replay.kernels import EngineState
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Dependencies", "Prepared", "prepare"]
 
 Array = npt.NDArray[Any]
 
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
-_SEND = KINDS.index("send")
+_SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
 #: Columns of programs that the compiled engine takes as they are.
 _COLUMNS_AS_GIVEN = (
     *("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone"),
@@ -46,7 +46,36 @@ class Prepared:
     counts_up: bool
 
 
-def prepare(programs: Programs, model: CircuitModel) -> Prepared:
+@dataclass(frozen=True, eq=False)
+class Dependencies:
+    """Steps as nodes of a graph instead of one after another.
+
+    ``dependencies[offsets[i]:offsets[i + 1]]`` are steps that end before step ``i``
+    begins. Steps of one ``stream`` (int[steps], -1: none) run one at a time, the ready
+    one with the least number first. ``lasts_ns`` of a receive counts from the start of
+    its send.
+    """
+
+    offsets: Array
+    dependencies: Array
+    stream: Array
+
+    @property
+    def counts(self) -> Array:
+        """How many steps each depends on."""
+        return np.diff(self.offsets)
+
+    def successors(self) -> tuple[Array, Array]:
+        """The steps that depend on each: their numbers, and where each step's begin."""
+        steps = len(self.offsets) - 1
+        order = np.argsort(self.dependencies, kind="stable")
+        return (
+            np.repeat(np.arange(steps, dtype=np.int32), self.counts)[order],
+            np.searchsorted(self.dependencies[order], np.arange(steps + 1)),
+        )
+
+
+def prepare(programs: Programs, model: CircuitModel, graph: Dependencies | None = None) -> Prepared:
     """The tables of a job; ValueError where steps of a rank go back to an iteration."""
     columns = programs.columns
     rank, does, channel = columns["rank"], columns["does"], columns["channel"]
@@ -65,10 +94,16 @@ def prepare(programs: Programs, model: CircuitModel) -> Prepared:
     )
     fields |= {"operation": operation, "slot": slot, "row": row}
     fields |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
+    successors = np.zeros(0, np.int32)
+    if graph is not None:
+        successors, starts = graph.successors()
+        fields |= {"pending": graph.counts, "stream": graph.stream}
+        fields |= {"successors": starts[:-1], "successors_stop": starts[1:]}
+        fields |= {"receives": (columns["kind"] == _RECV) & (does == _ISSUE)}
     fields["lane"] = np.full(len(programs), -1, np.int32)
     first_lane = np.cumsum(wires.lanes) - wires.lanes
     fields["lane"][issues] = first_lane[channel[issues]] + slots["member"][slot[issues]]
-    state = _state(programs, wires, fields, keys, rows, slots)
+    state = _state(programs, wires, fields, keys, rows, slots)._replace(successors=successors)
     counts_up = _counts_up(issues, fields["lane"], operation, keys)
     return Prepared(programs, model, state, wires.names, *keys, wires.rails, counts_up)
 
@@ -104,6 +139,8 @@ def _state(
     at = of_operation[fields["operation"][issues]] + slots["member"][fields["slot"][issues]]
     step_of[at] = issues
     first_lane = np.cumsum(wires.lanes) - wires.lanes
+    of_stream = fields.get("stream", np.full(1, -1))
+    streams = np.bincount(of_stream[of_stream >= 0])
 
     def links(size: int) -> Array:
         return np.full((size, 2), -1, np.int32)
@@ -126,6 +163,9 @@ def _state(
             slots=np.searchsorted(slots["rank"], numbers),
             slots_stop=np.searchsorted(slots["rank"], numbers, side="right"),
         ),
+        successors=np.zeros(0, np.int32),
+        streams=_records(state.STREAM, len(streams), first=np.cumsum(streams) - streams),
+        ready=np.zeros(int(streams.sum()), state.PAIR),
         slots=_records(state.SLOT, len(slots["rank"]), patience_ns=PATIENCE_NS, **slots),
         lanes=_records(state.LANE, lanes),
         operations=_records(state.OPERATION, operations, channel=keys[0], steps=of_operation),
@@ -179,7 +219,8 @@ _COUNTS = frozenset(
         ),
         *("commands", "order", "expected", "unserved", "ahead", "leases", "lit"),
         *("looked_at", "ended", "asked_ns", "waits", "begun", "accounted", "to_tell", "stands"),
-        *("late", "mispredicted"),
+        *("late", "mispredicted", "pending", "successors", "successors_stop", "issued"),
+        *("receives", "busy"),
     )
 )
 

@@ -28,8 +28,10 @@ __all__ = ["COLUMNS", "DOES", "KINDS", "Programs", "read_programs", "write_progr
 Array = npt.NDArray[Any]
 
 #: What a step does, by the number in its column.
-DOES: tuple[Literal["begin", "issue", "wait", "end"], ...] = ("begin", "issue", "wait", "end")
-_BEGIN, _ISSUE, _WAIT, _END = range(4)
+DOES: tuple[Literal["begin", "issue", "wait", "end", "compute"], ...] = (
+    *("begin", "issue", "wait", "end", "compute"),
+)
+_BEGIN, _ISSUE, _WAIT, _END, _COMPUTE = range(5)
 #: The kinds of operations, by the number in their column.
 KINDS = COMMUNICATION
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
@@ -262,8 +264,8 @@ def _check(programs: Programs) -> None:
     rank, does, channel = columns["rank"], columns["does"], columns["channel"]
     if rank[0] < 0 or (np.diff(rank) < 0).any():
         raise UserError("rank: got steps out of order; allowed: all steps of a rank together")
-    if does.min() < 0 or does.max() > _END:
-        raise UserError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
+    if does.min() < 0 or does.max() > _COMPUTE:
+        raise UserError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_COMPUTE}")
     for name in _TIMES:
         if columns[name].min() < 0:
             raise UserError(f"{name}: got {columns[name].min()}; allowed: 0 or more")

@@ -108,6 +108,15 @@ def replay_programs(
     return _compiled(prepared, counters, tuple(active), keep_log)
 
 
+def run_graph(prepared: Prepared, mode: Mode, latency_ns: int) -> EngineState:
+    """The engine's state after the steps of a graph, all of them ended or not."""
+    from railx.replay.kernels import state
+
+    counters = _settings(mode, latency_ns, keep_leases=False, message_ns=0)
+    counters[state.GRAPH] = True
+    return _carried_out(prepared, counters, np.zeros(0, np.int32))
+
+
 _COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictions")
 
 
@@ -132,19 +141,9 @@ def _compiled(
 
     numbers = {circuit: number for number, circuit in enumerate(prepared.circuits)}
     lit = np.array([numbers[circuit] for circuit in active if circuit in numbers], np.int32)
-    lanes, slots = len(prepared.state.lanes), len(prepared.state.slots)
-    room = 2 * (lanes + slots) + 16
-
-    def run(log_size: int, room: int) -> EngineState:
-        fresh = kernels.EngineState(*(array.copy() for array in prepared.state))
-        log, actions = np.zeros((log_size, 3), np.int64), np.zeros(room, state.ACTION)
-        fresh = fresh._replace(n=counters.copy(), log=log, actions=actions)
-        kernels.run(fresh, lit)
-        return fresh if not fresh.n[state.OVERFLOWED] else run(log_size, 2 * room)
-
-    out = run(0, room)
+    out = _carried_out(prepared, counters, lit)
     if keep_log:
-        out = run(int(out.n[state.LOGGED]), len(out.actions))
+        out = _carried_out(prepared, counters, lit, int(out.n[state.LOGGED]))
     _refuse_stuck(prepared, out)
     totals = np.zeros((len(out.results), 3), np.int64)
     kernels.account(out, totals)
@@ -167,6 +166,22 @@ def _compiled(
         int(out.n[state.COMMANDS]),
         _decisions(prepared, out.log) if keep_log else (),
     )
+
+
+def _carried_out(prepared: Prepared, counters: Array, lit: Array, log_size: int = 0) -> EngineState:
+    """The state after the last event, with room for so many entries of the log."""
+    from railx.replay import kernels
+    from railx.replay.kernels import state
+
+    room = 2 * (len(prepared.state.lanes) + len(prepared.state.slots)) + 16
+    while True:
+        fresh = kernels.EngineState(*(array.copy() for array in prepared.state))
+        log, actions = np.zeros((log_size, 3), np.int64), np.zeros(room, state.ACTION)
+        fresh = fresh._replace(n=counters.copy(), log=log, actions=actions)
+        kernels.run(fresh, lit)
+        if not fresh.n[state.OVERFLOWED]:
+            return fresh
+        room *= 2
 
 
 def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:

@@ -20,7 +20,7 @@ from railx.performance.layers import Setting
 from railx.performance.memory import MEMORY_PARTS, step_memory
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing
-from railx.performance.plans import Plan, Plans
+from railx.performance.plans import AXES, ORDERS, Plan, Plans
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
 from railx.performance.search import Job, candidates, price, search
 from railx.performance.validation import (
@@ -247,6 +247,65 @@ def test_search_equals_pricing_every_candidate() -> None:
         assert plan.devices <= job.devices
         assert plan.global_batch == job.global_batch
         assert setting.model.heads % plan.tensor == 0
+
+
+def test_search_finds_the_best_placement() -> None:
+    setting, job = setting_of(constants=constants_named("torchtitan_h100")), Job(64, 1024, 4096)
+    network = TwoLevelRing.of(
+        setting.device,
+        fast_share=setting.constants.fast_share,
+        slow_share=setting.constants.slow_share,
+        node_devices=2,
+        slow_gb_s=1,
+    )
+    setting = replace(setting, network=network)
+    plans = candidates(setting.model, job, 2)
+    columns = {name: np.tile(values, len(ORDERS)) for name, values in plans.columns.items()}
+    columns["order"] = np.repeat(np.arange(len(ORDERS)), len(plans))
+    every = price(setting, Plans(columns))
+    room = setting.device.capacity_gb * 1e9 * job.memory_share
+    fastest = every.times.total_s[every.memory.total_bytes <= room].min()
+    best = search(setting, job)
+    assert best.times.total_s[0] == fastest
+    assert best.plans.plan(0).order != AXES
+
+
+def test_exports_name_the_placement_and_the_layers_of_uneven_stages() -> None:
+    model = model_named("llama3_8b")
+    plan = Plan(pipeline=5, order=("tensor", "context", "pipeline", "data"))
+    options = megatron_options(model, plan)
+    layout = '"E' + "|".join(["t" * 7, "t" * 7, "t" * 6, "t" * 6, "t" * 6]) + 'L"'
+    assert f"--pipeline-model-parallel-layout {layout}" in options
+    assert "--use-tp-pp-dp-mapping" in options
+    assert torchtitan_toml(model, plan).splitlines()[1].startswith("# no option for the placement")
+    usual = replace(plan, order=AXES, pipeline=4)
+    assert "layout" not in megatron_options(model, usual)
+    assert "#" not in torchtitan_toml(model, usual)[2:]
+
+
+def test_a_pipeline_need_not_divide_the_layers() -> None:
+    setting, job = setting_of(constants=constants_named("torchtitan_h100")), Job(24, 48, 2048)
+    stages = candidates(setting.model, job, 8)["pipeline"]
+    assert set(range(1, 25)) == set(stages.tolist())
+
+
+@given(
+    order=st.sampled_from(ORDERS),
+    degrees=st.tuples(*[st.sampled_from([1, 2, 4])] * 4),
+    node=st.sampled_from([2, 8]),
+)
+def test_members_in_a_node_as_counted_rank_by_rank(
+    order: tuple[str, ...], degrees: tuple[int, ...], node: int
+) -> None:
+    plan = Plan(**dict(zip(AXES, degrees, strict=True)), order=order)  # type: ignore[arg-type]
+    sizes = [getattr(plan, axis) for axis in reversed(order)]
+    ranks = np.arange(plan.devices).reshape(sizes)
+    for axis in AXES:
+        # The first group along the axis: all other positions 0.
+        position = list(reversed(order)).index(axis)
+        group = ranks[tuple(slice(None) if n == position else 0 for n in range(4))]
+        counted = int((group // node == 0).sum())
+        assert Plans.of([plan]).members_in_node(axis, node)[0] == counted
 
 
 def test_search_keeps_what_fits_the_fastest_first() -> None:

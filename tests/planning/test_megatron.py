@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel, build_cost_model
+from railx.performance.tensor_context_cost import Shape
 from railx.planning.format.parts import PlanError
 from railx.planning.planner import PlanningTask
 from railx.planning.rivals.megatron import (
     MEGATRON,
     MegatronSettings,
-    Shape,
     plan_megatron_batch,
     shapes,
 )

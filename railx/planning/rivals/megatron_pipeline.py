@@ -31,6 +31,7 @@ import numpy as np
 from railx.performance.decoder import stage_parameters
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import build_cost_model, state_share
+from railx.performance.tensor_context_cost import Exchange, Shape
 from railx.planning.format.parts import Chunk, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline.chunk_rules import (
@@ -41,7 +42,7 @@ from railx.planning.pipeline.chunk_rules import (
 )
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.rivals.dapple import packs
-from railx.planning.rivals.megatron import Exchange, MegatronSettings, Shape, every_shape
+from railx.planning.rivals.megatron import MegatronSettings, every_shape
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 
 __all__ = ["MEGATRON_PIPELINE", "MegatronPipelineSettings", "stage_cost"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from railx.replay.kernels.compiling import called
 from railx.replay.kernels.state import HEAP, NOW, PUSHED, Array, EngineState
 
-__all__ = ["append", "pop", "push", "put", "take_first", "unlink"]
+__all__ = ["append", "pop", "push", "put", "rise", "sink", "take_first", "unlink"]
 
 
 @called
@@ -62,36 +62,47 @@ def pop(heap: Array, s: EngineState) -> None:
 @called
 def put(small: Array, n: Array, which: int, key: int, value: int) -> None:
     """Add to a heap of pairs, whose size is a counter."""
-    position = n[which]
+    rise(small, 0, n[which], key, value)
     n[which] += 1
+
+
+@called
+def rise(small: Array, first: int, position: int, key: int, value: int) -> None:
+    """Add to a heap of pairs that begins at ``first`` and has ``position`` of them."""
     while position > 0:
         above = (position - 1) >> 1
-        if small[above].key <= key:
+        if small[first + above].key <= key:
             break
-        small[position] = small[above]
+        small[first + position] = small[first + above]
         position = above
-    small[position].key, small[position].value = key, value
+    pair = small[first + position]
+    pair.key, pair.value = key, value
 
 
 @called
 def take_first(small: Array, n: Array, which: int) -> int:
     """Take the value with the least key out of a heap of pairs."""
-    value = small[0].value
     n[which] -= 1
-    size = n[which]
-    key = small[size].key
+    return sink(small, 0, n[which])
+
+
+@called
+def sink(small: Array, first: int, size: int) -> int:
+    """Take the value with the least key out of a heap that keeps ``size`` of them."""
+    value = small[first].value
+    key = small[first + size].key
     position = 0
     while True:
         below = 2 * position + 1
         if below >= size:
             break
-        if below + 1 < size and small[below + 1].key < small[below].key:
+        if below + 1 < size and small[first + below + 1].key < small[first + below].key:
             below += 1
-        if key <= small[below].key:
+        if key <= small[first + below].key:
             break
-        small[position] = small[below]
+        small[first + position] = small[first + below]
         position = below
-    small[position] = small[size]
+    small[first + position] = small[first + size]
     return value
 
 

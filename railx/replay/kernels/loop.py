@@ -9,6 +9,8 @@ from railx.replay.kernels.containers import pop
 from railx.replay.kernels.ranks import (
     arrive,
     be_heard,
+    begin_graph,
+    compute,
     end,
     go_on,
     stop_waiting,
@@ -19,9 +21,11 @@ from railx.replay.kernels.state import (
     ACTIONS_ARRIVE,
     AHEAD,
     ARRIVE,
+    COMPUTED,
     ENDED,
     EVENTS,
     GO_ON,
+    GRAPH,
     HEAP,
     IMPATIENT,
     NOW,
@@ -110,12 +114,17 @@ def run(state: EngineState, active: Array) -> None:
     # An event adds no more than one for each lane, rank and circuit, and as many again
     # where collectives wait behind messages or members have something to tell.
     most = len(s.lanes) + len(s.slots) + ranks + len(s.circuits) + len(s.channels)
+    most += len(s.streams)
     most = 2 * most + 16
     heap = np.zeros(4 * most, s.event.dtype)
-    for rank in range(ranks):
-        n[UNFINISHED] += s.ranks[rank].stop > s.ranks[rank].first
-    for rank in range(ranks):
-        go_on(s, heap, rank)
+    if n[GRAPH]:
+        heap = np.zeros(4 * most + len(s.steps), s.event.dtype)
+        begin_graph(s, heap)
+    else:
+        for rank in range(ranks):
+            n[UNFINISHED] += s.ranks[rank].stop > s.ranks[rank].first
+        for rank in range(ranks):
+            go_on(s, heap, rank)
     while n[HEAP] > 0 and not n[OVERFLOWED]:
         if n[HEAP] + most > len(heap):
             heap = np.concatenate((heap, np.zeros_like(heap)))
@@ -132,6 +141,8 @@ def run(state: EngineState, active: Array) -> None:
             arrive(s, heap, a)
         elif kind == ENDED:
             end(s, heap, a)
+        elif kind == COMPUTED:
+            compute(s, heap, a)
         elif kind in (IMPATIENT, AHEAD):
             stop_waiting(s, heap, a, b, kind == IMPATIENT)
         elif kind == ACTIONS_ARRIVE:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from railx.replay.kernels.circuits import conflict, note
 from railx.replay.kernels.compiling import called
-from railx.replay.kernels.containers import append, push, unlink
+from railx.replay.kernels.containers import append, push, rise, sink, unlink
 from railx.replay.kernels.controller import advance, hear
 from railx.replay.kernels.leases import hear_report
 from railx.replay.kernels.requests import configuration_of, members_of, number_of
@@ -18,11 +18,13 @@ from railx.replay.kernels.state import (
     AT_BEGIN,
     BEGIN,
     BEGUN,
+    COMPUTED,
     END,
     ENDED,
     FIRST_ACTION,
     GO_ON,
     GRANT,
+    GRAPH,
     HINT,
     IMPATIENT,
     IMPATIENT_NS,
@@ -52,7 +54,10 @@ from railx.replay.kernels.state import (
     EngineState,
 )
 
-__all__ = ["arrive", "be_heard", "end", "go_on", "stop_waiting", "take", "take_actions"]
+__all__ = [
+    *("arrive", "be_heard", "begin_graph", "compute", "end", "go_on", "stop_waiting", "take"),
+    "take_actions",
+]
 
 
 # The program of a rank.
@@ -123,11 +128,7 @@ def take(s: EngineState, heap: Array, rank: int) -> None:
         return
     advance_program(s, rank)
     if does == ISSUE:
-        if s.steps[step].sends and needs_circuits(s, step):
-            append(s.unsent, s.step_links, rank, step)
-        before = s.steps[step].before
-        if before < 0 or s.steps[before].ended:
-            push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+        issue(s, heap, step)
     else:
         note_time(s, step)
         if does == END:
@@ -135,6 +136,86 @@ def take(s: EngineState, heap: Array, rank: int) -> None:
     go_on(s, heap, rank)
     if s.ranks[rank].position == s.ranks[rank].stop:
         begin_together(s, heap)
+
+
+@called
+def issue(s: EngineState, heap: Array, step: int) -> None:
+    """An operation is handed to its lane."""
+    s.steps[step].issued = True
+    if s.steps[step].sends and needs_circuits(s, step):
+        append(s.unsent, s.step_links, s.steps[step].rank, step)
+    before = s.steps[step].before
+    if before < 0 or s.steps[before].ended:
+        begin(s, heap, step)
+
+
+@called
+def begin(s: EngineState, heap: Array, step: int) -> None:
+    """Nothing is in the way of a step but its stream."""
+    stream = s.steps[step].stream
+    if stream >= 0:
+        rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
+        s.streams[stream].ready += 1
+        go_on_stream(s, heap, stream)
+    else:
+        push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+
+
+@called
+def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
+    """Begin the first of the steps that wait for an idle stream."""
+    if s.streams[stream].busy or s.streams[stream].ready == 0:
+        return
+    s.streams[stream].ready -= 1
+    step = sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
+    s.streams[stream].busy = True
+    if s.steps[step].does == ISSUE:
+        push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+    else:
+        s.steps[step].started_ns = s.n[NOW]
+        s.steps[step].ended_ns = s.n[NOW] + s.steps[step].gap_ns
+        push(heap, s, s.steps[step].gap_ns, COMPUTED, step, 0)
+
+
+# A graph.
+
+
+@called
+def begin_graph(s: EngineState, heap: Array) -> None:
+    """Begin the steps that depend on none."""
+    for step in range(len(s.steps)):
+        if s.steps[step].pending == 0:
+            take_node(s, heap, step)
+
+
+@called
+def take_node(s: EngineState, heap: Array, step: int) -> None:
+    """All that a step depends on has ended."""
+    if s.steps[step].does == ISSUE:
+        issue(s, heap, step)
+    else:
+        begin(s, heap, step)
+
+
+@called
+def compute(s: EngineState, heap: Array, step: int) -> None:
+    """A computation is over."""
+    s.steps[step].ended = True
+    end_node(s, heap, step)
+
+
+@called
+def end_node(s: EngineState, heap: Array, step: int) -> None:
+    """What depends on a step, and what waits for its stream."""
+    for index in range(s.steps[step].successors, s.steps[step].successors_stop):
+        successor = s.successors[index]
+        s.steps[successor].pending -= 1
+        if s.steps[successor].pending == 0:
+            take_node(s, heap, successor)
+    stream = s.steps[step].stream
+    if stream >= 0:
+        s.streams[stream].busy = False
+        go_on_stream(s, heap, stream)
 
 
 @called
@@ -280,9 +361,15 @@ def start_if_ready(s: EngineState, heap: Array, operation: int) -> None:
 @called
 def start(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation begins."""
+    lasts_ns = s.steps[step].lasts_ns
+    if s.steps[step].receives:
+        # What a message carried before its receiver came is there.
+        sender = s.operations[s.steps[step].operation].first_arrived
+        if sender != step and s.steps[sender].started_ns >= 0:
+            lasts_ns = max(0, s.steps[sender].started_ns + lasts_ns - s.n[NOW])
     s.steps[step].started_ns = s.n[NOW]
-    s.steps[step].ended_ns = s.n[NOW] + s.steps[step].lasts_ns
-    push(heap, s, s.steps[step].lasts_ns, ENDED, step, 0)
+    s.steps[step].ended_ns = s.n[NOW] + lasts_ns
+    push(heap, s, lasts_ns, ENDED, step, 0)
 
 
 @called
@@ -300,13 +387,15 @@ def end(s: EngineState, heap: Array, step: int) -> None:
         if s.steps[step].to_tell:
             s.steps[step].to_tell = False
             decide(s, heap, RELEASE, step, 0)
-    if 0 <= after < s.ranks[rank].position:
-        push(heap, s, s.steps[after].pickup_ns, ARRIVE, after, 0)
+    if after >= 0 and s.steps[after].issued:
+        begin(s, heap, after)
     if asks and s.n[PROVISIONED]:
         following = find_following(s, rank)
         if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
             announce(s, heap, s.steps[following].slot)
-    if s.ranks[rank].waits_for == step:
+    if s.n[GRAPH]:
+        end_node(s, heap, step)
+    elif s.ranks[rank].waits_for == step:
         resume(s, heap, rank)
 
 
@@ -326,6 +415,8 @@ def find_following(s: EngineState, rank: int) -> int:
             break
         step += 1
     s.ranks[rank].unasked = step
+    if step < stop and s.n[GRAPH]:
+        return step
     if step < stop:
         position = s.ranks[rank].position
         if step < position or s.steps[step].iteration == s.steps[position - 1].iteration:

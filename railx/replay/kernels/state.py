@@ -21,17 +21,20 @@ __all__ = ["EngineState"]
 
 Array = npt.NDArray[Any]
 
-BEGIN, ISSUE, WAIT, END = range(4)
+BEGIN, ISSUE, WAIT, END, COMPUTE = range(5)
 #: Kinds of events. The last five arrive at the controller, or come from it.
 TAKE, GO_ON, ARRIVE, ENDED, IMPATIENT, AHEAD, SWITCHED = range(7)
 QUESTION, RELEASE, REPORT, HINT, ACTIONS_ARRIVE = range(7, 12)
+#: The end of a graph's computation.
+COMPUTED = 12
 #: Kinds of actions: what the controller tells a rank.
 GRANT, RECALL = range(2)
 #: Indices of the counters: the settings of the replay first, then what is counted.
 OPTICAL, PROVISIONED, LEASES_LAST, LATENCY_NS, MESSAGE_NS, PATIENCE_NS, IMPATIENT_NS = range(7)
 NOW, EVENTS, PUSHED, HEAP, AT_BEGIN, UNFINISHED, QUEUED, READY, LOGGED, BEGUN = range(7, 17)
 OPERATIONS, HINTED, HOLDS, FIRST_ACTION, LAST_ACTION, OVERFLOWED, COMMANDS = range(17, 24)
-COUNTERS = 24
+GRAPH = 24
+COUNTERS = 25
 #: Columns of the log: time, decision, and operation or rail with the first circuit of
 #: the command.
 LOG_GRANT, LOG_SWITCH, LOG_CIRCUIT = range(3)
@@ -57,17 +60,19 @@ ACTION = _record(
 )
 #: Steps. Fields of the program: ``target`` is the issue that a wait waits for,
 #: ``before`` and ``after`` are the neighbours of an issue in its lane, ``row`` is the
-#: row of results. Fields of the rank: ``other`` is the message that a collective waits
-#: behind; ``ready``: its circuits are up; ``accounted``: the results count a grant;
+#: row of results. Of a graph, ``pending`` counts the dependencies that have not ended,
+#: ``successors`` are indices of the steps that depend on this one, and ``stream`` runs
+#: one step at a time. Fields of the rank: ``issued``: its lane may begin it; ``other`` is
+#: the message that a collective waits behind; ``ready``: its circuits are up; ``accounted``: the results count a grant;
 #: ``just_granted``: a grant of this event; ``to_tell``: its end needs a message;
 #: ``open_in``: the lease whose report named it as not ended. Fields of the controller:
 #: ``stands``: it counts as asked for; ``late``: it began without a question.
 STEP = _record(
     longs="gap_ns lasts_ns pickup_ns resume_ns started_ns ended_ns computing_ns asked_ns",
     ints="rank iteration operation target before after slot lane row next_arrived next_asked"
-    " other open_in",
-    flags="does alone sends ended asked waits begun ready accounted just_granted to_tell stands"
-    " late released mispredicted",
+    " other open_in pending successors successors_stop stream",
+    flags="does alone sends receives issued ended asked waits begun ready accounted"
+    " just_granted to_tell stands late released mispredicted",
 )
 #: Ranks: their steps and their position. Every operation that needs circuits before
 #: step ``unasked`` has asked; ``passed`` is the last collective that has ended. Their
@@ -76,6 +81,9 @@ RANK = _record(
     ints="first stop position waits_for unasked under_way passed slots slots_stop hint",
     flags="at_begin hint_served",
 )
+#: Streams: whether a step is under way, and where the heap of those that are ready
+#: begins and how many there are.
+STREAM = _record(ints="first ready", flags="busy")
 #: Slots: how long the rank's collectives wait behind messages, the index of the rank
 #: among the members, the lease that it holds and the last that it gave back. Fields of
 #: the controller: for how many reasons the rank expects the configuration, how many
@@ -134,6 +142,9 @@ class EngineState(NamedTuple):
     steps: Array
     step_of: Array  # the step of each operation and member
     ranks: Array
+    successors: Array
+    streams: Array
+    ready: Array  # heaps of pairs (step, step), one for each stream
     slots: Array
     lanes: Array
     operations: Array
