@@ -232,22 +232,24 @@ def replayed_graphs(rows: Iterable[GraphRow], nodes: int = 200_000) -> Iterator[
     Nodes are shown while they take their time, without the wait before them.
     """
     rows = list(rows)
-    whole = sum(len(row.graphs) for row in rows) <= nodes
+    whole = sum(len(row.replayed.graph) for row in rows) <= nodes
     for row in rows:
-        columns, last = row.graphs.columns, row.times.rank
-        shown = np.flatnonzero(np.full(len(row.graphs), whole) | (columns["rank"] == last))
+        ranks = row.replayed.graph.columns["rank"]
+        shown = np.flatnonzero(whole | (ranks == row.replayed.last_rank))
         name = f"{row.network}, {_setting_name(row.mode, row.latency_ms)}"
         yield Process(name, "replay", list(_node_spans(row, shown)))
 
 
 def _node_spans(row: GraphRow, shown: Any) -> Iterator[Span]:
-    columns = {name: values[shown].tolist() for name, values in row.graphs.columns.items()}
-    ends = row.ended_ns[shown].tolist()
-    starts = (row.ended_ns - row.node_ns)[shown].tolist()
+    graph = row.replayed.graph
+    columns = {name: values[shown].tolist() for name, values in graph.columns.items()}
+    starts, ends = (
+        times[shown].tolist() for times in (row.replayed.started_ns, row.replayed.ended_ns)
+    )
     for number, node in enumerate(shown.tolist()):
         kind = NODE_KINDS[columns["kind"][number]]
         details: dict[str, Any] = {"node": columns["number"][number]}
-        name = row.graphs.names[node] if row.graphs.names else kind
+        name = graph.names[node] if graph.names else kind
         if kind != "compute":
             details |= {"bytes": columns["bytes"][number], "name": name}
             name = kind

@@ -80,7 +80,9 @@ def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> Imported
         nodes.append(of_rank)
         lost.update(left_out)
     imported = _imported(nodes, numbers.members, lost)
-    return replace(imported, graphs=shortest_times(imported.graphs)) if torch else imported
+    if torch:
+        imported = replace(imported, graphs=shortest_times(imported.graphs), issued=True)
+    return imported
 
 
 def _imported(

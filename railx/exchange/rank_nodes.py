@@ -68,19 +68,21 @@ class ImportedGraphs:
     """Graphs from files, the file of each rank, and the losses.
 
     ``by_parallelism``: whether ranks are numbered by parallelism and not by server.
+    ``issued``: whether the files say in which order ranks issue nodes.
     """
 
     graphs: RankGraphs
     files: tuple[Path, ...]
     lost: tuple[str, ...] = ()
     by_parallelism: bool = False
+    issued: bool = False
 
 
 def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> RankGraphs:
     """The graphs of all ranks, in the order of their numbers.
 
-    The nodes of a rank are issued by their dependencies, of several the one with the
-    lowest number first. UserError for dependencies on missing nodes, and for circles.
+    The nodes of a rank are in the order of their dependencies, of several the one with
+    the lowest number first. UserError for dependencies on missing nodes and circles.
     """
     columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
     offsets, dependencies, names = [np.zeros(1, np.int64)], [], []
@@ -139,8 +141,6 @@ def _positions(nodes: RankNodes, numbers: IntArray, flat: IntArray, counts: IntA
 
 def _order(nodes: RankNodes, numbers: IntArray, owner: IntArray, before: IntArray) -> IntArray:
     """The order of issue: node ``owner[i]`` comes after node ``before[i]``."""
-    if (before < owner).all():
-        return np.arange(len(numbers))
     left = np.bincount(owner, minlength=len(numbers)).tolist()
     by_parent = np.argsort(before, kind="stable")
     ends = np.cumsum(np.bincount(before, minlength=len(numbers))).tolist()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from railx.families import build_topology, family_of
 from railx.performance.networks import Kind, Network
 from railx.performance.topologies import ExactLoads, Way
+from railx.replay.graph_order import reordered
 from railx.replay.graph_pricing import FloatArray
 from railx.replay.graphs import NODE_KINDS, RankGraphs
 from railx.replay.recording import Price
@@ -48,22 +49,12 @@ def places_by_traffic(graphs: RankGraphs, server: int) -> IntArray:
 def placed(graphs: RankGraphs, places: IntArray) -> RankGraphs:
     """The same graphs with ranks numbered by their places."""
     ranks, peer = graphs.columns["rank"], graphs.columns["peer"]
-    order = np.argsort(places[ranks], kind="stable")
     columns = dict(graphs.columns)
     columns["rank"] = places[ranks].astype(ranks.dtype)
     columns["peer"] = np.where(peer >= 0, places[peer], -1).astype(peer.dtype)
-    counts = np.diff(graphs.offsets)[order]
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    starts = np.repeat(graphs.offsets[order] - offsets[:-1], counts)
-    dependencies = graphs.dependencies[starts + np.arange(len(graphs.dependencies))]
-    return replace(
-        graphs,
-        columns={name: values[order] for name, values in columns.items()},
-        offsets=offsets,
-        dependencies=np.argsort(order)[dependencies],
-        groups=tuple(tuple(sorted(places[list(group)].tolist())) for group in graphs.groups),
-        names=tuple(graphs.names[node] for node in order.tolist()) if graphs.names else (),
-    )
+    groups = tuple(tuple(sorted(places[list(group)].tolist())) for group in graphs.groups)
+    moved = replace(graphs, columns=columns, groups=groups)
+    return reordered(moved, np.argsort(columns["rank"], kind="stable"))
 
 
 @dataclass(frozen=True, eq=False)

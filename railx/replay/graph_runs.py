@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,10 +24,10 @@ from railx.replay.graph_networks import (
     placed,
     places_by_traffic,
 )
+from railx.replay.graph_order import in_order_of_start
 from railx.replay.graph_pricing import Counts, DeviceRates, GroupNetwork, node_ns
-from railx.replay.graph_report import StepTimes, step_times, window_count
-from railx.replay.graph_run import replay_graphs
-from railx.replay.graphs import RankGraphs
+from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
+from railx.replay.graphs import COMPUTE, RankGraphs
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
@@ -40,13 +40,19 @@ _ROUTING = "min"
 class PricedNetwork(GroupNetwork, Protocol):
     """A network that says how it counts groups that communicate at once."""
 
-    contention: str
+    @property
+    def contention(self) -> str:
+        """In a word or two."""
+        ...
 
 
 class ReplayedNetwork(Protocol):
     """A network by name, for graphs of any number of ranks."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        ...
 
     def server(self, ranks: int) -> int:
         """Ranks of a server."""
@@ -158,37 +164,37 @@ def _chips(settings: FamilySettings) -> int:
 
 @dataclass(frozen=True, eq=False)
 class GraphRow:
-    """One replay. ``graphs`` are those of ``network``, with ranks by their places;
-    ``rank_of``: the rank of the trace at each place.
+    """One replay. ``replayed`` has ranks by their places in servers; ``rank_of``: the
+    rank of the trace at each place.
     """
 
     network: str
     chips: int
     mode: Mode
     latency_ms: float
-    times: StepTimes
-    switches: int
     windows: int
     contention: str
-    graphs: RankGraphs
+    replayed: ReplayedGraph
     rank_of: IntArray
     placement: str
-    node_ns: IntArray
-    ended_ns: IntArray
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures, times in ms."""
+        """The figures, times in ms; ``waiting_ms``: neither computation nor exposed
+        communication.
+        """
+        rank, step_ns = self.replayed.last_rank, self.replayed.step_ns
+        compute_ns, exposed_ns = self.replayed.compute_ns(rank), self.replayed.exposed_ns(rank)
         return {
             "network": self.network,
             "chips": self.chips,
             "mode": self.mode,
             "latency_ms": self.latency_ms,
-            "step_ms": self.times.step_ns / 1e6,
-            "compute_ms": self.times.compute_ns / 1e6,
-            "exposed_ms": {kind: ns / 1e6 for kind, ns in self.times.exposed_ns.items()},
-            "waiting_ms": self.times.waiting_ns / 1e6,
-            "rank": int(self.rank_of[self.times.rank]),
-            "switches": self.switches,
+            "step_ms": step_ns / 1e6,
+            "compute_ms": compute_ns / 1e6,
+            "exposed_ms": {kind: ns / 1e6 for kind, ns in exposed_ns.items()},
+            "waiting_ms": (step_ns - compute_ns - sum(exposed_ns.values())) / 1e6,
+            "rank": int(self.rank_of[rank]),
+            "switches": self.replayed.commands,
             "windows": self.windows,
             "contention": self.contention,
             "placement": self.placement,
@@ -206,13 +212,17 @@ def graph_rows(
     counts: Counts,
     server: int | None = None,
     by_traffic: bool = False,
+    one_collective: bool = True,
+    issued: bool = False,
 ) -> Iterator[GraphRow]:
     """A row for each network, mode and latency.
 
     A network whose circuits are not switched in the step has one row, in mode
     ``electrical``; that mode has no latency. ``by_traffic``: ranks are placed so that
     the busiest groups lie in servers; ``server``: ranks of one where a network has
-    nodes of one chip.
+    nodes of one chip. ``one_collective``: a rank carries out one collective at a time,
+    else one of each group. ``issued``: nodes are in the order in which ranks issue
+    them; else in any that their dependencies allow.
     """
     for network in networks:
         alone = network.server(graphs.ranks)
@@ -221,25 +231,23 @@ def graph_rows(
             places = places_by_traffic(graphs, alone if alone > 1 else server or 1)
         there = placed(graphs, places)
         priced = network.priced(there)
-        taken_ns = node_ns(there, device, priced, counts)
         layout = Layout(alone if alone > 1 else server or 1)
+        taken_ns = node_ns(there, device, priced, counts)
+        if not issued:
+            there, taken_ns = in_order_of_start(there, taken_ns, one_collective=one_collective)
+        prepared = prepare_graph(there, taken_ns, layout, one_collective=one_collective)
         for mode, latency_ms in _settings(network, modes, latencies_ms):
-            replayed = replay_graphs(there, taken_ns, layout, mode, round(latency_ms * 1e6))
-            times = step_times(there, taken_ns, replayed.ended_ns)
+            replayed = replay_graph(prepared, mode, round(latency_ms * 1e6))
             yield GraphRow(
                 network.name,
                 network.chips(graphs.ranks),
                 mode,
                 latency_ms,
-                times,
-                replayed.commands,
-                window_count(there, replayed.ended_ns, times.rank, layout.is_scale_up),
+                _window_count(replayed, layout.is_scale_up),
                 priced.contention,
-                there,
+                replayed,
                 np.argsort(places),
                 "traffic" if by_traffic else "consecutive",
-                taken_ns,
-                replayed.ended_ns,
             )
 
 
@@ -250,3 +258,22 @@ def _settings(
         return [("electrical", 0.0)]
     pairs = product(modes, latencies_ms)
     return list(dict.fromkeys((m, 0.0 if m == "electrical" else ms) for m, ms in pairs))
+
+
+def _window_count(replayed: ReplayedGraph, inside: Callable[[Iterable[Any]], bool]) -> int:
+    """How often the rank that ends last goes from one group or peer to another.
+
+    Operations that leave a server count (``inside``: whether ranks share one).
+    """
+    graphs, rank = replayed.graph, replayed.last_rank
+    columns = graphs.columns
+    rows = np.flatnonzero((columns["rank"] == rank) & (columns["kind"] != COMPUTE))
+    rows = rows[np.argsort(replayed.started_ns[rows], kind="stable")]
+    partners = [
+        frozenset(graphs.groups[group] if group >= 0 else (rank, peer))
+        for group, peer in zip(
+            columns["group"][rows].tolist(), columns["peer"][rows].tolist(), strict=True
+        )
+    ]
+    leaving = [members for members in partners if not inside(members)]
+    return sum(now != before for before, now in pairwise(leaving))

@@ -138,10 +138,9 @@ def _chakra(options: argparse.Namespace) -> int:
     import numpy as np
 
     from railx.exchange.graph_files import read_graphs
-    from railx.fabric.circuits import Layout
     from railx.replay.graph_networks import TableGroups
     from railx.replay.graph_pricing import COUNTS, DeviceRates, node_ns
-    from railx.replay.graph_run import replay_graphs
+    from railx.replay.graph_run import prepare_graph, replay_graph
     from railx.replay.graph_table import write_graph_table
     from railx.replay.graphs import COMPUTE
 
@@ -157,7 +156,7 @@ def _chakra(options: argparse.Namespace) -> int:
     untimed = int((operations & (graphs.columns["duration_ns"] < 0)).sum())
     if network is None and untimed:
         lost.append(f"{untimed} operations have no duration: they take no time")
-    ended_ns = replay_graphs(graphs, taken_ns, Layout(1), "electrical", 0).ended_ns
+    replayed = replay_graph(prepare_graph(graphs, taken_ns))
     if options.out is not None:
         timed = replace(graphs, columns={**graphs.columns, "duration_ns": taken_ns})
         with written_to(options.out):
@@ -167,7 +166,7 @@ def _chakra(options: argparse.Namespace) -> int:
         "nodes": len(graphs),
         "operations": int(operations.sum()),
         "groups": len(np.unique(graphs.columns["group"][graphs.columns["group"] >= 0])),
-        "step_ms": int(ended_ns.max(initial=0)) / 1e6,
+        "step_ms": replayed.step_ns / 1e6,
         "fidelity": "replay",
     }
     print_facts(summary, 20)

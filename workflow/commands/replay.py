@@ -72,6 +72,12 @@ def add(commands: Any) -> None:
         help="servers of consecutive ranks, or of the busiest groups that fit (default: traffic"
         " for traces of symbolic_tensor_graph, which numbers ranks by parallelism)",
     )
+    parser.add_argument(
+        "--collectives",
+        choices=("one", "one_of_each_group"),
+        default="one",
+        help="how many a rank carries out at a time (default: one)",
+    )
     add_flag(parser, "--json", "print one JSON object, units in the key names")
     parser.add_argument(
         "--out", type=Path, help="trace for Perfetto (default: PREFIX.perfetto.json; --json: none)"
@@ -98,6 +104,8 @@ def _replay(options: argparse.Namespace) -> int:
             device=DeviceRates(options.tflops, options.memory_gb_s),
             counts=COUNTS[options.counts],
             server=options.server,
+            one_collective=options.collectives == "one",
+            issued=imported.issued,
             by_traffic=options.placement == "traffic"
             or (options.placement is None and imported.by_parallelism),
         )
