@@ -146,13 +146,14 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
     from workflow.mounts import choices
 
     if name == _TWO_LEVEL:
-        needed = {
-            key: getattr(options, key) for key in ("server", "scale_up_gb_s", "scale_out_gb_s")
-        }
-        missing = [f"--{key.replace('_', '-')}" for key, value in needed.items() if value is None]
-        if missing:
-            raise UserError(f"{missing[0]}: got none; allowed with two_level: a number above 0")
-        return TwoRates(name, *needed.values(), options.latency_ns or 0.0)
+        keys = ("server", "scale_up_gb_s", "scale_out_gb_s")
+        server, scale_up, scale_out = (getattr(options, key) for key in keys)
+        if server is None or scale_up is None or scale_out is None:
+            missing = next(key for key in keys if getattr(options, key) is None)
+            raise UserError(
+                f"--{missing.replace('_', '-')}: got none; allowed with two_level: a number above 0"
+            )
+        return TwoRates(name, server, scale_up, scale_out, options.latency_ns or 0.0)
     if name in choices("topology"):
         settings = _choice(name)
         alike = [_choice(other) for other in choices("topology") if other.startswith(f"{name}_")]
