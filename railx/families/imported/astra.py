@@ -9,6 +9,7 @@ or JSON), and the older JSON with ``topologies-per-dim`` or ``topology-name``,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import combinations
 from math import prod
@@ -90,9 +91,14 @@ def _listed(path: Path, content: Mapping[str, Any], key: str) -> list[Any]:
 
 def _real(path: Path, key: str, value: Any) -> float:
     low = 0.0 if key == "latency" else 1e-12
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < 1e18:
+    try:
+        # YAML reads numbers like 1e-05 as words.
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not low <= number < 1e18:
         raise UserError(f"got {path} with {key} {value!r}; allowed: numbers, bandwidths above 0")
-    return float(value)
+    return number
 
 
 def _lanes(path: Path, block: str, size: int, links_count: Any) -> int:
