@@ -17,6 +17,7 @@ from railx.replay.graphs import COMPUTE, NODE_KINDS
 
 __all__ = ["goal_nodes"]
 
+_COMMENT = re.compile(r"/\*.*?\*/|//.*")
 _RANK = re.compile(r"rank\s+(\d+)\s*\{$")
 _TASK = re.compile(
     r"(?:(?P<label>\w+):\s*)?(?P<what>calc|send|recv)\s+(?P<size>\d+)b?"
@@ -31,10 +32,10 @@ def goal_nodes(path: Path) -> tuple[list[RankNodes], dict[str, int]]:
     The number of a node is that of its line. UserError naming the line of a fault.
     """
     lines = [
-        (number, line.split("//")[0].strip().rstrip(";").strip())
+        (number, _COMMENT.sub("", line).strip().rstrip(";").strip())
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
     ]
-    lines = [(number, re.sub(r"/\*.*?\*/", "", line)) for number, line in lines if line]
+    lines = [(number, line) for number, line in lines if line]
     head = re.match(r"num_ranks\s+(\d+)$", lines[0][1]) if lines else None
     if head is None:
         raise UserError(f"got {path} without num_ranks; allowed: a GOAL schedule")

@@ -125,10 +125,13 @@ class FamilyNetwork:
 
     def sized(self, ranks: int) -> FamilySettings:
         """The settings, of a larger network where there are more ranks than chips."""
-        chips = _chips(self.settings)
-        bill = family_of(self.settings).bill
+        chips, family = _chips(self.settings), family_of(self.settings)
+        bill = family.bill
         if ranks <= chips:
             return self.settings
+        if self.switched and family.lines is not None:
+            servers = family.lines.nodes(self.settings)
+            return family.lines.alone(self.settings, -(-ranks * servers // chips), "ring")
         if bill is not None:
             with suppress(SettingsError):
                 return bill.resize(self.settings, ranks)

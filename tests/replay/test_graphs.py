@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.errors import UserError
-from railx.fabric.circuits import Layout
 from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 
