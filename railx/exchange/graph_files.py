@@ -26,9 +26,10 @@ from railx.exchange.torch_traces import (
     torch_groups,
     torch_nodes,
 )
+from railx.replay.graph_pricing import DeviceRates, unpriced_node
 from railx.replay.graph_table import read_graph_table
 
-__all__ = ["read_graphs"]
+__all__ = ["check_times", "read_graphs"]
 
 _FILE = re.compile(r"\.(\d+)\.(et|json)$")
 _LOST = {
@@ -56,6 +57,19 @@ def read_graphs(
         imported = symmetric_graphs(imported, symmetric)
     check_matches(imported.graphs, imported.files)
     return imported
+
+
+def check_times(imported: ImportedGraphs, device: DeviceRates) -> None:
+    """UserError naming the first node without a time or a rate to derive one."""
+    row = unpriced_node(imported.graphs, device)
+    if row is not None:
+        columns = imported.graphs.columns
+        rank = int(columns["rank"][row])
+        raise UserError(
+            f"got {imported.files[rank]}, rank {rank}, node {columns['number'][row]} with"
+            f" {columns['operations'][row]} operations and no duration; allowed: durations, or"
+            " --tflops to turn operations into time"
+        )
 
 
 def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> ImportedGraphs:

@@ -19,7 +19,15 @@ from railx.errors import UserError
 from railx.performance.networks import Kind
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 
-__all__ = ["COUNTS", "TRANSFERS", "Counts", "DeviceRates", "GroupNetwork", "node_ns"]
+__all__ = [
+    "COUNTS",
+    "TRANSFERS",
+    "Counts",
+    "DeviceRates",
+    "GroupNetwork",
+    "node_ns",
+    "unpriced_node",
+]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -111,27 +119,33 @@ def node_ns(
     return result
 
 
+def unpriced_node(graphs: RankGraphs, device: DeviceRates) -> int | None:
+    """The first computation with operations that has no duration and no peak."""
+    if device.tflops is not None:
+        return None
+    columns = graphs.columns
+    counted = (columns["kind"] == COMPUTE) & (columns["duration_ns"] < 0)
+    rows = np.flatnonzero(counted & (columns["operations"] > 0))
+    return int(rows[0]) if len(rows) else None
+
+
 def _compute_ns(graphs: RankGraphs, device: DeviceRates, counts: Counts) -> IntArray:
     columns = graphs.columns
-    measured = columns["duration_ns"] >= 0
-    computes = (columns["kind"] == COMPUTE) & ~measured
+    row = unpriced_node(graphs, device)
+    if row is not None:
+        raise UserError(
+            f"got rank {columns['rank'][row]}, node {columns['number'][row]} with"
+            f" {columns['operations'][row]} operations and no duration; allowed: a peak"
+        )
     taken = np.zeros(len(graphs))
-    for column, scale, rate, name in (
-        ("operations", counts.operations_per_multiply_add, device.tflops, "--tflops"),
-        ("memory_bytes", counts.bytes_per_element, device.memory_gb_s, "--memory-gb-s"),
-    ):
-        counted = computes & (columns[column] > 0)
-        if rate is not None:
-            # operations over 10^12/s are 10^-12 s, bytes over 10^9/s nanoseconds
-            per_ns = rate * 1e3 if column == "operations" else rate
-            taken = np.maximum(taken, np.where(counted, columns[column] * scale / per_ns, 0.0))
-        elif column == "operations" and counted.any():
-            row = int(np.flatnonzero(counted)[0])
-            raise UserError(
-                f"got rank {columns['rank'][row]}, node {columns['number'][row]} with"
-                f" {columns[column][row]} operations and no duration; allowed: durations, or {name}"
-                " to turn operations into time"
-            )
+    if device.tflops is not None:
+        # Operations over 10^12/s are 10^-12 s, bytes over 10^9/s nanoseconds.
+        operations = columns["operations"] * counts.operations_per_multiply_add
+        taken = operations / (device.tflops * 1e3)
+    if device.memory_gb_s is not None:
+        moved_bytes = columns["memory_bytes"] * counts.bytes_per_element
+        taken = np.maximum(taken, moved_bytes / device.memory_gb_s)
+    measured = columns["duration_ns"] >= 0
     return np.where(measured, columns["duration_ns"], np.rint(taken)).astype(np.int64)
 
 

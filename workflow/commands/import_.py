@@ -137,7 +137,7 @@ def _network(options: argparse.Namespace) -> int:
 def _chakra(options: argparse.Namespace) -> int:
     import numpy as np
 
-    from railx.exchange.graph_files import read_graphs
+    from railx.exchange.graph_files import check_times, read_graphs
     from railx.replay.graph_networks import TableGroups
     from railx.replay.graph_pricing import COUNTS, DeviceRates, node_ns
     from railx.replay.graph_run import prepare_graph, replay_graph
@@ -151,7 +151,9 @@ def _chakra(options: argparse.Namespace) -> int:
     network = None if options.bandwidth is None else TableGroups(_price(options.bandwidth))
     imported = read_graphs(options.prefix, options.groups)
     graphs, lost = imported.graphs, list(imported.lost)
-    taken_ns = node_ns(graphs, DeviceRates(options.tflops), network, COUNTS["published"])
+    device = DeviceRates(options.tflops)
+    check_times(imported, device)
+    taken_ns = node_ns(graphs, device, network, COUNTS["published"])
     operations = graphs.columns["kind"] != COMPUTE
     untimed = int((operations & (graphs.columns["duration_ns"] < 0)).sum())
     if network is None and untimed:

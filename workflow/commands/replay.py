@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -59,7 +60,9 @@ def add(commands: Any) -> None:
         ("--memory-gb-s", "rate of its memory"),
     ):
         parser.add_argument(option, type=float, metavar="N", help=what)
-    parser.add_argument("--server", type=int, metavar="N", help="ranks of a server")
+    parser.add_argument(
+        "--server", type=int, metavar="N", help="ranks of a server (default of families: theirs)"
+    )
     parser.add_argument(
         "--counts",
         choices=("published", "hardware"),
@@ -86,7 +89,7 @@ def add(commands: Any) -> None:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from railx.exchange.graph_files import read_graphs
+    from railx.exchange.graph_files import check_times, read_graphs
     from railx.exchange.symmetric_ranks import Axes
     from railx.replay.graph_pricing import COUNTS, DeviceRates
     from railx.replay.graph_runs import graph_rows
@@ -95,13 +98,15 @@ def _replay(options: argparse.Namespace) -> int:
     networks = [_network(name, options) for name in options.network]
     axes = None if options.symmetric is None else Axes.of_text(options.symmetric)
     imported = read_graphs(options.trace, options.groups, symmetric=axes)
+    device = DeviceRates(options.tflops, options.memory_gb_s)
+    check_times(imported, device)
     rows = list(
         graph_rows(
             imported.graphs,
             networks,
             options.mode,
             options.latency_ms,
-            device=DeviceRates(options.tflops, options.memory_gb_s),
+            device=device,
             counts=COUNTS[options.counts],
             server=options.server,
             one_collective=options.collectives == "one",
@@ -155,11 +160,13 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
             )
         return TwoRates(name, server, scale_up, scale_out, options.latency_ns or 0.0)
     if name in choices("topology"):
-        settings = _choice(name)
-        alike = [_choice(other) for other in choices("topology") if other.startswith(f"{name}_")]
-        return FamilyNetwork(
-            name, settings, tuple(other for other in alike if other.family == settings.family)
+        settings, *others = (
+            _with_servers(_choice(choice), options.server)
+            for choice in (name, *choices("topology"))
+            if choice == name or choice.startswith(f"{name}_")
         )
+        alike = (other for other in others if other.family == settings.family)
+        return FamilyNetwork(name, settings, tuple(alike))
     path = Path(name)
     if not path.suffix:
         raise UserError(
@@ -173,6 +180,13 @@ def _choice(name: str) -> Any:
     from workflow.config import compose_stage
 
     return compose_stage([f"topology={name}"], ["topology"])["topology"]
+
+
+def _with_servers(settings: Any, server: int | None) -> Any:
+    """The settings with servers of so many chips, where the family has servers."""
+    if server is None or not hasattr(settings, "chips_per_server"):
+        return settings
+    return replace(settings, chips_per_server=server)
 
 
 def _from_file(path: Path, server: int | None) -> Any:
