@@ -61,7 +61,7 @@ def add(commands: Any) -> None:
     ):
         parser.add_argument(option, type=float, metavar="N", help=what)
     parser.add_argument(
-        "--server", type=int, metavar="N", help="ranks of a server (default of families: theirs)"
+        "--server", type=int, metavar="N", help="ranks of a server (default: the network's)"
     )
     parser.add_argument(
         "--counts",
