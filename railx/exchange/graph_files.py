@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def _imported(
 def _files(prefix: Path, one: bool) -> list[Path]:
     """The files of ranks 0, 1, ..."""
     files: dict[int, Path] = {}
-    for path in sorted(prefix.parent.glob(f"{prefix.name}.*")):
+    for path in sorted(prefix.parent.glob(f"{escape(prefix.name)}.*")):
         match = _FILE.match(path.name[len(prefix.name) :])
         if match is not None:
             files.setdefault(int(match.group(1)), path)

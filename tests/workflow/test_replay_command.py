@@ -130,6 +130,10 @@ def test_networks_in_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert found["step_ms"] == pytest.approx(2.0)
     assert found["exposed_ms"] == {"all_reduce": pytest.approx(2.0)}
     assert found["contention"] == "exact loads"
+    # Settings that name it, as railx import topology writes them.
+    (tmp_path / "mine.yaml").write_text(f"family: imported\npath: {network}\n")
+    named = replayed(capsys, str(prefix), "--network", str(tmp_path / "mine.yaml"))
+    assert {**named, "network": ""} == {**found, "network": ""}
 
 
 def test_a_symmetric_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -173,7 +174,7 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
             f"--network: got {name}; allowed: two_level, a file, or one of"
             f" {', '.join(choices('topology'))}"
         )
-    return FamilyNetwork(name, _from_file(path, options.server))
+    return FamilyNetwork(name, _with_servers(_from_file(path, options.server), options.server))
 
 
 def _choice(name: str) -> Any:
@@ -190,15 +191,23 @@ def _with_servers(settings: Any, server: int | None) -> Any:
 
 
 def _from_file(path: Path, server: int | None) -> Any:
+    """The settings in a file, or those that name the network in it."""
+    import yaml
+
     from railx.families import TopologySettings, check_topology
     from railx.settings import SettingsError, load
 
-    plain = {"family": "imported", "path": str(path), "chips_per_node": server or 1}
+    plain: Any = None
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        with suppress(yaml.YAMLError, UnicodeDecodeError):
+            plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(plain, dict) or "family" not in plain:
+        plain = {"family": "imported", "path": str(path), "chips_per_node": server or 1}
     try:
         settings: Any = load(TopologySettings, plain)
         check_topology(settings)
     except SettingsError as error:
-        raise UserError(f"--network: {error.message}") from None
+        raise UserError(f"--network: got {path}: {error}") from None
     return settings
 
 
