@@ -27,6 +27,7 @@ __all__ = [
     "SEND",
     "attributes",
     "message",
+    "message_of_json",
     "read_messages",
     "write_messages",
 ]
@@ -143,6 +144,18 @@ def attributes(node: Any) -> dict[str, Any]:
         if which is not None and which.endswith("_val"):
             values[attribute.name] = getattr(attribute, which)
     return values
+
+
+def message_of_json(path: Path, kind: str, value: Any) -> Any:
+    """A message from the JSON form of protobuf; UserError where it is none."""
+    from google.protobuf import json_format
+
+    try:
+        return json_format.ParseDict(value, _classes()[kind](), ignore_unknown_fields=True)
+    except (json_format.ParseError, AttributeError, TypeError, ValueError):
+        raise UserError(
+            f"got {path} with JSON that is no {kind} of Chakra; allowed: a trace of chakra_jsonizer"
+        ) from None
 
 
 def write_messages(path: Path, messages: Iterable[Any]) -> None:
