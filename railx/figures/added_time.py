@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, figure
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
@@ -32,13 +32,6 @@ from railx.figures.theme import (
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import Between, NotEmpty
-
-__all__ = [
-    "STEP_SWITCHES",
-    "SWITCHING_OVERHEAD",
-    "StepSwitchesSettings",
-    "SwitchingOverheadSettings",
-]
 
 # Steps that Opus publishes: simulations, a smoke run, runs on Perlmutter
 
@@ -127,7 +120,16 @@ class SwitchingOverheadSettings(RunChoice):
     """Confidence of the intervals over our repeats."""
 
 
-def _draw_switching_overhead(
+@figure(
+    "What optical switching adds to a training step",
+    "opus",
+    iterations=f"training.iterations: {REPEAT_COLUMNS}",
+    times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    **_PUBLISHED_STEPS,
+    headline="opus.csv: id value",
+)
+def switching_overhead(
     settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas
 ) -> Drawn:
     """A row of panels per source, all on the same axes."""
@@ -303,19 +305,6 @@ def _alternative(points: DataFrame) -> str:
     return f"Panels of added time over switching latency. {'; '.join(parts)}."
 
 
-SWITCHING_OVERHEAD = declare(
-    SwitchingOverheadSettings,
-    "What optical switching adds to a training step",
-    "opus",
-    _draw_switching_overhead,
-    iterations=f"training.iterations: {REPEAT_COLUMNS}",
-    times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
-    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
-    **_PUBLISHED_STEPS,
-    headline="opus.csv: id value",
-)
-
-
 # Generated steps at the published settings
 
 _PANELS = {
@@ -353,7 +342,14 @@ class StepSwitchesSettings(CanvasSettings):
     """Circuit rule of the rows to show: ``circuits`` or ``stage_bits``."""
 
 
-def _draw_step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "What switching adds to a step at the published settings",
+    "opus",
+    times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    **_PUBLISHED_STEPS,
+)
+def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each job that has published numbers."""
     points = _step_points(tables, settings.rule)
     panels = [name for name in _PANELS if name in set(points["panel"])]
@@ -479,14 +475,3 @@ def _texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
     alternative = f"""Lines of added time over switching latency on logarithmic axes, a panel per
         job: {words}."""
     return caption, alternative
-
-
-STEP_SWITCHES = declare(
-    StepSwitchesSettings,
-    "What switching adds to a step at the published settings",
-    "opus",
-    _draw_step_switches,
-    times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
-    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
-    **_PUBLISHED_STEPS,
-)

@@ -12,15 +12,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, share_legend
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrases, quantity, span
 from railx.settings import Between
-
-__all__ = ["FIGURE", "AllClaimsSettings"]
 
 _VERDICTS = {
     "reproduced": PALETTE[2],
@@ -72,7 +70,13 @@ class _Row:
     y: float = 0.0
 
 
-def draw(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "All claims: ours over published",
+    "all",
+    claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
+    " tolerance fidelity verdict",
+)
+def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Rows of dots by paper on a logarithmic axis of ours over published.
 
     Raises ValueError for an unknown verdict.
@@ -315,13 +319,3 @@ def _alternative(frame: DataFrame, counts: Series[Any]) -> str:
         {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
         the published number. Columns at the right edge hold those without a ratio, undecided and
         not attempted."""
-
-
-FIGURE = declare(
-    AllClaimsSettings,
-    "All claims: ours over published",
-    "all",
-    draw,
-    claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
-    " tolerance fidelity verdict",
-)

@@ -13,20 +13,11 @@ from itertools import product
 from typing import Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
 from railx.figures.words import fidelity_line, phrase, phrases
-
-__all__ = [
-    "RAIL_STEPS",
-    "SWITCHED_CIRCUITS",
-    "CircuitPanelsSettings",
-    "RailStepsSettings",
-    "SwitchedCircuitsSettings",
-    "SwitchedLine",
-]
 
 _DRAWN = "latency_ms changes step_ms stall_ms"
 _BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
@@ -163,7 +154,12 @@ class RailStepsSettings(CircuitPanelsSettings):
     )
 
 
-def _draw_switched(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Circuits set once for a job, switched in it, or both",
+    "all",
+    steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
+)
+def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per basis, and bars of cost and power.
 
     Raises ValueError for a job, a network or a mode that the table does not have.
@@ -177,7 +173,13 @@ def _draw_switched(settings: SwitchedCircuitsSettings, tables: Tables, canvas: C
     return _draw(settings, table, canvas, subtitle, note, "at equal bandwidth")
 
 
-def _draw_generated(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
+    "all",
+    generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
+    f" step_ms stall_ms {_BILL}",
+)
+def rail_steps(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per basis, and bars of cost and power.
 
     Raises ValueError for a step, a network or a mode that the table does not have.
@@ -327,20 +329,3 @@ def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
     text = "{name}, {words}: {first:q} without latency, {last:q} at {latency_ms:g} ms"
     return f"""Step times over switching latency at equal bandwidth and at equal cost, with bars of
         cost and power of {len(settings.bars)} networks. {phrases(ends, text)}."""
-
-
-SWITCHED_CIRCUITS = declare(
-    SwitchedCircuitsSettings,
-    "Circuits set once for a job, switched in it, or both",
-    "all",
-    _draw_switched,
-    steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
-)
-RAIL_STEPS = declare(
-    RailStepsSettings,
-    "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
-    "all",
-    _draw_generated,
-    generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
-    f" step_ms stall_ms {_BILL}",
-)

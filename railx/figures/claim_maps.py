@@ -14,25 +14,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty
-
-__all__ = [
-    "CLAIM_MAP",
-    "PRICE_SENSITIVITY",
-    "RAIL_CLAIMS",
-    "ClaimMapFigureSettings",
-    "PriceSensitivitySettings",
-    "RailBoundary",
-    "RailClaimsSettings",
-    "RailPoint",
-]
-
 
 # RailX: half-planes of price ratios, and a strip of USD
 
@@ -81,7 +69,14 @@ class ClaimMapFigureSettings(CanvasSettings):
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-def _draw_claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Where the cost claims hold",
+    "railx",
+    claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
+    " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
+    " boundary_intercept source fidelity",
+)
+def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per claim. Raises ValueError for lines that the table does not have."""
     table = tables.read("claim_map")
     lists = where(table, view="price_set").drop_duplicates("prices")
@@ -251,17 +246,6 @@ def _boundary(row: Series[Any]) -> str:
     return f"y = {float(row['boundary_slope']):.2f} x {sign} {abs(intercept):.2f}"
 
 
-CLAIM_MAP = declare(
-    ClaimMapFigureSettings,
-    "Where the cost claims hold",
-    "railx",
-    _draw_claim_map,
-    claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
-    " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
-    " boundary_intercept source fidelity",
-)
-
-
 # Photonic rails: switch ports of a GPU over a transceiver
 
 #: Claims: title, axis and unit of a transceiver.
@@ -333,7 +317,13 @@ class RailClaimsSettings(CanvasSettings):
     """Ratios with a contour line, by claim (cost, power)."""
 
 
-def _draw_rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "What the saving of photonic rails rests on",
+    "opus",
+    map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
+    " ratio limit holds ports_at_boundary fidelity",
+)
+def rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for cost and one for power.
 
     Raises ValueError for a boundary that the table does not have.
@@ -458,16 +448,6 @@ def _texts(
     return " ".join(parts), alternative
 
 
-RAIL_CLAIMS = declare(
-    RailClaimsSettings,
-    "What the saving of photonic rails rests on",
-    "opus",
-    _draw_rail_claims,
-    map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
-    " ratio limit holds ports_at_boundary fidelity",
-)
-
-
 # RailX: a grid of price ratios
 
 _GRID_PORTS = {"ocs_port": "ocs_port_usd", "switch_port": "electrical_switch_port_usd"}
@@ -495,9 +475,13 @@ class PriceSensitivitySettings(CanvasSettings):
     reference's."""
 
 
-def _draw_price_sensitivity(
-    settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "For which prices the cost claims hold",
+    "railx",
+    sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
+    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
+)
+def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Two heat maps from the rows of view ``ratio``.
 
     Raises ValueError when none has the reference and all-to-all bandwidth.
@@ -578,13 +562,3 @@ def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
     axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])
     axes.set_yticks([y + 0.5 for y in range(len(cells))], [f"{v:g}" for v in cells.index])
     axes.grid(visible=False)
-
-
-PRICE_SENSITIVITY = declare(
-    PriceSensitivitySettings,
-    "For which prices the cost claims hold",
-    "railx",
-    _draw_price_sensitivity,
-    sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
-    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
-)

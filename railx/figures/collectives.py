@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, TopologyChoice, declare
+from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, TopologyChoice, figure
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
 from railx.figures.tables import Tables, refuse, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
@@ -21,8 +21,6 @@ from railx.figures.words import (
     spoken,
 )
 from railx.settings import Between, NotEmpty
-
-__all__ = ["COLLECTIVE_TIME", "RING_ALL_REDUCE", "CollectiveTimeSettings", "RingAllReduceSettings"]
 
 # Ring all-reduce: the rings of all rails share the payload (RailX)
 
@@ -41,7 +39,14 @@ class RingAllReduceSettings(TopologyChoice):
     all."""
 
 
-def _draw_ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Ring all-reduce by topology",
+    "railx",
+    collectives="network.collectives: topology family collective scope participants rings"
+    " payload_bytes time_ms algorithm_gb_s fidelity",
+    topologies="metrics.topologies: topology injection_gb_s_per_chip",
+)
+def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per topology and scope.
 
     Raises ValueError when no row has ``settings.scope``.
@@ -160,17 +165,6 @@ def _name(line: DataFrame, several: bool) -> str:
     )
 
 
-RING_ALL_REDUCE = declare(
-    RingAllReduceSettings,
-    "Ring all-reduce by topology",
-    "railx",
-    _draw_ring_all_reduce,
-    collectives="network.collectives: topology family collective scope participants rings"
-    " payload_bytes time_ms algorithm_gb_s fidelity",
-    topologies="metrics.topologies: topology injection_gb_s_per_chip",
-)
-
-
 # Every collective, a panel for each topology
 
 #: A collective has the same colour whatever else is drawn.
@@ -197,9 +191,13 @@ class CollectiveTimeSettings(TopologyChoice):
     """Panels side by side."""
 
 
-def _draw_collective_time(
-    settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "Collectives by topology",
+    "railx",
+    collectives="network.collectives: topology collective scope participants payload_bytes"
+    " algorithm_gb_s fidelity",
+)
+def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology.
 
     Raises ValueError when no row has ``settings.scope``.
@@ -290,13 +288,3 @@ def _all_alternative(rows: DataFrame) -> str:
     row = "{topology:spoken}, {collective:lower} {algorithm_gb_s:q}"
     return f"""Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s:
         {phrases(_ends(rows), row)}."""
-
-
-COLLECTIVE_TIME = declare(
-    CollectiveTimeSettings,
-    "Collectives by topology",
-    "railx",
-    _draw_collective_time,
-    collectives="network.collectives: topology collective scope participants payload_bytes"
-    " algorithm_gb_s fidelity",
-)

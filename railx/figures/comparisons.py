@@ -14,23 +14,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, name_rows, share_legend, ticks
 from railx.figures.tables import records, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.settings import NotEmpty
-
-__all__ = [
-    "ADAPTIVE_SPEEDUPS",
-    "NETWORK_PRICES",
-    "PIPELINE_SPEEDUPS",
-    "AdaptiveSpeedupsSettings",
-    "NetworkPricesSettings",
-    "PipelineSpeedupsSettings",
-    "PublishedCase",
-]
 
 
 def dots(axes: Axes, rows: DataFrame, x: Any, y: Any, colour: str, size: float = 7) -> None:
@@ -97,7 +87,16 @@ class AdaptiveSpeedupsSettings(CanvasSettings):
     out."""
 
 
-def _draw_adaptive(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Groups that adapt to the batch: speed-up and time of an iteration",
+    "flexsp",
+    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
+    " fidelity",
+    speedups="flexsp_speedups.csv: model context corpus system reference value",
+    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
+    " reading_error_seconds",
+)
+def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column per corpus: speed-ups above, seconds of an iteration below.
 
     Raises ValueError for a plan with a case that is not published.
@@ -260,19 +259,6 @@ def _adaptive_alternative(points: DataFrame, corpora: list[str]) -> str:
         seconds of an iteration of each system. Speed-ups: {"; ".join(parts)}."""
 
 
-ADAPTIVE_SPEEDUPS = declare(
-    AdaptiveSpeedupsSettings,
-    "Groups that adapt to the batch: speed-up and time of an iteration",
-    "flexsp",
-    _draw_adaptive,
-    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
-    " fidelity",
-    speedups="flexsp_speedups.csv: model context corpus system reference value",
-    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
-    " reading_error_seconds",
-)
-
-
 # Elastic pipelines: speed-ups over baselines, and the idle share of stages
 
 _BASELINES = {
@@ -310,7 +296,16 @@ class PipelineSpeedupsSettings(CanvasSettings):
     """Plans to set side by side, of one model; empty: all."""
 
 
-def _draw_pipelines(settings: PipelineSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Elastic pipelines: speed-up and bubbles",
+    "infinipipe",
+    groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
+    " fidelity planner",
+    schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
+    " fidelity",
+    published="infinipipe.csv: id value place",
+)
+def pipeline_speedups(settings: PipelineSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row per published headline and per pair of our plans, and the bubbles below.
 
     Raises ValueError for a row that is not published.
@@ -427,19 +422,6 @@ def _pipeline_texts(points: DataFrame) -> tuple[str, str]:
     return caption, alternative
 
 
-PIPELINE_SPEEDUPS = declare(
-    PipelineSpeedupsSettings,
-    "Elastic pipelines: speed-up and bubbles",
-    "infinipipe",
-    _draw_pipelines,
-    groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
-    " fidelity planner",
-    schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
-    " fidelity",
-    published="infinipipe.csv: id value place",
-)
-
-
 # Networks: cost over that of a full fat tree
 
 
@@ -472,7 +454,13 @@ class NetworkPricesSettings(CanvasSettings):
     for each; empty: none does."""
 
 
-def _draw_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Prices of networks relative to a fat tree",
+    "railx",
+    scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
+    published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
+)
+def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel per published size, a row per network.
 
     Raises ValueError for a price list or network that the tables do not have.
@@ -553,13 +541,3 @@ def _price_alternative(points: DataFrame) -> str:
     pairs = both.dropna()
     return f"""Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours;
         ours are {span(pairs["ours"] / pairs["published"])} times the published ratios."""
-
-
-NETWORK_PRICES = declare(
-    NetworkPricesSettings,
-    "Prices of networks relative to a fat tree",
-    "railx",
-    _draw_prices,
-    scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
-    published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
-)

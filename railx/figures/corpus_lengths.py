@@ -16,15 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, Tables, figure
 from railx.figures.panels import entries, published_marks, share_legend
 from railx.figures.tables import stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
 from railx.figures.words import quantity
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
-
-__all__ = ["FIGURE", "CorpusLengthsSettings"]
 
 _KINDS = {
     "real_text": "real text",
@@ -87,7 +85,13 @@ class _Corpus:
         return self.lengths[np.unique(tail)]
 
 
-def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Sequence lengths of the corpora",
+    "flexsp",
+    sequences="corpus.sequences",
+    published="wikipedia_length_quantiles.csv: kind key value",
+)
+def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per corpus with dots at ``settings.quantiles``.
 
     Raises ValueError for a corpus without sequences.
@@ -173,13 +177,3 @@ def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
                 published shares wherever ten or more of them are longer."""
     return f"""Sequence lengths in tokens: {"; ".join(parts)}. {off} A long straight tail, few
         sequences with many of the tokens, is what adaptive parallelism lives on."""
-
-
-FIGURE = declare(
-    CorpusLengthsSettings,
-    "Sequence lengths of the corpora",
-    "flexsp",
-    draw,
-    sequences="corpus.sequences",
-    published="wikipedia_length_quantiles.csv: kind key value",
-)

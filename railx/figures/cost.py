@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import (
     beside,
     entries,
@@ -42,8 +42,6 @@ from railx.figures.words import (
     spoken,
 )
 from railx.settings import Fraction, NotEmpty, SettingsError
-
-__all__ = ["COST", "COST_SCALE", "CostScaleSettings", "CostSettings"]
 
 # Bill of materials, and cost relative to a reference
 
@@ -93,7 +91,18 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def _draw_cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Cost by topology",
+    "railx",
+    bill="economics.bill: topology chips component total_usd fidelity",
+    summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
+    " usd_per_all_to_all_gb_s power_watts fidelity",
+    sensitivity="economics.sensitivity (optional): view prices topology reference all_to_all"
+    " injection_cost_ratio all_to_all_cost_ratio fidelity",
+    railx="railx.csv: id paper",
+    opus_cost_power="opus_cost_power.csv: id paper",
+)
+def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw ``settings.only`` (empty: all topologies of the economics tables).
 
     Price lists are drawn where a sensitivity table has the reference. Raises ValueError
@@ -373,21 +382,6 @@ def _usd(value: float) -> str:
     return f"{quantity(value)} USD"
 
 
-COST = declare(
-    CostSettings,
-    "Cost by topology",
-    "railx",
-    _draw_cost,
-    bill="economics.bill: topology chips component total_usd fidelity",
-    summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
-    " usd_per_all_to_all_gb_s power_watts fidelity",
-    sensitivity="economics.sensitivity (optional): view prices topology reference all_to_all"
-    " injection_cost_ratio all_to_all_cost_ratio fidelity",
-    railx="railx.csv: id paper",
-    opus_cost_power="opus_cost_power.csv: id paper",
-)
-
-
 # Cost and power over the number of chips
 
 _PANELS = (
@@ -428,7 +422,13 @@ class CostScaleSettings(CanvasSettings):
     """Price set of the rows to show."""
 
 
-def _draw_cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Cost and power over the number of chips",
+    "railx",
+    scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
+    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
+)
+def cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Three panels; a topology is left out of a panel where it has no value.
 
     Raises ValueError for an unknown name or price set.
@@ -511,13 +511,3 @@ def _scale_alternative(rows: DataFrame) -> str:
 
 def _scale_name(topology: str) -> str:
     return label(topology.removesuffix("_full").replace("_full_", "_"))
-
-
-COST_SCALE = declare(
-    CostScaleSettings,
-    "Cost and power over the number of chips",
-    "railx",
-    _draw_cost_scale,
-    scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
-    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, get_type_hints
 
 from railx.figures.tables import FigureInput, Tables
 from railx.figures.types import Axes, DataFrame, Page, Series
@@ -17,6 +17,7 @@ __all__ = [
     "Canvas",
     "CanvasSettings",
     "DataFrame",
+    "Draw",
     "Drawn",
     "Figure",
     "Height",
@@ -26,7 +27,7 @@ __all__ = [
     "Series",
     "Tables",
     "TopologyChoice",
-    "declare",
+    "figure",
 ]
 
 
@@ -110,33 +111,34 @@ class Drawn:
     paper: str = ""
 
 
+#: Draws a figure from its settings, the tables of its inputs and the canvas.
+Draw = Callable[[Any, Tables, Canvas], Drawn]
+
+
 @dataclass(frozen=True)
 class Figure:
-    """A figure, as its module declares it under the name ``FIGURE``.
+    """A figure, as its module declares it under its name.
 
-    ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` takes the
-    settings, the tables of ``inputs`` and the canvas. It raises UserError for a table
-    that lacks what it needs.
+    ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` raises UserError
+    for a table that lacks what it needs.
     """
 
     settings: type[CanvasSettings]
     title: str
     paper: str
     inputs: tuple[FigureInput, ...]
-    draw: Callable[[Any, Tables, Canvas], Drawn]
+    draw: Draw
 
 
-def declare(
-    settings: type[CanvasSettings],
-    title: str,
-    paper: str,
-    draw: Callable[[Any, Tables, Canvas], Drawn],
-    /,
-    **sources: str,
-) -> Figure:
-    """A figure whose inputs are written as ``key="stage.output: columns"``.
+def figure(title: str, paper: str, /, **sources: str) -> Callable[[Draw], Figure]:
+    """Declare the figure that the decorated function draws.
 
-    :meth:`FigureInput.of` has the syntax of a source.
+    Inputs are written as ``key="stage.output: columns"``; :meth:`FigureInput.of` has
+    the syntax of a source. The settings are the type of the function's first argument.
     """
     inputs = tuple(FigureInput.of(key, source) for key, source in sources.items())
-    return Figure(settings, title, paper, inputs, draw)
+
+    def declared(draw: Draw) -> Figure:
+        return Figure(get_type_hints(draw)["settings"], title, paper, inputs, draw)
+
+    return declared

@@ -10,14 +10,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import name_rows, share_legend
 from railx.figures.tables import Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity, spoken
 from railx.settings import AtLeast
-
-__all__ = ["FIGURE", "LatencyLoadSettings"]
 
 _OFFERED = "offered_flits_per_chip_cycle"
 #: Rows of text that the limits need besides one per sweep.
@@ -56,7 +54,15 @@ class LatencyLoadSettings(CanvasSettings):
     """Top of the latency axis in cycles; null: the largest latency."""
 
 
-def draw(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Latency against offered load",
+    "railx",
+    points="packets.points: sweep topology family chips traffic routing"
+    " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
+    " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
+    " ideal_flits_per_chip_cycle seed fidelity",
+)
+def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Above, the mean latency over the offered load by group of families.
 
     Below, saturation and limits of every sweep. Over several seeds lines are medians
@@ -264,15 +270,3 @@ def _names(frame: DataFrame) -> dict[str, str]:
         parts += [str(row["routing"])] if extra["routing"] else []
         names[str(sweep)] = ", ".join(parts)
     return names
-
-
-FIGURE = declare(
-    LatencyLoadSettings,
-    "Latency against offered load",
-    "railx",
-    draw,
-    points="packets.points: sweep topology family chips traffic routing"
-    " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
-    " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
-    " ideal_flits_per_chip_cycle seed fidelity",
-)

@@ -7,20 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
 from railx.figures.tables import Tables, records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
 from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
-
-__all__ = [
-    "AGREEMENT",
-    "COST_MODEL_ERROR",
-    "STEP_MODEL",
-    "AgreementFigureSettings",
-    "CostModelErrorSettings",
-    "StepModelSettings",
-]
 
 # Flow model against packet simulator, and their ratio
 
@@ -36,7 +27,13 @@ class AgreementFigureSettings(CanvasSettings):
     height_inches: Height = 5.4
 
 
-def _draw_agreement(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Flow model against packet simulator",
+    "railx",
+    comparison="agreement.comparison: topology traffic routing load_over_bound"
+    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
+)
+def agreement(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One point per topology, traffic pattern, routing and load.
 
     Colour by topology, shape by traffic, hollow for balanced routing.
@@ -108,16 +105,6 @@ def _alternative(rows: DataFrame) -> str:
         {phrases(ratios, "{topology:spoken}, {traffic:lower} {ratio}")}."""
 
 
-AGREEMENT = declare(
-    AgreementFigureSettings,
-    "Flow model against packet simulator",
-    "railx",
-    _draw_agreement,
-    comparison="agreement.comparison: topology traffic routing load_over_bound"
-    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
-)
-
-
 # Time and memory of a layer
 
 #: What is predicted: its column of errors and whether layers are recomputed.
@@ -140,9 +127,15 @@ class CostModelErrorSettings(CanvasSettings):
     """Profiles to show, in that order; empty: all."""
 
 
-def _draw_cost_model_error(
-    settings: CostModelErrorSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "Cost model against measured layers",
+    "infinipipe",
+    points="profile.points: profile model part degree context tokens checkpointed forward_ms"
+    " backward_ms kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error"
+    " fidelity",
+    published="infinipipe.csv: id value",
+)
+def cost_model_error(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One point for each measured slice, filled where the fit has not seen it."""
     rows = where(tables.read("points", "profile", settings.only), part="layer")
     rows = rows.assign(measured_ms=rows["forward_ms"] + rows["backward_ms"])
@@ -198,18 +191,6 @@ def _unseen(rows: DataFrame, column: str, recomputed: bool) -> list[float]:
     return [100 * float(error) for error in errors]
 
 
-COST_MODEL_ERROR = declare(
-    CostModelErrorSettings,
-    "Cost model against measured layers",
-    "infinipipe",
-    _draw_cost_model_error,
-    points="profile.points: profile model part degree context tokens checkpointed forward_ms"
-    " backward_ms kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error"
-    " fidelity",
-    published="infinipipe.csv: id value",
-)
-
-
 # Training steps measured by others
 
 _UNITS = {"seconds": "Time of a step (s)", "gib": "Memory of a device (GiB)"}
@@ -223,7 +204,14 @@ class StepModelSettings(CanvasSettings):
     height_inches: Height = 4.2
 
 
-def _draw_step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "The model of a training step against measured runs",
+    "all",
+    rows="validation.rows: set device precision quantity measured ours fidelity",
+    errors="validation.errors: set quantity group rows left_out mean_error mean_error_roofline"
+    " fidelity",
+)
+def step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Measured against modelled, a dot a run; on the right errors by set."""
     rows, errors = tables.read("rows"), where(tables.read("errors"), group="all")
     timed = errors["set"].isin(where(errors, quantity="seconds")["set"])
@@ -265,14 +253,3 @@ def _errors(axes: Axes, errors: DataFrame, colour: dict[str, str]) -> None:
     name_rows(axes, list(errors["words"]))
     axes.set(title="Mean error", xlabel="Error (%)")
     axes.set_xlim(left=0)
-
-
-STEP_MODEL = declare(
-    StepModelSettings,
-    "The model of a training step against measured runs",
-    "all",
-    _draw_step_model,
-    rows="validation.rows: set device precision quantity measured ours fidelity",
-    errors="validation.errors: set quantity group rows left_out mean_error mean_error_roofline"
-    " fidelity",
-)

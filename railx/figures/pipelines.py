@@ -11,22 +11,13 @@ import itertools
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, figure
 from railx.figures.panels import name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, LINE_POINTS, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import NonNegative
-
-__all__ = [
-    "HELD_MEMORY",
-    "PIPELINE_SCHEDULE",
-    "STAGE_MEMORY",
-    "HeldMemorySettings",
-    "PipelineScheduleSettings",
-    "StageMemorySettings",
-]
 
 # Gantt chart of a plan: a row for each stage, a block for each pass of a chunk
 
@@ -61,9 +52,14 @@ class PipelineScheduleSettings(PlanChoice):
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def _draw_pipeline_schedule(
-    settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "Pipeline schedule",
+    "infinipipe",
+    schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
+    " start_ms end_ms fidelity",
+    groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
+)
+def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
 
     A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
@@ -213,17 +209,6 @@ def _schedule_facts(name: str, frame: DataFrame) -> str:
         chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"""
 
 
-PIPELINE_SCHEDULE = declare(
-    PipelineScheduleSettings,
-    "Pipeline schedule",
-    "infinipipe",
-    _draw_pipeline_schedule,
-    schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
-    " start_ms end_ms fidelity",
-    groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
-)
-
-
 # What the stages of a plan hold, by the cost model (InfiniPipe eqs. 5, 9 and 10)
 
 _GIB = 2.0**30
@@ -246,7 +231,13 @@ class StageMemorySettings(PlanChoice):
     """Replica to show; the others do the same with other chunks."""
 
 
-def _draw_stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Memory of pipeline stages over time",
+    "infinipipe",
+    memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
+    " activation_bytes capacity_bytes fidelity",
+)
+def stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw one iteration of one replica of every plan.
 
     Raises ValueError where a plan lacks the iteration or the replica.
@@ -306,16 +297,6 @@ def _plan_facts(name: str, rows: DataFrame, in_bytes: bool) -> str:
         {", ".join(map(str, peaks.index))}"""
 
 
-STAGE_MEMORY = declare(
-    StageMemorySettings,
-    "Memory of pipeline stages over time",
-    "infinipipe",
-    _draw_stage_memory,
-    memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
-    " activation_bytes capacity_bytes fidelity",
-)
-
-
 # What the stages of a run hold, measured beside expected
 
 _MIB = 2**20
@@ -332,7 +313,13 @@ class HeldMemorySettings(CanvasSettings):
     """Training runs to show, in that order; empty: all with pipelines."""
 
 
-def _draw_held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Memory of pipeline stages over time",
+    "infinipipe",
+    passes="training.passes: run plan device iteration rank replica stage place position kind"
+    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity",
+)
+def held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each run: the first rank of each stage of replica 0."""
     rows = where(tables.read("passes", "run", settings.only), replica=0, place=0)
     runs = list(rows["run"].unique())
@@ -384,13 +371,3 @@ def _run_panel(axes: Axes, rows: DataFrame) -> None:
     other.set(ylim=(0, 2.2 * max(1, int(rows["live_chunks"].max()))), ylabel="Chunks alive")
     other.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     other.grid(visible=False)
-
-
-HELD_MEMORY = declare(
-    HeldMemorySettings,
-    "Memory of pipeline stages over time",
-    "infinipipe",
-    _draw_held_memory,
-    passes="training.passes: run plan device iteration rank replica stage place position kind"
-    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity",
-)

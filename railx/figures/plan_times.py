@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.comparisons import plan_seconds
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import (
     at_edge,
     name_rows,
@@ -28,8 +28,6 @@ from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, PUBLISHED_MARK,
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.io import read_json
 from railx.settings import Between, NotEmpty, SettingsError
-
-__all__ = ["ITERATION_PARTS", "PLANNERS", "IterationPartsSettings", "PlannersSettings"]
 
 # Planners by corpus; where FlexSP publishes a bar of the system, it is a hollow diamond
 
@@ -91,7 +89,14 @@ class PlannersSettings(CanvasSettings):
                 )
 
 
-def _draw_planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Planners for sequences of varying length",
+    "flexsp",
+    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
+    " fidelity",
+    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration",
+)
+def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel per corpus, a bar per planner."""
     bars = _bars(settings, tables)
     corpora = list(dict.fromkeys(bars["corpus"]))
@@ -202,17 +207,6 @@ def _texts(settings: PlannersSettings, bars: DataFrame) -> tuple[str, str]:
     return caption, alternative
 
 
-PLANNERS = declare(
-    PlannersSettings,
-    "Planners for sequences of varying length",
-    "flexsp",
-    _draw_planners,
-    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
-    " fidelity",
-    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration",
-)
-
-
 # Parts of an iteration, means over the devices
 
 #: The parts of a bar in their order, with their colours; waiting is drawn lighter.
@@ -275,9 +269,15 @@ def _colour(part: str) -> Any:
     return lighter(FAINT, 0.55) if part == "waiting" else _PARTS[part]
 
 
-def _draw_iteration_parts(
-    settings: IterationPartsSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "What an iteration consists of",
+    "infinipipe",
+    groups="plan.groups: plan devices kind iteration micro_batch degree predicted_ms"
+    " predicted_all_to_all_ms predicted_other_ms fidelity",
+    schedule="plan.schedule: plan iteration replica stage start_ms end_ms",
+    summary="plan.summary",
+)
+def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each comparison, a bar for each plan.
 
     Raises ValueError where the experiment has none of the plans.
@@ -412,15 +412,3 @@ def _alternative(rows: DataFrame) -> str:
         parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
         bars.append(f"{row['panel']}, {row['words']}: {parts}")
     return f"Stacked bars of seconds of an iteration. {'; '.join(bars)}."
-
-
-ITERATION_PARTS = declare(
-    IterationPartsSettings,
-    "What an iteration consists of",
-    "infinipipe",
-    _draw_iteration_parts,
-    groups="plan.groups: plan devices kind iteration micro_batch degree predicted_ms"
-    " predicted_all_to_all_ms predicted_other_ms fidelity",
-    schedule="plan.schedule: plan iteration replica stage start_ms end_ms",
-    summary="plan.summary",
-)

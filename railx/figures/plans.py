@@ -11,22 +11,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, figure
 from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
 from railx.figures.tables import plans_at, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import AtLeast, NotEmpty
-
-__all__ = [
-    "ALL_TO_ALL_DEGREE",
-    "SEQUENCE_PARALLEL_PLAN",
-    "UNDERLAY",
-    "AllToAllDegreeSettings",
-    "SequenceParallelPlanSettings",
-    "UnderlayFigureSettings",
-]
 
 # Devices over predicted time: a block for each group (FlexSP, section 4)
 
@@ -70,7 +61,13 @@ class SequenceParallelPlanSettings(PlanChoice):
     """Whether blocks say what they hold, where there is room."""
 
 
-def _draw_sequence_parallel_plan(
+@figure(
+    "Sequence-parallel plans",
+    "flexsp",
+    groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
+    " degree sequences tokens predicted_ms",
+)
+def sequence_parallel_plan(
     settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas
 ) -> Drawn:
     """Draw ``settings.iteration`` of every sequence-parallel plan given.
@@ -205,16 +202,6 @@ def _groups_alternative(plans: Mapping[str, DataFrame]) -> str:
     return f"Blocks of devices over predicted time, a panel per plan: {facts}."
 
 
-SEQUENCE_PARALLEL_PLAN = declare(
-    SequenceParallelPlanSettings,
-    "Sequence-parallel plans",
-    "flexsp",
-    _draw_sequence_parallel_plan,
-    groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
-    " degree sequences tokens predicted_ms",
-)
-
-
 # Times and degrees of plans made for each network
 
 _WAITING = "#dfe3e8"
@@ -240,7 +227,13 @@ class UnderlayFigureSettings(CanvasSettings):
     """Networks to show, in that order; empty: all that there are."""
 
 
-def _draw_underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "The network under adaptive sequence parallelism",
+    "flexsp",
+    mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
+    " degree device_ms fidelity",
+)
+def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each rate that networks are compared at, a bar for each network.
 
     Raises ValueError where one of the plans is not there.
@@ -359,16 +352,6 @@ def _words(bar: DataFrame) -> str:
         {degrees})"""
 
 
-UNDERLAY = declare(
-    UnderlayFigureSettings,
-    "The network under adaptive sequence parallelism",
-    "flexsp",
-    _draw_underlay,
-    mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
-    " degree device_ms fidelity",
-)
-
-
 # Bandwidth of an all-to-all by degree, and what the times of plans imply
 
 #: Bytes of an element, all-to-alls of a layer, and both directions of a step.
@@ -410,9 +393,14 @@ class AllToAllDegreeSettings(CanvasSettings):
     """Highest degree inside a node."""
 
 
-def _draw_all_to_all_degree(
-    settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "All-to-all bandwidth by degree of sequence parallelism",
+    "flexsp",
+    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
+    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
+    constants="flexsp_cost_constants.csv: model quantity value",
+)
+def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A line per published table and dots of the plans.
 
     Raises UserError for a table or model that is not published.
@@ -520,14 +508,3 @@ def _degree_alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> 
             {first["degree"]} to {quantity(float(last["gb_s"]))} at {last["degree"]}""")
     return f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism, with a
         cliff between a node and several: {"; ".join(parts)}."""
-
-
-ALL_TO_ALL_DEGREE = declare(
-    AllToAllDegreeSettings,
-    "All-to-all bandwidth by degree of sequence parallelism",
-    "flexsp",
-    _draw_all_to_all_degree,
-    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
-    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
-    constants="flexsp_cost_constants.csv: model quantity value",
-)

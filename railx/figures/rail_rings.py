@@ -15,14 +15,12 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import beside
 from railx.figures.tables import Tables, read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.words import fidelity_line, phrases, spoken
 from railx.settings import Between, NonNegative
-
-__all__ = ["FIGURE", "RailRingsSettings"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,12 @@ class RailRingsSettings(CanvasSettings):
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Rail rings and optical switch ports",
+    "railx",
+    graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
+)
+def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Draw one line from the first topology file that has circuits there.
 
     The line is ``settings.line`` of ``settings.dimension``. Raises ValueError when no
@@ -182,12 +185,3 @@ def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
     below = "node · port      port · node" if few else "ports"
     axes.text(0.5, count - 0.45, below, ha="center", va="top", color=GREY)
     axes.set_axis_off()
-
-
-FIGURE = declare(
-    RailRingsSettings,
-    "Rail rings and optical switch ports",
-    "railx",
-    draw,
-    graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
-)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import (
     at_edge,
     patch,
@@ -36,15 +36,6 @@ from railx.figures.theme import (
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, span
 from railx.settings import AtLeast
-
-__all__ = [
-    "RAIL_BILLS",
-    "RAIL_SAVINGS",
-    "RailBillsSettings",
-    "RailPlatformWords",
-    "RailSavingsSettings",
-    "SavingsPlatform",
-]
 
 # Bills per GPU
 
@@ -141,7 +132,15 @@ class RailBillsSettings(CanvasSettings):
     """Transceivers of a GPU on photonic rails."""
 
 
-def _draw_rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "What rails cost and draw, by size and by what is counted",
+    "opus",
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
+    " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
+    published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
+    " power_fat_tree_w power_rail_opt_w power_opus_w",
+)
+def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each platform: cost above power.
 
     Raises ValueError for a platform or a switch that the tables do not have.
@@ -266,18 +265,6 @@ def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
         photonic ones, which rise where a rail needs leaves and spines of switches."""
 
 
-RAIL_BILLS = declare(
-    RailBillsSettings,
-    "What rails cost and draw, by size and by what is counted",
-    "opus",
-    _draw_rail_bills,
-    rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
-    " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
-    published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
-    " power_fat_tree_w power_rail_opt_w power_opus_w",
-)
-
-
 # What photonic rails save over electrical ones
 
 #: What a panel shows, and the headline that is published for it.
@@ -321,7 +308,16 @@ class RailSavingsSettings(CanvasSettings):
     """Published platforms (column config), in the order of the legend."""
 
 
-def _draw_rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "What photonic rails save, by size of the cluster",
+    "opus",
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
+    " power_ratio fidelity",
+    published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"
+    " power_ratio_rail_over_opus",
+    headline="opus.csv: id value",
+)
+def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for cost and one for power.
 
     Raises ValueError for a platform that a table does not have.
@@ -405,16 +401,3 @@ def _texts(
         {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
         saving in cost is {best["cost"]}, in power {best["power"]}."""
     return " ".join(sentences), alternative
-
-
-RAIL_SAVINGS = declare(
-    RailSavingsSettings,
-    "What photonic rails save, by size of the cluster",
-    "opus",
-    _draw_rail_savings,
-    rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
-    " power_ratio fidelity",
-    published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"
-    " power_ratio_rail_over_opus",
-    headline="opus.csv: id value",
-)

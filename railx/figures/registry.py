@@ -21,76 +21,56 @@ from railx.settings import Registered
 
 __all__ = ["FIGURES", "FigureSettings", "draw_figure", "figure_module", "figure_of"]
 
-#: Every figure: the modules of this package that declare one.
-FIGURES: tuple[str, ...] = (
-    "all_claims",
-    "rail_rings",
-    "topology_metrics",
-    "all_to_all_bandwidth",
-    "cost",
-    "cost_model_error",
-    "price_sensitivity",
-    "cost_scale",
-    "claim_map",
-    "network_prices",
-    "live_switching",
-    "switching_overhead",
-    "switching_windows",
-    "step_switches",
-    "step_sweeps",
-    "step_windows",
-    "step_model",
-    "plans_at_scale",
-    "sharded_replicas",
-    "rail_savings",
-    "rail_bills",
-    "rail_claims",
-    "switch_technologies",
-    "switched_circuits",
-    "rail_steps",
-    "reconfiguration",
-    "cluster_time",
-    "loss_curves",
-    "planning_hidden",
-    "adaptive_speedups",
-    "planners",
-    "all_to_all_degree",
-    "corpus_lengths",
-    "sequence_parallel_plan",
-    "underlay",
-    "pipeline_speedups",
-    "pipeline_schedule",
-    "iteration_parts",
-    "held_memory",
-    "stage_memory",
-    "channel_loads",
-    "ring_all_reduce",
-    "collective_time",
-    "agreement",
-    "latency_load",
-    "largest_job",
-    "step_time",
-    "utilisation",
-)
-#: Modules that declare several figures; else a module has the name of its figure.
-_SHARED_MODULES = {
-    "added_time": ("switching_overhead", "step_switches"),
-    "circuit_panels": ("rail_steps", "switched_circuits"),
-    "claim_maps": ("claim_map", "rail_claims", "price_sensitivity"),
-    "collectives": ("ring_all_reduce", "collective_time"),
-    "comparisons": ("adaptive_speedups", "network_prices", "pipeline_speedups"),
-    "cost": ("cost", "cost_scale"),
-    "model_errors": ("agreement", "cost_model_error", "step_model"),
-    "pipelines": ("pipeline_schedule", "stage_memory", "held_memory"),
-    "plan_times": ("planners", "iteration_parts"),
-    "plans": ("sequence_parallel_plan", "underlay", "all_to_all_degree"),
-    "rails": ("rail_bills", "rail_savings"),
-    "scale": ("plans_at_scale", "sharded_replicas"),
-    "switched_runs": ("reconfiguration", "live_switching"),
-    "tenancy": ("largest_job", "utilisation"),
-    "topologies": ("topology_metrics", "all_to_all_bandwidth", "channel_loads"),
-    "training_runs": ("loss_curves", "planning_hidden", "cluster_time"),
-    "windows": ("switching_windows", "step_windows", "switch_technologies"),
+#: The module of this package that declares each figure.
+FIGURES: dict[str, str] = {
+    "all_claims": "all_claims",
+    "rail_rings": "rail_rings",
+    "topology_metrics": "topologies",
+    "all_to_all_bandwidth": "topologies",
+    "cost": "cost",
+    "cost_model_error": "model_errors",
+    "price_sensitivity": "claim_maps",
+    "cost_scale": "cost",
+    "claim_map": "claim_maps",
+    "network_prices": "comparisons",
+    "live_switching": "switched_runs",
+    "switching_overhead": "added_time",
+    "switching_windows": "windows",
+    "step_switches": "added_time",
+    "step_sweeps": "step_sweeps",
+    "step_windows": "windows",
+    "step_model": "model_errors",
+    "plans_at_scale": "scale",
+    "sharded_replicas": "scale",
+    "rail_savings": "rails",
+    "rail_bills": "rails",
+    "rail_claims": "claim_maps",
+    "switch_technologies": "windows",
+    "switched_circuits": "circuit_panels",
+    "rail_steps": "circuit_panels",
+    "reconfiguration": "switched_runs",
+    "cluster_time": "training_runs",
+    "loss_curves": "training_runs",
+    "planning_hidden": "training_runs",
+    "adaptive_speedups": "comparisons",
+    "planners": "plan_times",
+    "all_to_all_degree": "plans",
+    "corpus_lengths": "corpus_lengths",
+    "sequence_parallel_plan": "plans",
+    "underlay": "plans",
+    "pipeline_speedups": "comparisons",
+    "pipeline_schedule": "pipelines",
+    "iteration_parts": "plan_times",
+    "held_memory": "pipelines",
+    "stage_memory": "pipelines",
+    "channel_loads": "topologies",
+    "ring_all_reduce": "collectives",
+    "collective_time": "collectives",
+    "agreement": "model_errors",
+    "latency_load": "latency_load",
+    "largest_job": "tenancy",
+    "step_time": "step_time",
+    "utilisation": "tenancy",
 }
 
 
@@ -101,15 +81,13 @@ def figure_module(name: str) -> str:
     """
     if name not in FIGURES:
         raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
-    module = next((key for key, names in _SHARED_MODULES.items() if name in names), name)
-    return f"railx.figures.{module}"
+    return f"railx.figures.{FIGURES[name]}"
 
 
 def figure_of(name: str) -> Figure:
     """The figure of this name; ValueError for a name that is not in the list."""
-    members = vars(importlib.import_module(figure_module(name))).values()
-    figures = [member for member in members if isinstance(member, Figure)]
-    return next(figure for figure in figures if getattr(figure.settings, "figure", "") == name)
+    declared: Figure = getattr(importlib.import_module(figure_module(name)), name)
+    return declared
 
 
 def _members() -> dict[str, type]:

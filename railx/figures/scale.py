@@ -6,18 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import entries, share_legend, ticks
 from railx.figures.tables import Tables, where
 from railx.figures.theme import PALETTE, colours, label
 from railx.figures.words import fidelity_line, phrases
-
-__all__ = [
-    "PLANS_AT_SCALE",
-    "SHARDED_REPLICAS",
-    "PlansAtScaleSettings",
-    "ShardedReplicasSettings",
-]
 
 # Best plans of arXiv 2410.00273: sizes, the fast domain, resources
 
@@ -36,7 +29,13 @@ class PlansAtScaleSettings(CanvasSettings):
     """The model of the panel of resources."""
 
 
-def _draw_plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Best plans over devices, fast domain and resources",
+    "performance",
+    sweeps="scaling.sweeps: sweep model division devices domain_devices factor sequences_per_s"
+    " fidelity",
+)
+def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line a model: the best of all divisions of its products."""
     rows = _best(tables.read("sweeps"))
     colour = colours(rows["model"])
@@ -102,16 +101,6 @@ def _logarithmic(axes: Axes, values: Iterable[float]) -> None:
     ticks(axes.xaxis, at[:: 1 if len(at) <= 5 else 2], "{x:g}")
 
 
-PLANS_AT_SCALE = declare(
-    PlansAtScaleSettings,
-    "Best plans over devices, fast domain and resources",
-    "performance",
-    _draw_plans_at_scale,
-    sweeps="scaling.sweeps: sweep model division devices domain_devices factor sequences_per_s"
-    " fidelity",
-)
-
-
 # FSDP among many devices
 
 
@@ -126,9 +115,13 @@ class ShardedReplicasSettings(CanvasSettings):
     """The device."""
 
 
-def _draw_sharded_replicas(
-    settings: ShardedReplicasSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "FSDP from one node to 2,048 devices, and small degrees beside it",
+    "performance",
+    sharded="scaling.sharded: network device devices tensor pipeline tokens_per_s_device"
+    " exposed_share fastest fidelity",
+)
+def sharded_replicas(settings: ShardedReplicasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """FSDP dashed, the best degrees solid; a colour for a network."""
     rows = where(tables.read("sharded"), device=settings.device)
     alone = where(rows, tensor=1, pipeline=1)
@@ -163,13 +156,3 @@ def _draw_sharded_replicas(
         with one ring over all devices lie on one line. FSDP alone on {last:,} devices:
         {at_end}. Fastest tensor x pipeline degrees there: {degrees}."""
     return Drawn(caption, f"Lines of throughput. {at_end}. Degrees: {degrees}.", rows)
-
-
-SHARDED_REPLICAS = declare(
-    ShardedReplicasSettings,
-    "FSDP from one node to 2,048 devices, and small degrees beside it",
-    "performance",
-    _draw_sharded_replicas,
-    sharded="scaling.sharded: network device devices tensor pipeline tokens_per_s_device"
-    " exposed_share fastest fidelity",
-)

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import beside, panel_title, published_line, share_legend
 from railx.figures.tables import Tables, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NonNegative, NotEmpty
-
-__all__ = ["FIGURE", "StepSweepsSettings"]
 
 _MODES = ("electrical", "on_demand", "provisioned")
 _MARKERS = "os^D"
@@ -58,7 +56,14 @@ class StepSweepsSettings(CanvasSettings):
     """Steps of the panel of experts."""
 
 
-def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Sweeps of generated steps on photonic rails",
+    "opus",
+    times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
+    headline="opus.csv: id value",
+)
+def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Four panels: bandwidth, size, utilisation, experts."""
     values = tables.values("headline")
     points = _points(tables, settings)
@@ -178,14 +183,3 @@ def _parts(points: DataFrame) -> str:
     used = where(points, panel="utilisation").groupby("gpus")["y"].agg(["max", "min"]).reset_index()
     shares = phrases(used, "{gpus:,} GPUs {max:q} % to {min:q} %", ", ")
     return " ".join([*sentences, f"Utilisation: {shares}."])
-
-
-FIGURE = declare(
-    StepSweepsSettings,
-    "Sweeps of generated steps on photonic rails",
-    "opus",
-    draw,
-    times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
-    " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
-    headline="opus.csv: id value",
-)

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.honest import cut_bars
 from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import Tables, where
 from railx.figures.theme import GREY, PALETTE, label
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast
-
-__all__ = ["FIGURE", "StepTimeSettings"]
 
 _METHOD = """\
 All groups of one kind of parallelism communicate at once; exact channel loads of their
@@ -62,7 +60,12 @@ class StepTimeSettings(CanvasSettings):
     are not mapped are left out."""
 
 
-def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Time of a training step by topology",
+    "railx",
+    steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity",
+)
+def step_time(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 
     A note replaces the bar where there is no room or no price.
@@ -143,12 +146,3 @@ def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     chosen = [name for name in named if name in steps]
     names = dict.fromkeys([*steps.index[:1], *chosen, *steps.index[-1:]])
     return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
-
-
-FIGURE = declare(
-    StepTimeSettings,
-    "Time of a training step by topology",
-    "railx",
-    draw,
-    steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity",
-)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, figure
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
@@ -19,8 +19,6 @@ from railx.figures.theme import GREY, INK, MODE_LABELS, MODES, colours, dot, lab
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.settings import Between
-
-__all__ = ["LIVE_SWITCHING", "RECONFIGURATION", "LiveSwitchingSettings", "ReconfigurationSettings"]
 
 # Training runs: iteration time and stall share, a column of panels for each
 
@@ -43,9 +41,12 @@ class ReconfigurationSettings(RunChoice):
     """Whether each repeat is drawn as a dot."""
 
 
-def _draw_reconfiguration(
-    settings: ReconfigurationSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "Iteration time against reconfiguration latency",
+    "opus",
+    iterations=f"training.iterations: {REPEAT_COLUMNS}",
+)
+def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column of panels per run.
 
     The iteration time is above, the stall share below.
@@ -186,15 +187,6 @@ def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
         the reconfiguration latency, a column per run: {"; ".join(parts)}."""
 
 
-RECONFIGURATION = declare(
-    ReconfigurationSettings,
-    "Iteration time against reconfiguration latency",
-    "opus",
-    _draw_reconfiguration,
-    iterations=f"training.iterations: {REPEAT_COLUMNS}",
-)
-
-
 # Programs in plain torch: time and stalls against what windows do not hide
 
 
@@ -209,7 +201,13 @@ class LiveSwitchingSettings(CanvasSettings):
     """Programs to show, in that order; empty: all that there are."""
 
 
-def _draw_live_switching(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Plain torch on switched rails",
+    "opus",
+    settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
+    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity",
+)
+def live_switching(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of two panels for each program."""
     frame = tables.read("settings", "program", settings.only)
     programs = list(frame["program"].unique())
@@ -267,13 +265,3 @@ def _pairs(
             axes.plot(x, marks[measured], **dot(colour[mode], marker=marker))
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-
-
-LIVE_SWITCHING = declare(
-    LiveSwitchingSettings,
-    "Plain torch on switched rails",
-    "opus",
-    _draw_live_switching,
-    settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
-    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity",
-)

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
 from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import Tables, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.words import fidelity_line
 from railx.settings import Between, NotEmpty
-
-__all__ = ["LARGEST_JOB", "UTILISATION", "LargestJobSettings", "UtilisationSettings"]
 
 # Largest job beside failed nodes
 
@@ -41,7 +39,13 @@ class LargestJobSettings(CanvasSettings):
     """Upper end of the band over the random draws."""
 
 
-def _draw_largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Largest job against failed nodes",
+    "railx",
+    faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
+    " nodes fidelity",
+)
+def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Means over the random draws with a band between two quantiles.
 
     Beside them is the formula for failures in distinct lines.
@@ -114,16 +118,6 @@ def _line(axes: Axes, rows: DataFrame, system: str) -> None:
         axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
 
 
-LARGEST_JOB = declare(
-    LargestJobSettings,
-    "Largest job against failed nodes",
-    "railx",
-    _draw_largest_job,
-    faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
-    " nodes fidelity",
-)
-
-
 # Use of the grid by a stream of jobs
 
 _QUEUES = {
@@ -147,7 +141,13 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def _draw_utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Use of the grid by a stream of jobs",
+    "railx",
+    utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
+    " utilisation rejected_share wait_mean_hours fidelity",
+)
+def utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.
 
     That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
@@ -244,13 +244,3 @@ def _apart(rows: DataFrame) -> str:
     words = "come out equal" if apart < 1e-9 else f"differ by {100 * apart:.2g} points"
     return f"""RailX and HammingMesh place by the same rule and {words}; they differ in the
         switches, which node counts do not show."""
-
-
-UTILISATION = declare(
-    UtilisationSettings,
-    "Use of the grid by a stream of jobs",
-    "railx",
-    _draw_utilisation,
-    utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
-    " utilisation rejected_share wait_mean_hours fidelity",
-)

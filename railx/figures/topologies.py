@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, declare
+from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, figure
 from railx.figures.panels import (
     name_rows,
     panel_title,
@@ -38,15 +38,6 @@ from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
 from railx.settings import Between, NotEmpty
 
-__all__ = [
-    "ALL_TO_ALL_BANDWIDTH",
-    "CHANNEL_LOADS",
-    "TOPOLOGY_METRICS",
-    "AllToAllBandwidthSettings",
-    "ChannelLoadsSettings",
-    "TopologyMetricsSettings",
-]
-
 # Hops between nodes, and what crosses their middle
 
 _TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -62,9 +53,14 @@ class TopologyMetricsSettings(TopologyChoice):
     height_inches: Height = 7
 
 
-def _draw_topology_metrics(
-    settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "Hops and bisection by topology",
+    "railx",
+    topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
+    " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
+    published="railx.csv: id value",
+)
+def topology_metrics(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One row per topology: from the mean hops to the diameter, and the bisection as a
     share of the injection.
     """
@@ -157,17 +153,6 @@ def _hops_alternative(data: DataFrame) -> str:
         {phrases(data, row)}."""
 
 
-TOPOLOGY_METRICS = declare(
-    TopologyMetricsSettings,
-    "Hops and bisection by topology",
-    "railx",
-    _draw_topology_metrics,
-    topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
-    " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
-    published="railx.csv: id value",
-)
-
-
 # All-to-all bandwidth per chip: the ideal and the bound of the routing
 
 #: Shares of the injection in percent, by topology and ideal or routing.
@@ -198,7 +183,15 @@ class AllToAllBandwidthSettings(TopologyChoice):
     the published row that holds it; it counts where both have as many chips."""
 
 
-def _draw_all_to_all_bandwidth(
+@figure(
+    "All-to-all bandwidth by topology",
+    "railx",
+    bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
+    " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
+    derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
+    " min_bound_flits_per_chip_cycle",
+)
+def all_to_all_bandwidth(
     settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas
 ) -> Drawn:
     """A group of bars per topology: the ideal, then the bound under each routing.
@@ -333,18 +326,6 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
     axes.grid(axis="y", visible=False)
 
 
-ALL_TO_ALL_BANDWIDTH = declare(
-    AllToAllBandwidthSettings,
-    "All-to-all bandwidth by topology",
-    "railx",
-    _draw_all_to_all_bandwidth,
-    bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
-    " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
-    derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
-    " min_bound_flits_per_chip_cycle",
-)
-
-
 # Channel loads in descending order, by kind of channel
 
 _MOST_STEPS = 800
@@ -366,7 +347,12 @@ class ChannelLoadsSettings(TopologyChoice):
     """Scale of the load axes."""
 
 
-def _draw_channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Channel loads under uniform all-to-all traffic",
+    "railx",
+    channels="network.channels: topology routing src dst kind rail load fidelity",
+)
+def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology and routing."""
     frame = tables.read("channels", "topology", settings.only)
     groups = list(frame.groupby(["topology", "routing"], sort=False))
@@ -445,12 +431,3 @@ def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
         axes.step(share, load, where="post", color=colour[str(kind)], linewidth=wide)
     axes.margins(y=0.14)
     axes.set_xlim(0, 100)
-
-
-CHANNEL_LOADS = declare(
-    ChannelLoadsSettings,
-    "Channel loads under uniform all-to-all traffic",
-    "railx",
-    _draw_channel_loads,
-    channels="network.channels: topology routing src dst kind rail load fidelity",
-)

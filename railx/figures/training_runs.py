@@ -13,22 +13,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, figure
 from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
 from railx.settings import NotEmpty
-
-__all__ = [
-    "CLUSTER_TIME",
-    "LOSS_CURVES",
-    "PLANNING_HIDDEN",
-    "ClusterTimeSettings",
-    "LossCurvesSettings",
-    "PlanningHiddenSettings",
-]
 
 # Losses, and how far they are from those of the first run (InfiniPipe, convergence)
 
@@ -56,7 +47,12 @@ class LossCurvesSettings(CanvasSettings):
     against the first."""
 
 
-def _draw_loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "One loss curve for every plan",
+    "infinipipe",
+    iterations="training.iterations: run mode iteration repeat rank loss fidelity",
+)
+def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The losses above, below their distance from those of the first run.
 
     Raises ValueError where a run is not there or has no step in common with the first.
@@ -142,15 +138,6 @@ def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-LOSS_CURVES = declare(
-    LossCurvesSettings,
-    "One loss curve for every plan",
-    "infinipipe",
-    _draw_loss_curves,
-    iterations="training.iterations: run mode iteration repeat rank loss fidelity",
-)
-
-
 # Planning of a batch beside the training of the one before
 
 _TIMES = {
@@ -171,9 +158,13 @@ class PlanningHiddenSettings(CanvasSettings):
     """Training runs to show, in that order; empty: all that plan while training."""
 
 
-def _draw_planning_hidden(
-    settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "Planning hidden by training",
+    "flexsp",
+    iterations="training.iterations: run plan mode reconfiguration_latency_ms iteration repeat"
+    " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity",
+)
+def planning_hidden(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of bars and one of shares, a place for each run.
 
     ValueError where no run plans while it trains.
@@ -241,16 +232,6 @@ def _times(axes: Axes, means: DataFrame) -> None:
     axes.set(xlim=(0, 1.6 * longest), xlabel="Time of a step (ms)")
 
 
-PLANNING_HIDDEN = declare(
-    PlanningHiddenSettings,
-    "Planning hidden by training",
-    "flexsp",
-    _draw_planning_hidden,
-    iterations="training.iterations: run plan mode reconfiguration_latency_ms iteration repeat"
-    " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity",
-)
-
-
 # Wall time, measured, and cluster time, replayed
 
 _RECORDED = "recorded"
@@ -266,7 +247,13 @@ class ClusterTimeSettings(RunChoice):
     height_inches: Height = 3.6
 
 
-def _draw_cluster_time(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Wall time and cluster time of training runs",
+    "opus",
+    settings="replay.settings: run plan parallelism device topology compute mode wall_ms"
+    " cluster_ms hidden_share fidelity",
+)
+def cluster_time(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A bar of wall time, and one of cluster time for each topology, per run."""
     rows = _bars(tables.read("settings", "run", settings.only))
     profiled = "profile" in set(rows["compute"])
@@ -337,13 +324,3 @@ def _words(row: dict[str, Any]) -> str:
     hidden = row["hidden_share"] == row["hidden_share"]
     share = ", {hidden_share:q%} of communication hidden" if hidden else ""
     return phrase("{ms:q} ms on {topology:label}" + share, row)
-
-
-CLUSTER_TIME = declare(
-    ClusterTimeSettings,
-    "Wall time and cluster time of training runs",
-    "opus",
-    _draw_cluster_time,
-    settings="replay.settings: run plan parallelism device topology compute mode wall_ms"
-    " cluster_ms hidden_share fidelity",
-)

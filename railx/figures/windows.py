@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend, ticks
 from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
@@ -30,17 +30,6 @@ from railx.figures.theme import (
 )
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, phrases, quantity
-
-__all__ = [
-    "STEP_WINDOWS",
-    "SWITCHING_WINDOWS",
-    "SWITCH_TECHNOLOGIES",
-    "StepWindowsSettings",
-    "SwitchTechnologiesSettings",
-    "SwitchingWindowsSettings",
-    "split_by_mean",
-]
-
 
 # Published windows beside switching times
 
@@ -64,9 +53,16 @@ class SwitchingWindowsSettings(CanvasSettings):
     height_inches: Height = 8.6
 
 
-def _draw_switching_windows(
-    settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "Idle windows between phases, and how fast switches are",
+    "opus",
+    windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
+    " max_window_ms",
+    technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
+    " confidence",
+    phases="opus_phase_pattern.csv: case phase_sequence transitions_per_iteration",
+)
+def switching_windows(settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Switching times above the distribution of windows, phases of a step below."""
     windows = _windows(tables.read("windows"))
     switches = _switches(tables.read("technologies"), windows)
@@ -253,19 +249,6 @@ def _published_alternative(windows: DataFrame) -> str:
         iteration of four jobs."""
 
 
-SWITCHING_WINDOWS = declare(
-    SwitchingWindowsSettings,
-    "Idle windows between phases, and how fast switches are",
-    "opus",
-    _draw_switching_windows,
-    windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
-    " max_window_ms",
-    technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
-    " confidence",
-    phases="opus_phase_pattern.csv: case phase_sequence transitions_per_iteration",
-)
-
-
 # Windows of generated steps: within passes, and on the clock
 
 #: Published finite windows of figs. 12 and 13: the rows and of how many they are sums.
@@ -290,7 +273,16 @@ class StepWindowsSettings(CanvasSettings):
     """Steps whose windows on the clock are drawn."""
 
 
-def _draw_step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure(
+    "Windows of generated steps",
+    "opus",
+    windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
+    timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
+    published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
+    " min_window_ms max_window_ms",
+    headline="opus.csv: id value",
+)
+def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The distribution within passes, and every window of some jobs."""
     windows = tables.read("windows", "step", (settings.passes,))
     between = windows["transition"].isin(("PP->EP", "EP->PP"))
@@ -376,19 +368,6 @@ def _step_alternative(ours: DataFrame, jobs: list[str]) -> str:
     return f"A staircase of windows ({windows}) beside dots of the windows of {', '.join(jobs)}."
 
 
-STEP_WINDOWS = declare(
-    StepWindowsSettings,
-    "Windows of generated steps",
-    "opus",
-    _draw_step_windows,
-    windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
-    timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
-    published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
-    " min_window_ms max_window_ms",
-    headline="opus.csv: id value",
-)
-
-
 # Devices: ports, switching time and the largest job; hollow, as none is measured here
 
 #: Marks and words by confidence; high is the diamond of every published number.
@@ -427,7 +406,13 @@ class SwitchTechnologiesSettings(CanvasSettings):
     """Where a device's name stands (left, right, above or below), if not right."""
 
 
-def _draw_switch_technologies(
+@figure(
+    "Optical switches: ports, switching time and the job that fits",
+    "opus",
+    technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
+    " status source confidence",
+)
+def switch_technologies(
     settings: SwitchTechnologiesSettings, tables: Tables, canvas: Canvas
 ) -> Drawn:
     """Switching time over ports, and the largest job by device beside it."""
@@ -515,13 +500,3 @@ def _alternative(points: DataFrame) -> str:
     )
     row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
     return f"Switching time over ports of optical switches: {phrases(rows, row)}."
-
-
-SWITCH_TECHNOLOGIES = declare(
-    SwitchTechnologiesSettings,
-    "Optical switches: ports, switching time and the job that fits",
-    "opus",
-    _draw_switch_technologies,
-    technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
-    " status source confidence",
-)

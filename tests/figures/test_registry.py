@@ -18,7 +18,7 @@ import yaml
 from matplotlib import image
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
-from railx.figures.figure import Canvas, Drawn, declare
+from railx.figures.figure import Canvas, Drawn, figure
 from railx.figures.tables import Tables
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
@@ -270,9 +270,9 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: all_claims"):
         load(FigureSettings, plain, "figure")
     module: Any = ModuleType("railx.figures.tiny")
-    module.FIGURE = declare(TinySettings, "Tiny", "railx", _draw_tiny, points="a.b: sweep value")
+    module.tiny = figure("Tiny", "railx", points="a.b: sweep value")(_draw_tiny)
     monkeypatch.setitem(sys.modules, "railx.figures.tiny", module)
-    monkeypatch.setattr(registry, "FIGURES", (*FIGURES, "tiny"))
+    monkeypatch.setattr(registry, "FIGURES", FIGURES | {"tiny": "tiny"})
     settings: CanvasSettings = load(FigureSettings, plain, "figure")
     write_table(tmp_path / "points.parquet", {"sweep": ["a", "a"], "value": [1.0, 2.0]})
     draw_figure(settings, {"points": [tmp_path / "points.parquet"]}, tmp_path / "tiny")
