@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
@@ -107,7 +107,7 @@ _OVERHEAD_NOTE = """Published on Perlmutter: real jobs with emulated delays, bar
 
 
 @dataclass(frozen=True)
-class SwitchingOverheadSettings(RunChoice):
+class SwitchingOverheadSettings(Choice):
     """Time that optical switching adds, published beside ours."""
 
     figure: Literal["switching_overhead"] = "switching_overhead"

@@ -13,10 +13,11 @@ from itertools import product
 from typing import Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, share_legend, ticks
-from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, where
-from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
+from railx.figures.tables import records, refuse, refuse_unknown, stack, where
+from railx.figures.theme import BASES, GREY, PALETTE
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases
 
 _DRAWN = "latency_ms changes step_ms stall_ms"
@@ -160,10 +161,7 @@ class RailStepsSettings(CircuitPanelsSettings):
     steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
 )
 def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of panels per basis, and bars of cost and power.
-
-    Raises ValueError for a job, a network or a mode that the table does not have.
-    """
+    """A row of panels per basis, and bars of cost and power."""
     table = tables.read("steps")
     subtitle = f"""Time of a training step on {int(table["gpus"].max()):,} GPUs over the latency of
         the optical switches, in times of RailX set once. No paper compares these: nothing is
@@ -180,10 +178,7 @@ def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas
     f" step_ms stall_ms {_BILL}",
 )
 def rail_steps(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of panels per basis, and bars of cost and power.
-
-    Raises ValueError for a step, a network or a mode that the table does not have.
-    """
+    """A row of panels per basis, and bars of cost and power."""
     # Jobs of the table are variants of the steps.
     table = tables.read("generated").drop(columns="job", errors="ignore")
     table = table.rename(columns={"step": "job", "reconfigurations": "changes"})
@@ -221,7 +216,7 @@ def _draw(
         _bar_panel(power, bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
         legend = {line.words: _style(settings, i) for i, line in enumerate(settings.lines)}
         share_legend(page, legend, 2)
-    return Drawn(_caption(settings, points, bars, bars_of), _alternative(settings, points), points)
+    return Drawn(*_texts(settings, points, bars, bars_of), points)
 
 
 def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
@@ -237,7 +232,6 @@ def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
     return {
         "color": colour,
         "linestyle": (0, (4, 2)) if line.dashed else "solid",
-        "linewidth": LINE_POINTS,
         "marker": _MARKS[number % len(_MARKS)],
         "markersize": 4,
     }
@@ -298,9 +292,10 @@ def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
     axes.set(xlim=(0, 1.8 * float(bars[column].max())), xticks=[], yticks=[], title=title)
 
 
-def _caption(
+def _texts(
     settings: CircuitPanelsSettings, points: DataFrame, bars: DataFrame, bars_of: str
-) -> str:
+) -> tuple[str, str]:
+    """Caption and alternative text."""
     parts = []
     for (basis, basis_words), (job, name) in product(BASES.items(), settings.jobs.items()):
         rows = where(points, basis=basis, job=job)
@@ -313,10 +308,7 @@ def _caption(
         parts.append(f"{text}{packets}.")
     cost = "{words} {cost_per_gpu_usd:q} USD and {watts_per_gpu:q} W per GPU"
     costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
-    return f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
-
-
-def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
+    caption = f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
     wide = where(points, basis="equal_bandwidth")
     wide = wide.assign(name=wide["job"].map(settings.jobs))
     ends = wide.groupby(["job", "line"], sort=False).agg(
@@ -327,5 +319,6 @@ def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
         latency_ms=("latency_ms", "last"),
     )
     text = "{name}, {words}: {first:q} without latency, {last:q} at {latency_ms:g} ms"
-    return f"""Step times over switching latency at equal bandwidth and at equal cost, with bars of
-        cost and power of {len(settings.bars)} networks. {phrases(ends, text)}."""
+    alternative = f"""Step times over switching latency at equal bandwidth and at equal cost, with
+        bars of cost and power of {len(settings.bars)} networks. {phrases(ends, text)}."""
+    return caption, alternative

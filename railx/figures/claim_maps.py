@@ -15,7 +15,7 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
-from railx.figures.panels import patch, share_legend
+from railx.figures.panels import few_ticks, patch, share_legend
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
@@ -77,7 +77,7 @@ class ClaimMapFigureSettings(CanvasSettings):
     " boundary_intercept source fidelity",
 )
 def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One panel per claim. Raises ValueError for lines that the table does not have."""
+    """One panel per claim."""
     table = tables.read("claim_map")
     lists = where(table, view="price_set").drop_duplicates("prices")
     marks = {
@@ -104,7 +104,7 @@ def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) 
             for name, mark in marks.items()
         }
         share_legend(page, legend | {"claim holds": patch(lighter(*_HOLDS))}, len(legend) + 1)
-    return Drawn(_caption(table), _alternative(table), _data(tables, table, lines))
+    return Drawn(*_map_texts(table), _data(tables, table, lines))
 
 
 def _base(table: DataFrame, claim: str) -> DataFrame:
@@ -126,10 +126,13 @@ def _data(tables: Tables, table: DataFrame, lines: Mapping[str, Lines]) -> DataF
     return where(table[drawn], view="price_set")[tables.columns("claim_map")].reset_index(drop=True)
 
 
-def _caption(table: DataFrame) -> str:
+def _map_texts(table: DataFrame) -> tuple[str, str]:
+    """Caption and alternative text."""
+    bases = {claim: _base(table, claim) for claim in (*_TITLES, "absolute")}
     parts = []
-    for claim, title in (*_TITLES.items(), ("absolute", "Cost of the whole network")):
-        points = _base(table, claim)
+    for (claim, points), title in zip(
+        bases.items(), (*_TITLES.values(), "Cost of the whole network"), strict=True
+    ):
         limit, tolerance = (float(points[name].iloc[0]) for name in ("limit", "tolerance"))
         priced = points[~points["source"].astype(str).str.contains("not a price")]
         passed, failed = (
@@ -142,22 +145,20 @@ def _caption(table: DataFrame) -> str:
         holds = f"holds under {passed or 'none of the price lists'}"
         fails = f", not under {failed}" if passed and failed else ""
         parts.append(f"{title}, {PUBLISHED} as {bound}: {holds}{fails}.")
-    injection, exchange, total = (_base(table, claim).iloc[0] for claim in (*_TITLES, "absolute"))
-    return f"""{" ".join(parts)} With an optical port x and an electrical port y transceivers dear,
-        the first holds above {_boundary(injection)}, the second above {_boundary(exchange)}; the
+    injection, exchange, total = (points.iloc[0] for points in bases.values())
+    caption = f"""{" ".join(parts)} With an optical port x and an electrical port y transceivers
+        dear, the first holds above {_boundary(injection)}, the second above {_boundary(exchange)}; the
         third where transceiver and optical port together cost
         {quantity(total["boundary_intercept"])} USD. The cross is inferred from the abstract and no
         price."""
-
-
-def _alternative(table: DataFrame) -> str:
-    points = stack(_base(table, claim) for claim in (*_TITLES, "absolute"))
+    points = stack(bases.values())
     points["verb"] = np.where(points["holds"], "holds", "does not hold")
     points["claim"] = points["claim"].str.replace("_", " ")
     text = f"""{{prices:spoken}}: OCS port {{{_RATIOS[0]}:q}}, switch port {{{_RATIOS[1]}:q}}
         transceivers, {{verb}} for {{claim}}"""
-    return f"""Three maps of prices with the region where each cost claim holds.
+    alternative = f"""Three maps of prices with the region where each cost claim holds.
         {phrases(points, text)}."""
+    return caption, alternative
 
 
 def _relative(
@@ -192,8 +193,6 @@ def _relative(
 
 
 def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     first, columns = rows.iloc[0], ("transceiver_usd", "ocs_port_usd")
     slope, intercept = float(first["boundary_slope"]), float(first["boundary_intercept"])
     right, top = (1.25 * max(float(rows[column].max()), intercept) for column in columns)
@@ -206,7 +205,7 @@ def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
     axes.set_title(f"Whole network\nabout {quantity(float(first['limit']) / 1e9)} B USD")
     axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
     _finish(axes, right, top)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    few_ticks(axes.xaxis, 5)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
 
@@ -324,10 +323,7 @@ class RailClaimsSettings(CanvasSettings):
     " ratio limit holds ports_at_boundary fidelity",
 )
 def rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for cost and one for power.
-
-    Raises ValueError for a boundary that the table does not have.
-    """
+    """A panel for cost and one for power."""
     table = tables.read("map")
     points = _points(settings, table)
     limits = {str(claim): float(rows["limit"].iloc[0]) for claim, rows in table.groupby("claim")}
@@ -482,10 +478,7 @@ class PriceSensitivitySettings(CanvasSettings):
     " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
 )
 def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Two heat maps from the rows of view ``ratio``.
-
-    Raises ValueError when none has the reference and all-to-all bandwidth.
-    """
+    """Two heat maps from the rows of view ``ratio``."""
     table = tables.read("sensitivity")
     rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
     if rows.empty:
@@ -516,11 +509,11 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
         parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
             {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
-        lines = [
+        lines = ", ".join(
             f"switch port {index:g}: {' '.join(map(quantity, line))}"
             for index, line in cells[bandwidth].iterrows()
-        ]
-        grids.append(f"per {bandwidth} {', '.join(lines)}")
+        )
+        grids.append(f"per {bandwidth} {lines}")
     caption = f"""Cost of {spoken(label(str(rows["topology"].iloc[0])))} for the same bandwidth,
         over the prices of an optical and of an electrical switch port relative to a transceiver
         (all-to-all bandwidth: {basis}). {" ".join(parts)}"""

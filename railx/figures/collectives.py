@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, TopologyChoice, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
-from railx.figures.tables import Tables, refuse, where
+from railx.figures.tables import refuse, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import (
     counted,
     fidelity_line,
@@ -28,7 +29,7 @@ _MARKERS = "osD^vP"
 
 
 @dataclass(frozen=True)
-class RingAllReduceSettings(TopologyChoice):
+class RingAllReduceSettings(Choice):
     """Ring all-reduce over the payload, one line per topology."""
 
     figure: Literal["ring_all_reduce"] = "ring_all_reduce"
@@ -178,7 +179,7 @@ _ORDER = (
 
 
 @dataclass(frozen=True)
-class CollectiveTimeSettings(TopologyChoice):
+class CollectiveTimeSettings(Choice):
     """Bandwidth of every collective over the payload, one panel per topology."""
 
     figure: Literal["collective_time"] = "collective_time"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, name_rows, share_legend, ticks
 from railx.figures.tables import records, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
@@ -97,10 +97,7 @@ class AdaptiveSpeedupsSettings(CanvasSettings):
     " reading_error_seconds",
 )
 def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A column per corpus: speed-ups above, seconds of an iteration below.
-
-    Raises ValueError for a plan with a case that is not published.
-    """
+    """A column per corpus: speed-ups above, seconds of an iteration below."""
     seconds = tables.read("seconds")
     ours = _ours(settings, tables, seconds)
     points = _adaptive_points(tables, ours)
@@ -134,7 +131,7 @@ def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas
             if system in set(ours["system"]):
                 legend[f"{words}, ours"] = dot(colour)
         share_legend(page, legend, 2)
-    return Drawn(_adaptive_caption(points), _adaptive_alternative(points, corpora), points)
+    return Drawn(*_adaptive_texts(points, corpora), points)
 
 
 def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame) -> DataFrame:
@@ -221,7 +218,8 @@ def _by_system(axes: Axes, rows: DataFrame, name: str, cases: list[tuple[str, st
     axes.grid(visible=False, axis="x")
 
 
-def _adaptive_caption(points: DataFrame) -> str:
+def _adaptive_texts(points: DataFrame, corpora: list[str]) -> tuple[str, str]:
+    """Caption and alternative text."""
     speedups = where(points, quantity="speedup")
 
     def ranges(source: str, tail: str = "") -> list[str]:
@@ -243,20 +241,18 @@ def _adaptive_caption(points: DataFrame) -> str:
             " {corpus:label}; our lengths: {lengths:label})",
         )
         compared = f"Ours against published: {texts}." if texts else f"{_NO_PLAN}."
-    return f"""The paper prints {" and ".join(ranges("printed"))}. Its bars give
+    caption = f"""The paper prints {" and ".join(ranges("printed"))}. Its bars give
         {" and ".join(ranges("read off"))}. {compared} Ours come from the cost model with the
         published constants, not from a machine."""
-
-
-def _adaptive_alternative(points: DataFrame, corpora: list[str]) -> str:
-    values = where(points, quantity="speedup").groupby(["corpus", "source"])["value"].apply(span)
+    values = speedups.groupby(["corpus", "source"])["value"].apply(span)
     parts = [
         f"{label(corpus)}: published {values[corpus, 'printed']}, ours"
         f" {values.get((corpus, 'ours'), 'none')}"
         for corpus in corpora
     ]
-    return f"""Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the
-        seconds of an iteration of each system. Speed-ups: {"; ".join(parts)}."""
+    alternative = f"""Above, speed-ups of FlexSP by model and context, a panel per corpus; below,
+        the seconds of an iteration of each system. Speed-ups: {"; ".join(parts)}."""
+    return caption, alternative
 
 
 # Elastic pipelines: speed-ups over baselines, and the idle share of stages
@@ -272,7 +268,7 @@ _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree
 
 
 @dataclass(frozen=True)
-class PipelineSpeedupsSettings(CanvasSettings):
+class PipelineSpeedupsSettings(Choice):
     """Speed-ups of elastic pipelines, published beside ours."""
 
     figure: Literal["pipeline_speedups"] = "pipeline_speedups"
@@ -292,9 +288,6 @@ class PipelineSpeedupsSettings(CanvasSettings):
     )
     """Published rows to show by id, in that order, and the words for each."""
 
-    only: tuple[str, ...] = ()
-    """Plans to set side by side, of one model; empty: all."""
-
 
 @figure(
     "Elastic pipelines: speed-up and bubbles",
@@ -306,10 +299,7 @@ class PipelineSpeedupsSettings(CanvasSettings):
     published="infinipipe.csv: id value place",
 )
 def pipeline_speedups(settings: PipelineSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row per published headline and per pair of our plans, and the bubbles below.
-
-    Raises ValueError for a row that is not published.
-    """
+    """A row per published headline and per pair of our plans, and the bubbles below."""
     published = tables.values("published")
     refuse_unknown("rows", settings.rows, published.index)
     groups = tables.read("groups", "plan", settings.only)
@@ -461,10 +451,7 @@ class NetworkPricesSettings(CanvasSettings):
     published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
 )
 def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel per published size, a row per network.
-
-    Raises ValueError for a price list or network that the tables do not have.
-    """
+    """A panel per published size, a row per network."""
     published, scale = tables.read("published"), tables.read("scale")
     points = _price_points(settings, published, scale)
     sizes = sorted(set(points["size"]))
@@ -479,7 +466,7 @@ def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canv
             axes.set_title(f"About {size:,} chips")
         legend = {"Published (HammingMesh)": published_mark(INK), "Ours": dot(PALETTE[0])}
         share_legend(page, legend, 2)
-    return Drawn(_price_caption(points), _price_alternative(points), points)
+    return Drawn(*_price_texts(points), points)
 
 
 def _price_points(
@@ -519,7 +506,8 @@ def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
     axes.set(xlim=ends, xlabel="Cost / that of a full fat tree")
 
 
-def _price_caption(points: DataFrame) -> str:
+def _price_texts(points: DataFrame) -> tuple[str, str]:
+    """Caption and alternative text."""
     sentences = []
     for size, rows in points.groupby("size"):
         ours = where(rows, source="ours").set_index("network")["ratio"]
@@ -529,15 +517,15 @@ def _price_caption(points: DataFrame) -> str:
             for row in records(where(rows, source="published"))
         ]
         sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
-    return f"""{" ".join(sentences)} The published costs are from memory and per chip, ours per
+    caption = f"""{" ".join(sentences)} The published costs are from memory and per chip, ours per
         injection bandwidth at the ports of this experiment and without the links on a board, so
         that only ratios compare."""
-
-
-def _price_alternative(points: DataFrame) -> str:
     both = points.pivot_table(index=["size", "network"], columns="source", values="ratio")
     if "ours" not in both or both["ours"].notna().sum() == 0:
-        return f"Dots of {len(both)} published cost ratios over a fat tree; ours has none."
+        return caption, f"Dots of {len(both)} published cost ratios over a fat tree; ours has none."
     pairs = both.dropna()
-    return f"""Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours;
-        ours are {span(pairs["ours"] / pairs["published"])} times the published ratios."""
+    return (
+        caption,
+        f"""Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)}
+        ours; ours are {span(pairs["ours"] / pairs["published"])} times the published ratios.""",
+    )

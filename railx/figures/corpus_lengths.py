@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import entries, published_marks, share_legend
 from railx.figures.tables import stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
+from railx.figures.types import DataFrame
 from railx.figures.words import quantity
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
@@ -39,14 +40,11 @@ _FOOTNOTE = """Real text and real lengths are data as they are; synthetic ones a
 
 
 @dataclass(frozen=True)
-class CorpusLengthsSettings(CanvasSettings):
+class CorpusLengthsSettings(Choice):
     """Survival function of sequence lengths."""
 
     figure: Literal["corpus_lengths"] = "corpus_lengths"
     height_inches: Height = 5.4
-
-    only: tuple[str, ...] = ()
-    """Corpora to show, in that order; empty: all that there are."""
 
     points: Annotated[int, Between(20, 5000)] = 300
     """Most steps of a line."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import (
     beside,
     entries,
@@ -21,7 +21,7 @@ from railx.figures.panels import (
     share_legend,
     ticks,
 )
-from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, to_frame, where
+from railx.figures.tables import records, refuse, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,
@@ -31,6 +31,7 @@ from railx.figures.theme import (
     dot,
     label,
 )
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import (
     counted,
     fidelity_line,
@@ -58,7 +59,7 @@ _LISTS = {"injection": (PALETTE[0], -0.13), "all_to_all": (PALETTE[5], 0.13)}
 
 
 @dataclass(frozen=True)
-class CostSettings(CanvasSettings):
+class CostSettings(Choice):
     """Bill of materials and cost relative to a reference."""
 
     figure: Literal["cost"] = "cost"
@@ -394,7 +395,7 @@ _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
 @dataclass(frozen=True)
-class CostScaleSettings(CanvasSettings):
+class CostScaleSettings(Choice):
     """Cost per bandwidth and power over the number of chips, one line per topology."""
 
     figure: Literal["cost_scale"] = "cost_scale"

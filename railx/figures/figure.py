@@ -8,25 +8,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, get_type_hints
 
 from railx.figures.tables import FigureInput, Tables
-from railx.figures.types import Axes, DataFrame, Page, Series
+from railx.figures.types import DataFrame, Page
 from railx.settings import Between, NonNegative
 
 __all__ = [
-    "Axes",
     "AxisScale",
     "Canvas",
     "CanvasSettings",
-    "DataFrame",
+    "Choice",
     "Draw",
     "Drawn",
     "Figure",
     "Height",
-    "Page",
     "PlanChoice",
-    "RunChoice",
-    "Series",
     "Tables",
-    "TopologyChoice",
     "figure",
 ]
 
@@ -56,27 +51,17 @@ class CanvasSettings:
 
 
 @dataclass(frozen=True)
-class TopologyChoice(CanvasSettings):
-    """Settings of a figure that shows some of the topologies."""
+class Choice(CanvasSettings):
+    """Settings of a figure that shows some of what its tables hold."""
 
     only: tuple[str, ...] = ()
-    """Topologies to show, in that order; empty: all that there are."""
+    """Topologies, runs, plans or other items to show, in that order; empty: all that
+    there are."""
 
 
 @dataclass(frozen=True)
-class RunChoice(CanvasSettings):
-    """Settings of a figure that shows some of the training runs."""
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all that there are."""
-
-
-@dataclass(frozen=True)
-class PlanChoice(CanvasSettings):
+class PlanChoice(Choice):
     """Settings of a figure that shows one iteration of some of the plans."""
-
-    only: tuple[str, ...] = ()
-    """Plans to show, in that order; empty: all of this kind."""
 
     iteration: Annotated[int, NonNegative()] = 0
     """Iteration to show."""

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import name_rows, share_legend
-from railx.figures.tables import Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity, spoken
 from railx.settings import AtLeast
 
@@ -23,7 +23,7 @@ _ROWS_AROUND = 4.5
 
 
 @dataclass(frozen=True)
-class LatencyLoadSettings(CanvasSettings):
+class LatencyLoadSettings(Choice):
     """Latency over the offered load, one line per sweep, and the saturation points.
 
     The points are drawn beside the static limits.
@@ -31,9 +31,6 @@ class LatencyLoadSettings(CanvasSettings):
 
     figure: Literal["latency_load"] = "latency_load"
     height_inches: Height = 8.6
-
-    only: tuple[str, ...] = ()
-    """Sweeps to show, in that order; empty: all that there are."""
 
     panels: dict[str, tuple[str, ...]] = field(
         default_factory=lambda: {

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
-from railx.figures.tables import Tables, records, where
+from railx.figures.tables import records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
 
 # Flow model against packet simulator, and their ratio
@@ -117,14 +118,11 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class CostModelErrorSettings(CanvasSettings):
+class CostModelErrorSettings(Choice):
     """Predicted times and memory of measured layers."""
 
     figure: Literal["cost_model_error"] = "cost_model_error"
     height_inches: Height = 4.8
-
-    only: tuple[str, ...] = ()
-    """Profiles to show, in that order; empty: all."""
 
 
 @figure(

@@ -16,6 +16,7 @@ __all__ = [
     "beside",
     "diagonal",
     "entries",
+    "few_ticks",
     "name_rows",
     "panel_title",
     "patch",
@@ -46,6 +47,13 @@ def ticks(axis: Any, at: Iterable[float] | None = None, text: Any = quantity) ->
         axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     else:
         axis.set_major_formatter(text)
+
+
+def few_ticks(axis: Any, most: int, **choices: Any) -> None:
+    """At most so many intervals between the ticks of a linear axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, **choices))
 
 
 def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.5, below: float = 0.5) -> None:

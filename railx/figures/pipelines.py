@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, PlanChoice, Tables, figure
 from railx.figures.panels import name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, LINE_POINTS, PALETTE, dot, label, lighter
@@ -303,14 +303,11 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True)
-class HeldMemorySettings(CanvasSettings):
+class HeldMemorySettings(Choice):
     """Memory of pipeline stages over time, measured beside predicted."""
 
     figure: Literal["held_memory"] = "held_memory"
     height_inches: Height = 6.4
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all with pipelines."""
 
 
 @figure(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.comparisons import plan_seconds
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import (
     at_edge,
     name_rows,
@@ -23,8 +23,9 @@ from railx.figures.panels import (
     share_legend,
     tiles,
 )
-from railx.figures.tables import Tables, records, to_frame, where
+from railx.figures.tables import records, to_frame, where
 from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.io import read_json
 from railx.settings import Between, NotEmpty, SettingsError

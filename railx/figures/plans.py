@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, figure
+from railx.figures.figure import (
+    Canvas,
+    CanvasSettings,
+    Choice,
+    Drawn,
+    Height,
+    PlanChoice,
+    Tables,
+    figure,
+)
 from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
 from railx.figures.tables import plans_at, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
@@ -211,7 +220,7 @@ _OURS = "No paper has this comparison; it is ours."
 
 
 @dataclass(frozen=True)
-class UnderlayFigureSettings(CanvasSettings):
+class UnderlayFigureSettings(Choice):
     """Iteration time and degrees of a plan made for each network."""
 
     figure: Literal["underlay"] = "underlay"
@@ -222,9 +231,6 @@ class UnderlayFigureSettings(CanvasSettings):
 
     single: Annotated[str, NotEmpty()] = "static_per_batch_7b_384k_commoncrawl"
     """Plan with a single degree for each batch, shown as a mark."""
-
-    only: tuple[str, ...] = ()
-    """Networks to show, in that order; empty: all that there are."""
 
 
 @figure(

@@ -15,16 +15,17 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import beside
-from railx.figures.tables import Tables, read_frame, where
+from railx.figures.tables import read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, spoken
 from railx.settings import Between, NonNegative
 
 
 @dataclass(frozen=True)
-class RailRingsSettings(CanvasSettings):
+class RailRingsSettings(Choice):
     """Rail rings of one line of nodes."""
 
     figure: Literal["rail_rings"] = "rail_rings"

@@ -24,7 +24,6 @@ from railx.figures.tables import refuse_unknown, stack, where
 from railx.figures.theme import (
     GREY,
     INK,
-    LINE_POINTS,
     PALETTE,
     PUBLISHED,
     PUBLISHED_LINE,
@@ -44,46 +43,25 @@ _BILLS_PANELS = {
     "cost": ("cost_per_gpu_usd", "usd", "Cost (USD per GPU)", "USD"),
     "power": ("watts_per_gpu", "w", "Power (W per GPU)", "W"),
 }
-#: Series: words, style, and the network and counting of its rows.
-_SERIES: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "fat_tree": (
-        "Fat tree, counted as the artifact does",
-        {"color": PALETTE[6], "linestyle": (0, (4, 2)), "marker": "s"},
-        "fat_tree",
-        "artifact",
-    ),
-    "rail_opt": (
-        "Electrical rails, counted as the artifact does",
-        {"color": GREY, "linestyle": "solid", "marker": "o"},
-        "electrical_rails",
-        "artifact",
-    ),
-    "spine": (
-        "Electrical rails with a spine, used ports",
-        {"color": PALETTE[0], "linestyle": "solid", "marker": "o"},
-        "electrical_rails",
-        "used_ports",
-    ),
-    "alone": (
-        "Electrical rails without a spine, used ports",
-        {"color": PALETTE[2], "linestyle": "solid", "marker": "o"},
-        "electrical_rails_alone",
-        "used_ports",
-    ),
-    "opus": (
-        "Photonic rails, counted as the artifact does",
-        {"color": PALETTE[5], "linestyle": "solid", "marker": "o"},
-        "photonic_rails",
-        "artifact",
-    ),
-}
-#: Arrangements of switches beyond one: words, colour and mark.
-_BEYOND = {
+#: Series: words, colour and mark; the last two are arrangements of switches beyond one.
+_SERIES = {
+    "fat_tree": ("Fat tree, counted as the artifact does", PALETTE[6], "s"),
+    "rail_opt": ("Electrical rails, counted as the artifact does", GREY, "o"),
+    "spine": ("Electrical rails with a spine, used ports", PALETTE[0], "o"),
+    "alone": ("Electrical rails without a spine, used ports", PALETTE[2], "o"),
+    "opus": ("Photonic rails, counted as the artifact does", PALETTE[5], "o"),
     "clos": ("Photonic rails on leaves and spines, circuits may move", PALETTE[3], "^"),
     "clos_strict": ("The same, no circuit ever moves", PALETTE[7], "v"),
 }
-
-
+#: Network and counting of the rows of a series.
+_NETWORKS = {
+    "fat_tree": {"network": "fat_tree", "counting": "artifact"},
+    "rail_opt": {"network": "electrical_rails", "counting": "artifact"},
+    "spine": {"network": "electrical_rails", "counting": "used_ports"},
+    "alone": {"network": "electrical_rails_alone", "counting": "used_ports"},
+    "opus": {"network": "photonic_rails", "counting": "artifact"},
+}
+_BEYOND = ("clos", "clos_strict")
 #: Electrical rails that the caption compares with photonic ones.
 _COUNTED = {
     "rail_opt": "as the artifact counts",
@@ -141,10 +119,7 @@ class RailBillsSettings(CanvasSettings):
     " power_fat_tree_w power_rail_opt_w power_opus_w",
 )
 def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A column of panels for each platform: cost above power.
-
-    Raises ValueError for a platform or a switch that the tables do not have.
-    """
+    """A column of panels for each platform: cost above power."""
     bills = tables.read("rails")
     points = _bills_points(settings, bills, tables.read("published"))
     subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
@@ -157,9 +132,7 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         panels = page.subplots(2, len(settings.platforms), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
             for axes, (platform, words) in zip(row, settings.platforms.items(), strict=True):
-                _bills_panel(
-                    axes, points[(points["platform"] == platform) & (points["quantity"] == key)]
-                )
+                _bills_panel(axes, where(points, platform=platform, quantity=key))
                 axes.set(title=words.words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
                 if key == "power":
                     axes.set_yscale("log")
@@ -167,16 +140,10 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
                     axes.set_ylim(8, 500)
                 else:
                     axes.set_ylim(0, None)
-        legend: dict[str, Any] = {
-            words: {**style, "markersize": 4.5} for words, style, *_ in _SERIES.values()
-        }
-        legend |= {
-            words: {"color": colour, "marker": mark, "markersize": 5}
-            for words, colour, mark in _BEYOND.values()
-        }
+        legend: dict[str, Any] = {_SERIES[name][0]: _style(name) for name in _SERIES}
         legend["Half to twice the price of an optical port"] = patch(lighter(PALETTE[3], 0.7))
         share_legend(page, legend | {PUBLISHED.capitalize(): PUBLISHED_MARK}, 2)
-    return Drawn(_caption(settings, points), _alternative(settings, points), points)
+    return Drawn(*_bill_texts(settings, points), points)
 
 
 def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame) -> DataFrame:
@@ -194,8 +161,8 @@ def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: Data
         ours = ours.assign(value=ours[column], source="ours")
         theirs = where(published, config=words.published)
         head = {"platform": platform, "quantity": key}
-        for series, (*_, network, counting) in _SERIES.items():
-            rows = where(ours, network=network, counting=counting)
+        for series, network in _NETWORKS.items():
+            rows = where(ours, **network)
             parts.append(rows.assign(**head, series=series, ocs_port_price_factor=1.0))
             cell = f"{key}_{series}_{unit}"
             if cell in theirs:
@@ -209,21 +176,27 @@ def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: Data
     return stack(parts).reindex(columns=_DRAWN)
 
 
+def _style(series: str) -> dict[str, Any]:
+    _, colour, mark = _SERIES[series]
+    dashes: Any = (0, (4, 2)) if series == "fat_tree" else "solid"
+    size = 5 if series in _BEYOND else 4.5
+    return {"color": colour, "marker": mark, "markersize": size, "linestyle": dashes}
+
+
 def _bills_panel(axes: Axes, points: DataFrame) -> None:
     ours, theirs = (where(points, source=source) for source in ("ours", "published"))
-    for series, (_, style, *_) in _SERIES.items():
+    for series in _NETWORKS:
         rows = where(ours, series=series).sort_values("gpus")
-        axes.plot(rows["gpus"], rows["value"], **style, linewidth=LINE_POINTS, markersize=4.5)
-    for series, (_, colour, mark) in _BEYOND.items():
+        axes.plot(rows["gpus"], rows["value"], **_style(series))
+    for series in _BEYOND:
         rows = where(ours, series=series)
         bands = rows.pivot_table(index="gpus", columns="ocs_port_price_factor", values="value")
         if bands.empty:
             continue
         if series == "clos":
-            shade = lighter(colour, 0.75)
+            shade = lighter(_SERIES[series][1], 0.75)
             axes.fill_between(bands.index, bands[0.5], bands[2.0], color=shade, linewidth=0)
-        style = {"color": colour, "marker": mark, "markersize": 5, "linewidth": LINE_POINTS}
-        axes.plot(bands.index, bands[1.0], **style)
+        axes.plot(bands.index, bands[1.0], **_style(series))
     published_marks(axes, theirs["gpus"], theirs["value"])
     sizes = sorted(set(points["gpus"]))
     axes.set_xscale("log", base=2)
@@ -232,7 +205,8 @@ def _bills_panel(axes: Axes, points: DataFrame) -> None:
     axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
 
 
-def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
+def _bill_texts(settings: RailBillsSettings, points: DataFrame) -> tuple[str, str]:
+    """Caption and alternative text."""
     sentences = []
     ours = where(points, source="ours")
     plain = where(ours, ocs_port_price_factor=1)
@@ -254,15 +228,12 @@ def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
         sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
             {int(beyond["gpus"].min()):,} GPUs on a rail may outgrow one switch, and leaves and
             spines take three ports for each of a GPU.""")
-    return " ".join(sentences)
-
-
-def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
     sizes = sorted(set(points["gpus"]))
-    return f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
+    alternative = f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
         {sizes[-1]:,} GPUs on {len(settings.platforms)} platforms. Lines are nearly level in size;
         those counted as the artifact does lie highest, electrical rails without a spine nearest to
         photonic ones, which rise where a rail needs leaves and spines of switches."""
+    return " ".join(sentences), alternative
 
 
 # What photonic rails save over electrical ones
@@ -318,10 +289,7 @@ class RailSavingsSettings(CanvasSettings):
     headline="opus.csv: id value",
 )
 def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for cost and one for power.
-
-    Raises ValueError for a platform that a table does not have.
-    """
+    """A panel for cost and one for power."""
     headline, rails = tables.values("headline"), tables.read("rails")
     points = _savings_points(settings, tables.read("published"), rails)
     subtitle = """Electrical rails over photonic rails: network cost, network power. Hollow
@@ -339,7 +307,7 @@ def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) 
         }
         legend["Ours, in the colour of its platform"] = dot(INK)
         share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
-    return Drawn(*_texts(settings, points, headline), points)
+    return Drawn(*_savings_texts(settings, points, headline), points)
 
 
 def _savings_points(
@@ -378,7 +346,7 @@ def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promi
     axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
 
 
-def _texts(
+def _savings_texts(
     settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]
 ) -> tuple[str, str]:
     """Caption and alternative text."""

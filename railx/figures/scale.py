@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import entries, share_legend, ticks
-from railx.figures.tables import Tables, where
+from railx.figures.tables import where
 from railx.figures.theme import PALETTE, colours, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases
 
 # Best plans of arXiv 2410.00273: sizes, the fast domain, resources

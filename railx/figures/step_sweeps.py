@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, panel_title, published_line, share_legend
-from railx.figures.tables import Tables, to_frame, where
+from railx.figures.tables import to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NonNegative, NotEmpty
 

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.honest import cut_bars
 from railx.figures.panels import beside, entries, panel_title, share_legend
-from railx.figures.tables import Tables, where
+from railx.figures.tables import where
 from railx.figures.theme import GREY, PALETTE, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast
 
@@ -42,14 +43,11 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class StepTimeSettings(CanvasSettings):
+class StepTimeSettings(Choice):
     """Time of a training step by topology and job, stacked by what it is spent on."""
 
     figure: Literal["step_time"] = "step_time"
     height_inches: Height = 11
-
-    only: tuple[str, ...] = ()
-    """Mapped topologies to show, in that order; empty: all that there are."""
 
     cut_over_shortest: Annotated[float, AtLeast(1)] | None = 3.0
     """How many times longer than the shortest of its panel a bar is cut; null: none

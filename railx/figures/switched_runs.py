@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
@@ -28,7 +28,7 @@ _KEYS = ["run", "parallelism", "plan", "device", "mode", "reconfiguration_latenc
 
 
 @dataclass(frozen=True)
-class ReconfigurationSettings(RunChoice):
+class ReconfigurationSettings(Choice):
     """Iteration time against reconfiguration latency."""
 
     figure: Literal["reconfiguration"] = "reconfiguration"
@@ -191,14 +191,11 @@ def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class LiveSwitchingSettings(CanvasSettings):
+class LiveSwitchingSettings(Choice):
     """Iteration time and stalls of programs in plain torch."""
 
     figure: Literal["live_switching"] = "live_switching"
     height_inches: Height = 6.4
-
-    only: tuple[str, ...] = ()
-    """Programs to show, in that order; empty: all that there are."""
 
 
 @figure(

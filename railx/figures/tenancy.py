@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, entries, panel_title, share_legend
-from railx.figures.tables import Tables, refuse, stack, where
+from railx.figures.tables import refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line
 from railx.settings import Between, NotEmpty
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, figure
+from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import (
     name_rows,
     panel_title,
@@ -46,7 +46,7 @@ _DIAMETERS = ("diameter_least", "diameter_most")
 
 
 @dataclass(frozen=True)
-class TopologyMetricsSettings(TopologyChoice):
+class TopologyMetricsSettings(Choice):
     """Hops between nodes and bisection, one row per topology."""
 
     figure: Literal["topology_metrics"] = "topology_metrics"
@@ -160,7 +160,7 @@ Derived = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
-class AllToAllBandwidthSettings(TopologyChoice):
+class AllToAllBandwidthSettings(Choice):
     """All-to-all bandwidth by topology for one traffic pattern."""
 
     figure: Literal["all_to_all_bandwidth"] = "all_to_all_bandwidth"
@@ -332,7 +332,7 @@ _MOST_STEPS = 800
 
 
 @dataclass(frozen=True)
-class ChannelLoadsSettings(TopologyChoice):
+class ChannelLoadsSettings(Choice):
     """Channel loads in descending order, one panel per topology."""
 
     figure: Literal["channel_loads"] = "channel_loads"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
 from railx.figures.tables import records, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
@@ -148,14 +148,11 @@ _TIMES = {
 
 
 @dataclass(frozen=True)
-class PlanningHiddenSettings(CanvasSettings):
+class PlanningHiddenSettings(Choice):
     """Planning that training hides."""
 
     figure: Literal["planning_hidden"] = "planning_hidden"
     height_inches: Height = 3.4
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all that plan while training."""
 
 
 @figure(
@@ -240,7 +237,7 @@ _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 
 
 @dataclass(frozen=True)
-class ClusterTimeSettings(RunChoice):
+class ClusterTimeSettings(Choice):
     """Wall time and cluster time of training runs."""
 
     figure: Literal["cluster_time"] = "cluster_time"
