@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import records, stack, to_frame, where
+from railx.figures.tables import records, refuse, stack, to_frame, where
 from railx.figures.theme import (
     INK,
     LINE_POINTS,
@@ -385,7 +384,7 @@ def _step_points(tables: Tables, rule: str) -> DataFrame:
     ours = set(where(points, source="ours")["panel"])
     shown = points[points["panel"].isin(ours) & (points[_LATENCY] > 0)]
     if shown.empty:
-        raise UserError("times: no job with published numbers; allowed: h200_128, smoke, ...")
+        refuse("times: no job with published numbers", _PANELS)
     return shown.reset_index(drop=True)
 
 

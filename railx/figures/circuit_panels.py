@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, where
@@ -243,7 +242,7 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
     refuse_unknown("bars", settings.bars, table["network"])
     refuse_unknown("lines", [line.network for line in settings.lines], table["network"])
     if set(settings.above) != set(settings.jobs):
-        raise UserError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
+        refuse(f"above: got {', '.join(settings.above)}", "the jobs")
     steps = table[table["step_ms"].notna()]
     parts = []
     for job, basis in product(settings.jobs, BASES):

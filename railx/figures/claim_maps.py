@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import few_ticks, patch, share_legend
-from railx.figures.tables import records, stack, where
+from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, span, spoken
@@ -147,8 +146,8 @@ def _map_texts(table: DataFrame) -> tuple[str, str]:
         parts.append(f"{title}, {PUBLISHED} as {bound}: {holds}{fails}.")
     injection, exchange, total = (points.iloc[0] for points in bases.values())
     caption = f"""{" ".join(parts)} With an optical port x and an electrical port y transceivers
-        dear, the first holds above {_boundary(injection)}, the second above {_boundary(exchange)}; the
-        third where transceiver and optical port together cost
+        dear, the first holds above {_boundary(injection)}, the second above
+        {_boundary(exchange)}; the third where transceiver and optical port together cost
         {quantity(total["boundary_intercept"])} USD. The cross is inferred from the abstract and no
         price."""
     points = stack(bases.values())
@@ -175,10 +174,8 @@ def _relative(
         at = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
         if at.empty:
             others = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
-            raise UserError(
-                f"lines.{factor}: the table has no level {level:g}; allowed:"
-                f" {phrases(others, '{factor} {level:g}', ', ')}"
-            )
+            got = f"lines.{factor}: the table has no level {level:g}"
+            refuse(got, phrases(others, "{factor} {level:g}", ", "))
         name = _FACTORS.get(factor, factor + " {0:g}").format(level)
         style: dict[str, Any] = {"linestyle": _DASHES[1 + i % 4], "linewidth": 1.4, "label": name}
         axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
@@ -355,10 +352,8 @@ def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
     rows = where(table, **keys)
     if rows.empty:
         pair = "{platform} with {transceivers_per_gpu}"
-        raise UserError(
-            f"boundaries: got {phrase(pair, keys)}; allowed:"
-            f" {phrases(table[[*keys]].drop_duplicates(), pair, ', ')}"
-        )
+        allowed = phrases(table[[*keys]].drop_duplicates(), pair, ", ")
+        refuse(f"boundaries: got {phrase(pair, keys)}", allowed)
     return rows
 
 
@@ -372,10 +367,8 @@ def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
         rows = where(base, claim=claim)
         near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_MAP_PORTS], point.ports)
         if not near.any():
-            raise UserError(
-                f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
-                " the map"
-            )
+            got = f"points: no {claim} at {level:g} and {point.ports:g} ports"
+            refuse(got, "points of the map")
         at: dict[str, Any] = {"transceiver": float(level), _MAP_PORTS: float(point.ports)}
         parts.append(rows[near].head(1).assign(kind="point", words=point.words, **at))
     for boundary in settings.boundaries:
@@ -483,10 +476,8 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
     rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
     if rows.empty:
         pairs = sorted(set(phrases(table, "{reference} with {all_to_all}", "\n").splitlines()))
-        raise UserError(
-            f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
-            f" allowed: {', '.join(pairs)}"
-        )
+        got = f"reference: no price ratios for {settings.reference} with {settings.all_to_all}"
+        refuse(got, pairs)
     for port, column in _GRID_PORTS.items():
         rows[f"{port}_over_transceiver"] = (rows[column] / rows["transceiver_usd"]).round(6)
     limits = {

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, name_rows, share_legend, ticks
-from railx.figures.tables import records, refuse_unknown, to_frame, where
+from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
@@ -141,10 +140,8 @@ def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame
     cases = [(plan, *astuple(case)) for plan, case in settings.plans.items()]
     for plan, *case in cases:
         if tuple(case) not in published:
-            raise UserError(
-                f"plans.{plan}: got {', '.join(case)}; allowed: a case of the published iteration"
-                " seconds"
-            )
+            got = f"plans.{plan}: got {', '.join(case)}"
+            refuse(got, "a case of the published iteration seconds")
     groups = tables.read("groups")
     plans = groups.drop_duplicates("plan").rename(columns={"corpus": "lengths"})
     plans = plans.assign(value=plans["plan"].map(plan_seconds(groups)))

@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import entries, published_marks, share_legend
-from railx.figures.tables import stack, to_frame
+from railx.figures.tables import refuse, stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import quantity
@@ -148,7 +147,7 @@ def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canv
 def _read(name: str, path: Path) -> _Corpus:
     lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
     if not len(lengths):
-        raise UserError(f"{path}: the corpus has no sequences; allowed: one or more")
+        refuse(f"{path}: the corpus has no sequences", "one or more")
     return _Corpus(name, str(read_metadata(path).get("kind", "unknown")), lengths)
 
 

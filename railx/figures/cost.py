@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import (
     beside,
@@ -104,12 +103,7 @@ class CostSettings(Choice):
     opus_cost_power="opus_cost_power.csv: id paper",
 )
 def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Draw ``settings.only`` (empty: all topologies of the economics tables).
-
-    Price lists are drawn where a sensitivity table has the reference. Raises ValueError
-    when ``settings.reference`` or one of ``settings.only`` is not in the summary, or
-    has no value to compare.
-    """
+    """The bill, costs over the reference's, and price lists where a table has them."""
     bill, summary = tables.read("bill"), _summary(settings, tables)
     bill = bill[bill["topology"].isin(summary.index)]
     prices = _price_lists(settings, tables, summary)
@@ -166,15 +160,11 @@ def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str,
     for topology, cell in settings.published_usd.items():
         table, row, column = (*cell.split(), "", "")[:3]
         if table not in _PUBLISHED:
-            raise UserError(
-                f"published_usd.{topology}: got table {table}; allowed: {', '.join(_PUBLISHED)}"
-            )
+            refuse(f"published_usd.{topology}: got table {table}", _PUBLISHED)
         rows = tables.read(table).set_index("id")
         if row not in rows.index or column not in rows.columns:
-            raise UserError(
-                f"published_usd.{topology}: {table} has no {row} {column}; allowed: a table, the id"
-                " of a row and a column"
-            )
+            got = f"published_usd.{topology}: {table} has no {row} {column}"
+            refuse(got, "a table, the id of a row and a column")
         totals[topology] = float(str(rows.loc[row, column]))
         papers.append(str(rows.loc[row, "paper"]).split(",")[0].lower())
     return totals, papers[0] if papers else ""
@@ -193,10 +183,8 @@ def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
         column = _COMPARED[what][1]
         empty = [name for name in shown if not summary[column].notna()[name]]
         if empty:
-            raise UserError(
-                f"compare.{what}: {', '.join(empty)} has no {column}; allowed: what all topologies"
-                " of the figure have"
-            )
+            got = f"compare.{what}: {', '.join(empty)} has no {column}"
+            refuse(got, "what all topologies of the figure have")
     return summary.loc[shown]
 
 
@@ -430,12 +418,12 @@ class CostScaleSettings(Choice):
     " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
 )
 def cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Three panels; a topology is left out of a panel where it has no value.
-
-    Raises ValueError for an unknown name or price set.
-    """
+    """Three panels; a topology is left out of a panel where it has no value."""
     table = tables.read("scale")
-    rows = _chosen(settings, table)
+    refuse_unknown("price_set", [settings.price_set], table["price_set"])
+    rows = where(table, price_set=settings.price_set)
+    refuse_unknown("only", settings.only, rows["topology"])
+    rows = rows[rows["topology"].isin(settings.only)] if settings.only else rows
     names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
     subtitle = f"""All at {injection} GB/s of injection per chip and the prices of
@@ -447,16 +435,13 @@ def cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> D
             _panel(axes, rows, names, column)
             axes.set(title=title, xlabel="Chips", ylabel=unit)
         share_legend(page, entries(panels[0]), 5)
-    return Drawn(
-        _scale_caption(rows, settings), _scale_alternative(rows), rows[tables.columns("scale")]
+    parts = ". ".join(
+        f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
+        f" {unit}"
+        for column, title, unit in _PANELS
     )
-
-
-def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
-    refuse_unknown("price_set", [settings.price_set], table["price_set"])
-    rows = where(table, price_set=settings.price_set)
-    refuse_unknown("only", settings.only, rows["topology"])
-    return rows[rows["topology"].isin(settings.only)] if settings.only else rows
+    alternative = f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
+    return Drawn(_scale_caption(rows, settings), alternative, rows[tables.columns("scale")])
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
@@ -499,15 +484,6 @@ def _scale_caption(rows: DataFrame, settings: CostScaleSettings) -> str:
         prices of {label(settings.price_set)}. Each point is the smallest size of the family with at
         least the wanted number of chips; a line ends where its family does, and steps of trees are
         tiers of switches. {" ".join(parts)}"""
-
-
-def _scale_alternative(rows: DataFrame) -> str:
-    parts = ". ".join(
-        f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
-        f" {unit}"
-        for column, title, unit in _PANELS
-    )
-    return f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
 
 
 def _scale_name(topology: str) -> str:

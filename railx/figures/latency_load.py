@@ -105,7 +105,11 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
         share_legend(page, marks, 2)
     limits = sweeps.drop(columns="seeds")
     data = points.merge(limits, left_on="sweep", right_index=True, validate="many_to_one")
-    return Drawn(_caption(sweeps, names), _alternative(sweeps, names), data)
+    rows = sweeps.assign(name=[spoken(names[str(sweep)]) for sweep in sweeps.index])
+    row = "{name}: saturates at {saturation:q}, bound {bound:q}, ideal {ideal:q}"
+    alternative = f"""Lines of mean latency over offered load that turn up at saturation, and the
+        saturation points in flits per chip and cycle. {phrases(rows, row)}."""
+    return Drawn(_caption(rows), alternative, data)
 
 
 def _points(frame: DataFrame) -> DataFrame:
@@ -223,12 +227,9 @@ def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[s
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
-def _caption(sweeps: DataFrame, names: dict[str, str]) -> str:
-    seeds = int(sweeps["seeds"].max())
-    rows = sweeps.assign(
-        name=[spoken(names[str(sweep)]) for sweep in sweeps.index],
-        share=sweeps["saturation"] / sweeps["bound"],
-    )
+def _caption(rows: DataFrame) -> str:
+    seeds = int(rows["seeds"].max())
+    rows = rows.assign(share=rows["saturation"] / rows["bound"])
     late, early = (rows.loc[getattr(rows["saturation"], end)()] for end in ("idxmax", "idxmin"))
     far, near = (rows.sort_values("share").iloc[end] for end in (0, -1))
     over = list(rows.loc[rows["accepted"] > 1.005 * rows["bound"], "name"])
@@ -236,7 +237,7 @@ def _caption(sweeps: DataFrame, names: dict[str, str]) -> str:
     agree = f"Saturation points lie within {quantity(100 * spread)} % over the seeds."
     overload = f"""Under overload more than the bound arrives on {listed(over)}: traffic that does
         not cross the busiest channel goes on."""
-    return f"""{counted(len(sweeps), "sweep")} of the offered load, packet by packet, under
+    return f"""{counted(len(rows), "sweep")} of the offered load, packet by packet, under
         {counted(seeds, "seed")}. {agree if seeds > 1 else ""}
         {phrase("{name} saturates last, at {saturation:q} flits per chip and cycle", late)},
         {phrase("{name} first, at {saturation:q}", early)}. Packets come nearest to the static
@@ -246,13 +247,6 @@ def _caption(sweeps: DataFrame, names: dict[str, str]) -> str:
         head holds up what stands behind it. {overload if over else ""} The ideal is the load at
         which the external links would be full if they were evenly loaded. The paper's own curves
         are not available as numbers."""
-
-
-def _alternative(sweeps: DataFrame, names: dict[str, str]) -> str:
-    rows = sweeps.assign(name=[spoken(names[str(sweep)]) for sweep in sweeps.index])
-    row = "{name}: saturates at {saturation:q}, bound {bound:q}, ideal {ideal:q}"
-    return f"""Lines of mean latency over offered load that turn up at saturation, and the
-        saturation points in flits per chip and cycle. {phrases(rows, row)}."""
 
 
 def _names(frame: DataFrame) -> dict[str, str]:

@@ -11,7 +11,7 @@ from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, 
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
 from railx.figures.tables import records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
-from railx.figures.types import Axes, DataFrame
+from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
 
 # Flow model against packet simulator, and their ratio
@@ -76,7 +76,10 @@ def agreement(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas)
             style = {} if name == routings[0] else {"fillstyle": "none"}
             legend[f"Routing {name}"] = dot(GREY, **style)
         share_legend(page, legend, 5)
-    return Drawn(_caption(rows), _alternative(rows), rows)
+    ratios = rows.groupby(["topology", "traffic"], sort=False)["ratio"].apply(span).reset_index()
+    alternative = f"""Throughput of packets over that of flows, around the diagonal. Ratios:
+        {phrases(ratios, "{topology:spoken}, {traffic:lower} {ratio}")}."""
+    return Drawn(_caption(rows), alternative, rows)
 
 
 def _caption(rows: DataFrame) -> str:
@@ -98,12 +101,6 @@ def _caption(rows: DataFrame) -> str:
         simulator: {counted(len(rows), "point")} on {topologies}, {counted(seeds, "seed")}.
         {" ".join(parts)} Packets that wait behind others in finite buffers cost throughput, which
         the flow model does not see."""
-
-
-def _alternative(rows: DataFrame) -> str:
-    ratios = rows.groupby(["topology", "traffic"], sort=False)["ratio"].apply(span).reset_index()
-    return f"""Throughput of packets over that of flows, around the diagonal. Ratios:
-        {phrases(ratios, "{topology:spoken}, {traffic:lower} {ratio}")}."""
 
 
 # Time and memory of a layer
@@ -138,7 +135,11 @@ def cost_model_error(settings: CostModelErrorSettings, tables: Tables, canvas: C
     rows = where(tables.read("points", "profile", settings.only), part="layer")
     rows = rows.assign(measured_ms=rows["forward_ms"] + rows["backward_ms"])
     allowed = float(tables.values("published")["cost_model_error_most"])
-    unseen = {name: _unseen(rows, *kind) for name, kind in _KINDS.items()}
+    fresh = where(rows, held_out=True)
+    unseen = {
+        name: [*(100 * where(fresh, checkpointed=recomputed)[column].dropna().astype(float))]
+        for name, (column, recomputed) in _KINDS.items()
+    }
     subtitle = """Left: forward and backward pass of a layer. Right: how far predictions are off
         where the fit has not seen the point."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
@@ -183,12 +184,6 @@ def cost_model_error(settings: CostModelErrorSettings, tables: Tables, canvas: C
     return Drawn(caption, alternative, rows)
 
 
-def _unseen(rows: DataFrame, column: str, recomputed: bool) -> list[float]:
-    """Errors in percent of the points that the fit has not seen."""
-    errors = where(rows, checkpointed=recomputed, held_out=True)[column].dropna()
-    return [100 * float(error) for error in errors]
-
-
 # Training steps measured by others
 
 _UNITS = {"seconds": "Time of a step (s)", "gib": "Memory of a device (GiB)"}
@@ -229,7 +224,14 @@ def step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> D
             if len(part):
                 diagonal(axes, part[["measured", "ours"]])
             axes.set(title=title, xlabel="Measured", ylabel="Model")
-        _errors(panels[2], errors, colour)
+        for position, row in enumerate(records(errors)):
+            panels[2].plot(100 * row["mean_error"], position, **dot(colour[row["set"]], 7))
+            if row["quantity"] == "seconds":
+                plain = 100 * row["mean_error_roofline"]
+                panels[2].plot(plain, position, **dot(GREY, 7, fillstyle="none"))
+        name_rows(panels[2], list(errors["words"]))
+        panels[2].set(title="Mean error", xlabel="Error (%)")
+        panels[2].set_xlim(left=0)
         legend = {label(name): dot(shade, 6) for name, shade in colour.items()}
         legend["Plain roofline"] = dot(GREY, 7, fillstyle="none")
         share_legend(page, legend, 4)
@@ -240,14 +242,3 @@ def step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> D
         fit."""
     alternative = f"Model over measurement around the diagonal. Mean errors: {means}."
     return Drawn(caption, alternative, rows)
-
-
-def _errors(axes: Axes, errors: DataFrame, colour: dict[str, str]) -> None:
-    for position, row in enumerate(records(errors)):
-        axes.plot(100 * row["mean_error"], position, **dot(colour[row["set"]], 7))
-        if row["quantity"] == "seconds":
-            plain = 100 * row["mean_error_roofline"]
-            axes.plot(plain, position, **dot(GREY, 7, fillstyle="none"))
-    name_rows(axes, list(errors["words"]))
-    axes.set(title="Mean error", xlabel="Error (%)")
-    axes.set_xlim(left=0)

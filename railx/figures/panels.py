@@ -90,10 +90,8 @@ def diagonal(axes: Axes, points: DataFrame) -> None:
 
 def plain_ticks(axis: Any) -> None:
     """Plain numbers at the ticks of a logarithmic axis, none at minor ones."""
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
-
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 def tiles(page: Page, count: int, columns: int, **shared: Any) -> list[Axes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from railx.figures.figure import Canvas, Choice, Drawn, Height, PlanChoice, Tables, figure
-from railx.figures.panels import name_rows, patch, share_legend, time_unit
+from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, LINE_POINTS, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
@@ -356,8 +356,6 @@ def held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) ->
 
 
 def _run_panel(axes: Axes, rows: DataFrame) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     done = rows["position"] + 1
     axes.plot(done, rows["held_bytes"] / _MIB, color=PALETTE[0])
     axes.plot(done, rows["predicted_held_bytes"] / _MIB, **dot(INK, 3.5))
@@ -366,5 +364,5 @@ def _run_panel(axes: Axes, rows: DataFrame) -> None:
     other = axes.twinx()
     other.step(done, rows["live_chunks"], where="post", color=PALETTE[5], linewidth=1.2)
     other.set(ylim=(0, 2.2 * max(1, int(rows["live_chunks"].max()))), ylabel="Chunks alive")
-    other.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    few_ticks(other.yaxis, 6, integer=True)
     other.grid(visible=False)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from railx.errors import UserError
 from railx.figures.comparisons import plan_seconds
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import (
     at_edge,
+    few_ticks,
     name_rows,
     panel_title,
     patch,
@@ -23,7 +23,7 @@ from railx.figures.panels import (
     share_legend,
     tiles,
 )
-from railx.figures.tables import records, to_frame, where
+from railx.figures.tables import records, refuse, to_frame, where
 from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
@@ -150,10 +150,9 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
         systems=to_frame(list(systems.items()), ["planner", "system"]).reset_index(),
     )
     if bars.empty:
-        raise UserError(
-            f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
-            " this experiment, each with its model, context and corpus"
-        )
+        allowed = """beginnings of plan names of this experiment, each with its model, context and
+            corpus"""
+        refuse(f"planners: got {', '.join(settings.planners)}", " ".join(allowed.split()))
     base = where(bars, planner=settings.reference).set_index("corpus")["seconds"]
     if len(base):
         # Without the reference a corpus is planned for something else.
@@ -172,8 +171,6 @@ def _fill(planner: str, settings: PlannersSettings) -> dict[str, Any]:
 def _planner_panel(
     axes: Axes, bars: DataFrame, planners: list[str], settings: PlannersSettings
 ) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     bars = bars.assign(at=bars["planner"].map(planners.index))
     for row in records(bars):
         axes.barh(row["at"], row["seconds"], 0.66, **_fill(row["planner"], settings))
@@ -185,7 +182,7 @@ def _planner_panel(
     name_rows(axes, [settings.planners[name] for name in planners])
     most = 2.1 * float(bars[["seconds", "published_seconds"]].max().max())
     axes.set(xlim=(0, most), xlabel="Seconds an iteration")
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    few_ticks(axes.xaxis, 4, steps=[1, 2, 5, 10])
 
 
 def _texts(settings: PlannersSettings, bars: DataFrame) -> tuple[str, str]:
@@ -279,10 +276,7 @@ def _colour(part: str) -> Any:
     summary="plan.summary",
 )
 def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for each comparison, a bar for each plan.
-
-    Raises ValueError where the experiment has none of the plans.
-    """
+    """A panel for each comparison, a bar for each plan."""
     rows = _rows(settings, tables)
     panels = list(dict.fromkeys(rows["panel"]))
     columns = min(settings.columns, len(panels))
@@ -302,7 +296,18 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
             if (rows[part] > 0).any()
         }
         share_legend(page, legend, 6)
-    return Drawn(_caption(settings, rows), _alternative(rows), rows, title=settings.title)
+    texts = " ".join(
+        f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}."
+        for panel, bars in rows.groupby("panel", sort=False)
+    )
+    caption = f"""{settings.title}. {texts} All are predictions of the cost model, parted into means
+        over the devices."""
+    bars = []
+    for row in records(rows):
+        parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
+        bars.append(f"{row['panel']}, {row['words']}: {parts}")
+    alternative = f"Stacked bars of seconds of an iteration. {'; '.join(bars)}."
+    return Drawn(caption, alternative, rows, title=settings.title)
 
 
 def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
@@ -311,9 +316,7 @@ def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
     chosen = [plan for plans in settings.panels.values() for plan in plans]
     groups = groups[groups["plan"].isin(chosen)]
     if groups.empty:
-        raise UserError(
-            f"panels: got {', '.join(chosen)}; allowed: plans of this experiment, one or more"
-        )
+        refuse(f"panels: got {', '.join(chosen)}", "plans of this experiment, one or more")
     pipelined = bool((groups["kind"] == "pipeline").any())
     schedules = dict(iter(tables.read("schedule").groupby("plan"))) if pipelined else {}
     by_plan = dict(iter(groups.groupby("plan")))
@@ -385,8 +388,6 @@ def _parts(*milliseconds: float) -> dict[str, float]:
 
 
 def _part_panel(axes: Axes, rows: DataFrame) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     for position, row in enumerate(records(rows)):
         left = 0.0
         for part in _PARTS:
@@ -395,21 +396,4 @@ def _part_panel(axes: Axes, rows: DataFrame) -> None:
         at_edge(axes, f"{quantity(row['seconds'])} ({row['over_first']:.2f})", position, 4)
     name_rows(axes, list(rows["words"]))
     axes.set_xlim(0, 1.75 * float(rows["seconds"].max()))
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-
-
-def _caption(settings: IterationPartsSettings, rows: DataFrame) -> str:
-    panels = " ".join(
-        f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}."
-        for panel, bars in rows.groupby("panel", sort=False)
-    )
-    return f"""{settings.title}. {panels} All are predictions of the cost model, parted into means
-        over the devices."""
-
-
-def _alternative(rows: DataFrame) -> str:
-    bars = []
-    for row in records(rows):
-        parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
-        bars.append(f"{row['panel']}, {row['words']}: {parts}")
-    return f"Stacked bars of seconds of an iteration. {'; '.join(bars)}."
+    few_ticks(axes.xaxis, 4, steps=[1, 2, 5, 10])

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from railx.errors import UserError
 from railx.figures.figure import (
     Canvas,
     CanvasSettings,
@@ -22,7 +21,7 @@ from railx.figures.figure import (
     figure,
 )
 from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
-from railx.figures.tables import plans_at, records, refuse_unknown, stack, to_frame, where
+from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
@@ -87,9 +86,7 @@ def sequence_parallel_plan(
     frame = tables.read("groups", "plan", settings.only)
     frame = frame[frame["kind"] == "sequence_parallel"]
     if frame.empty:
-        raise UserError(
-            "input groups: no sequence-parallel plan among the tables; allowed: at least one"
-        )
+        refuse("input groups: no sequence-parallel plan among the tables", "at least one")
     plans = plans_at(frame, "plan", iteration=settings.iteration)
     if not settings.only:  # those of the same work one below the other
         order = list(dict.fromkeys(map(_work, plans.values())))
@@ -246,9 +243,7 @@ def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -
     """
     frame = tables.read("mix", "network", settings.only)
     for key in ("adaptive", "single"):
-        plan, plans = getattr(settings, key), sorted(set(frame["plan"]))
-        if plan not in plans:
-            raise UserError(f"{key}: got {plan!r}; allowed: {', '.join(plans)}")
+        refuse_unknown(key, [getattr(settings, key)], sorted(set(frame["plan"])))
     rows = _rows(frame, settings)
     panels = {str(panel): part for panel, part in rows.groupby("panel", sort=False)}
     degrees = sorted({int(degree) for degree in rows["degree"].dropna() if degree > 0})
@@ -435,10 +430,8 @@ def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
     constants = tables.read("constants")
     model = constants[constants["model"] == settings.model].set_index("quantity")["value"]
     if not {"layers", "hidden"} <= set(model.index):
-        raise UserError(
-            f"model: got {settings.model}; allowed: one with layers and hidden among"
-            f" {', '.join(dict.fromkeys(constants['model']))}"
-        )
+        models = ", ".join(dict.fromkeys(constants["model"]))
+        refuse(f"model: got {settings.model}", f"one with layers and hidden among {models}")
     # The published table counts 2^20 bytes a millisecond as a GB/s.
     width = float(model["layers"]) * float(model["hidden"])
     mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * width / 2**20

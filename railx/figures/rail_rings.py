@@ -51,11 +51,7 @@ class RailRingsSettings(Choice):
     graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
 )
 def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Draw one line from the first topology file that has circuits there.
-
-    The line is ``settings.line`` of ``settings.dimension``. Raises ValueError when no
-    file has any.
-    """
+    """The line of the settings, of the first topology that has circuits there."""
     name, circuits = _circuits(settings, tables)
     nodes = sorted({*circuits["node_a"], *circuits["node_b"]})
     rails = sorted(set(circuits["rail"]))

@@ -12,7 +12,6 @@ import importlib
 from pathlib import Path
 from typing import Annotated
 
-from railx.errors import UserError
 from railx.figures.canvas import canvas
 from railx.figures.figure import CanvasSettings, Figure
 from railx.figures.tables import FigureFiles, Tables, refuse
@@ -80,7 +79,7 @@ def figure_module(name: str) -> str:
     Raises ValueError for a name that is not in the list.
     """
     if name not in FIGURES:
-        raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
+        refuse(f"figure: got {name!r}", FIGURES)
     return f"railx.figures.{FIGURES[name]}"
 
 
@@ -113,10 +112,8 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
         refuse(f"input {', '.join(unknown)}: not known to {settings.figure}", keys)
     missing = [table.key for table in figure.inputs if table.required and not inputs.get(table.key)]
     if missing:
-        raise UserError(
-            f"input {', '.join(missing)}: no file given for {settings.figure}; allowed: one file"
-            " or more"
-        )
+        got = f"input {', '.join(missing)}: no file given for {settings.figure}"
+        refuse(got, "one file or more")
     page = functools.partial(canvas, settings, output, title=figure.title)
     drawn = figure.draw(settings, Tables(figure.inputs, inputs), page)
     published = {table.key for table in figure.inputs if table.published}

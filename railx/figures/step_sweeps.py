@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, panel_title, published_line, share_legend
-from railx.figures.tables import to_frame, where
+from railx.figures.tables import refuse, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
@@ -105,10 +104,7 @@ def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) ->
 
 
 def _points(tables: Tables, settings: StepSweepsSettings) -> DataFrame:
-    """A row for each mark of each panel.
-
-    Raises UserError for a panel without rows.
-    """
+    """A row for each mark of each panel."""
     names = (settings.bandwidth, settings.scaling, (settings.utilisation,), settings.experts)
     steps = [(panel, step) for panel, chosen in zip(_SWEEPS, names, strict=True) for step in chosen]
     points = tables.query(
@@ -141,10 +137,8 @@ def _points(tables: Tables, settings: StepSweepsSettings) -> DataFrame:
     )
     missing = set(_SWEEPS) - set(points["panel"])
     if missing:
-        raise UserError(
-            f"times: no rows for {', '.join(sorted(missing))}; allowed: the steps that the settings"
-            " name"
-        )
+        got = f"times: no rows for {', '.join(sorted(missing))}"
+        refuse(got, "the steps that the settings name")
     return points
 
 

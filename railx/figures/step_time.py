@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
 from railx.figures.honest import cut_bars
-from railx.figures.panels import beside, entries, panel_title, share_legend
+from railx.figures.panels import beside, entries, few_ticks, panel_title, share_legend
 from railx.figures.tables import where
 from railx.figures.theme import GREY, PALETTE, label
 from railx.figures.types import Axes, DataFrame
@@ -99,8 +99,6 @@ def step_time(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Dra
 
 def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None) -> int:
     """The bars of a job; how many of them are cut is returned."""
-    from matplotlib.ticker import MaxNLocator
-
     names = list(rows["topology"].unique())
     without_room = set(where(rows, job=job).dropna(subset="reason")["topology"])
     group = where(rows, job=job, basis=basis).dropna(subset="part")
@@ -129,7 +127,7 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
         elif total[name] <= limit:
             beside(axes, quantity(float(total[name])), float(total[name]), position, 3)
     axes.set(xlim=(0, 1.2 * limit), xlabel="Step time (s)")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    few_ticks(axes.xaxis, 5)
     axes.set_yticks(range(len(names)), list(map(label, names)))
     if not axes.yaxis_inverted():  # shared by all panels
         axes.invert_yaxis()

@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line
+from railx.figures.words import fidelity_line, phrases
 from railx.settings import Between, NotEmpty
 
 # Largest job beside failed nodes
@@ -56,10 +55,7 @@ def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) ->
     frame = tables.read("faults")
     drawn = where(frame, placement="random")
     if drawn.empty:
-        raise UserError(
-            "placement: no rows with randomly drawn failures; allowed: a table with placement"
-            " random"
-        )
+        refuse("placement: no rows with randomly drawn failures", "a table with placement random")
     ends = (settings.lower_quantile, settings.upper_quantile)
     shares = drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
     bands = {"low": shares.quantile(ends[0]), "high": shares.quantile(ends[1])}
@@ -151,18 +147,14 @@ class UtilisationSettings(CanvasSettings):
 def utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.
 
-    That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
-    ValueError when no row has the policy and offered load of the settings.
+    That is rejected jobs (reject) or the mean wait; dots are the single draws.
     """
     frame = tables.read("utilisation")
     load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
     if rows.empty:
-        pairs = frame[["policy", "offered_load"]].itertuples(index=False)
-        refuse(
-            f"policy: no rows for {settings.policy} with offered load {load:g}",
-            sorted({f"{policy} with {offered:g}" for policy, offered in pairs}),
-        )
+        pairs = sorted(set(phrases(frame, "{policy} with {offered_load:g}", "\n").splitlines()))
+        refuse(f"policy: no rows for {settings.policy} with offered load {load:g}", pairs)
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     streams = int(rows.groupby(["system", "queue", "scenario"]).size().max())
     subtitle = f"""Offered load {100 * load:.3g} % of the whole grid,

@@ -22,7 +22,7 @@ from railx.figures.panels import (
     share_legend,
     tiles,
 )
-from railx.figures.tables import records, refuse, stack, to_frame
+from railx.figures.tables import records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
     DERIVED,
     GREY,
@@ -87,7 +87,11 @@ def topology_metrics(settings: TopologyMetricsSettings, tables: Tables, canvas: 
             f"{PUBLISHED}: diameters of RailX": PUBLISHED_LINE,
         }
         share_legend(page, legend, 3)
-    return Drawn(_hops_caption(data, limits), _hops_alternative(data), data)
+    row = """{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q},
+        bisection {bisection_over_injection:q%}"""
+    alternative = f"""Hops between nodes and bisection over injection, a row per topology.
+        {phrases(data, row)}."""
+    return Drawn(_hops_caption(data, limits), alternative, data)
 
 
 def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
@@ -146,13 +150,6 @@ def _hops_caption(data: DataFrame, limits: list[float]) -> str:
         {phrase(f"{share} ({{topology:label}})", wide)}."""
 
 
-def _hops_alternative(data: DataFrame) -> str:
-    row = """{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q},
-        bisection {bisection_over_injection:q%}"""
-    return f"""Hops between nodes and bisection over injection, a row per topology.
-        {phrases(data, row)}."""
-
-
 # All-to-all bandwidth per chip: the ideal and the bound of the routing
 
 #: Shares of the injection in percent, by topology and ideal or routing.
@@ -194,15 +191,10 @@ class AllToAllBandwidthSettings(Choice):
 def all_to_all_bandwidth(
     settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas
 ) -> Drawn:
-    """A group of bars per topology: the ideal, then the bound under each routing.
-
-    The rows are those of ``settings.traffic``. Raises ValueError when no row has that
-    traffic.
-    """
+    """A group of bars per topology: the ideal, then the bound under each routing."""
     frame = tables.read("bounds", "topology", settings.only)
-    rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
-    if rows.empty:
-        refuse(f"traffic: got {settings.traffic!r}", sorted(set(frame["traffic"])))
+    refuse_unknown("traffic", [settings.traffic], sorted(set(frame["traffic"])))
+    rows = where(frame, traffic=settings.traffic).reset_index(drop=True)
     injection = rows["injection_gb_s_per_chip"]
     bandwidth, share = (
         rows.assign(
@@ -237,7 +229,10 @@ def all_to_all_bandwidth(
             derived.get((topology, "ideal" if name == "ideal" else routing), math.nan) / 100
             for topology, routing in zip(data["topology"], data["routing"], strict=True)
         ]
-    return Drawn(_bandwidth_caption(share, derived), _bandwidth_alternative(rows), data)
+    row = """{topology:spoken} under {routing}: ideal {ideal_gb_s_per_chip:q}, bound
+        {bound_gb_s_per_chip:q} of {injection_gb_s_per_chip:,.0f}"""
+    alternative = f"Bars of all-to-all bandwidth per chip in GB/s. {phrases(rows, row)}."
+    return Drawn(_bandwidth_caption(share, derived), alternative, data)
 
 
 def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
@@ -280,12 +275,6 @@ def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
         load of the busiest channel under the given routing. The best bound of a network goes from
         {least} of its injection bandwidth ({label(str(best.index[0]))}) to {most}
         ({label(str(best.index[-1]))}). {costs} {diamonds}"""
-
-
-def _bandwidth_alternative(rows: DataFrame) -> str:
-    row = """{topology:spoken} under {routing}: ideal {ideal_gb_s_per_chip:q}, bound
-        {bound_gb_s_per_chip:q} of {injection_gb_s_per_chip:,.0f}"""
-    return f"Bars of all-to-all bandwidth per chip in GB/s. {phrases(rows, row)}."
 
 
 def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
@@ -376,7 +365,15 @@ def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas
             axes.set_ylabel("Load")
         legend = {label(kind): {"color": shade} for kind, shade in colour.items()}
         share_legend(page, legend, len(colour))
-    return Drawn(_loads_caption(frame), _loads_alternative(frame), _data(frame))
+    row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}
+        times the mean of its kind"""
+    caption = f"""Load of every channel under uniform all-to-all traffic, in descending order, by
+        kind of channel. The largest load bounds the throughput; the further a line falls, the more
+        capacity is idle at that bound. The largest loads: {phrases(_largest(frame), row)}."""
+    row = "{topology:spoken}, {routing} routing from {load:q}"
+    alternative = f"""Falling lines of channel loads, one per kind of channel:
+        {phrases(_largest(frame), row)}."""
+    return Drawn(caption, alternative, _data(frame))
 
 
 def _steps(loads: Series[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -407,20 +404,6 @@ def _largest(frame: DataFrame) -> DataFrame:
     means = frame.groupby([*keys, "kind"])["load"].mean().rename("mean").reset_index()
     rows = busiest.merge(means, on=[*keys, "kind"])
     return rows.assign(over=rows["load"] / rows["mean"])
-
-
-def _loads_caption(frame: DataFrame) -> str:
-    row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}
-        times the mean of its kind"""
-    return f"""Load of every channel under uniform all-to-all traffic, in descending order, by kind
-        of channel. The largest load bounds the throughput; the further a line falls, the more
-        capacity is idle at that bound. The largest loads: {phrases(_largest(frame), row)}."""
-
-
-def _loads_alternative(frame: DataFrame) -> str:
-    row = "{topology:spoken}, {routing} routing from {load:q}"
-    return f"""Falling lines of channel loads, one per kind of channel:
-        {phrases(_largest(frame), row)}."""
 
 
 def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.errors import UserError
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
 from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
-from railx.figures.tables import records, stack, where
+from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
@@ -53,10 +52,7 @@ class LossCurvesSettings(CanvasSettings):
     iterations="training.iterations: run mode iteration repeat rank loss fidelity",
 )
 def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """The losses above, below their distance from those of the first run.
-
-    Raises ValueError where a run is not there or has no step in common with the first.
-    """
+    """The losses above, below their distance from those of the first run."""
     frame = tables.read("iterations", "run", tuple(settings.runs))
     frame = where(frame, mode="electrical")
     points = _points(frame, list(settings.runs))
@@ -105,10 +101,8 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     """
     missing = [run for run in runs if not (frame["run"] == run).any()]
     if missing:
-        raise UserError(
-            f"runs: {', '.join(missing)} has no iterations under electrical switching; allowed:"
-            " runs that have some"
-        )
+        got = f"runs: {', '.join(missing)} has no iterations under electrical switching"
+        refuse(got, "runs that have some")
     repeats = frame.groupby(["run", "iteration", "repeat"], sort=False)["loss"].mean()
     losses = repeats.groupby(["run", "iteration"], sort=False).median().reset_index()
     losses["run"] = losses["run"].astype("category").cat.set_categories(runs)
@@ -117,10 +111,8 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     points["difference"] = (points["loss"] / points["iteration"].map(first) - 1).abs()
     apart = [run for run in runs if where(points, run=run)["difference"].isna().all()]
     if apart:
-        raise UserError(
-            f"runs: {', '.join(apart)} has no step in common with {runs[0]}; allowed: runs of the"
-            " same steps"
-        )
+        got = f"runs: {', '.join(apart)} has no step in common with {runs[0]}"
+        refuse(got, "runs of the same steps")
     # A step is counted from 1, as a reader does.
     points.insert(1, "step", points.pop("iteration") + 1)
     return points.reset_index(drop=True)
@@ -128,14 +120,12 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
 
 def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
     """A mark at each step, on a logarithmic axis as soon as one differs."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     shown = rows[rows["difference"] > 0]
     axes.plot(shown["step"], shown["difference"], **dot(colour, 4))
     if len(shown):
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
+        axes.yaxis.set_minor_formatter("")
 
 
 # Planning of a batch beside the training of the one before
@@ -162,10 +152,7 @@ class PlanningHiddenSettings(Choice):
     " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity",
 )
 def planning_hidden(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of bars and one of shares, a place for each run.
-
-    ValueError where no run plans while it trains.
-    """
+    """A row of bars and one of shares by run."""
     rows = _per_repeat(tables.read("iterations", "run", settings.only))
     means = rows.groupby("run", sort=False).mean(numeric_only=True).reset_index()
     note = "Means over the steps of a repeat; the slowest rank counts"
@@ -205,10 +192,8 @@ def _per_repeat(frame: DataFrame) -> DataFrame:
     """
     part = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
     if part.empty:
-        raise UserError(
-            "iterations: no run plans while it trains; allowed: a run with training.planning:"
-            " while_training"
-        )
+        allowed = "a run with training.planning: while_training"
+        refuse("iterations: no run plans while it trains", allowed)
     calm = part.groupby("run")["disturbed"].transform("all") | ~part["disturbed"].astype(bool)
     steps = part[calm].groupby(["run", "plan", "repeat", "iteration", "fidelity"], sort=False)
     slowest = steps[list(_TIMES)].max().reset_index()

@@ -122,7 +122,7 @@ def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> No
         (
             "all_to_all_bandwidth",
             {"traffic": "tornado"},
-            r"traffic: got 'tornado'; allowed: uniform",
+            r"traffic: got tornado; allowed: uniform",
         ),
         (
             "cost",
