@@ -18,7 +18,6 @@ from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_wo
 from railx.figures.tables import records, refuse, stack, to_frame, where
 from railx.figures.theme import (
     INK,
-    LINE_POINTS,
     MODE_LABELS,
     MODES,
     OPUS_JOBS,
@@ -58,7 +57,8 @@ def _published_steps(tables: Tables) -> DataFrame:
             select 0 as part, s.rowid_ as number, 'simulation' as source, figure as setting,
                 concat(platform, ', ', gpus, ' GPUs (', replace(figure, 'fig', 'fig. '), ')')
                     as words,
-                mode, s.reconfig_latency_ms::double as latency_ms, s.step_latency_s as seconds,
+                mode, s.reconfig_latency_ms::double as reconfiguration_latency_ms,
+                s.step_latency_s as seconds,
                 base.step_latency_s as base_s, null as spread_s
             from simulation s join modes using (system)
             join simulation base using (figure, platform, gpus)
@@ -165,27 +165,20 @@ def switching_overhead(
             legend[f"{label(mode)}, ours"] = {"color": colour, "marker": "o"}
         legend[f"Abstract, {PUBLISHED}: below {promised:g} %"] = PUBLISHED_LINE
         share_legend(page, legend, 3)
-    return Drawn(_caption(points, repeats, promised), _alternative(points), points)
+    return Drawn(*_overhead_texts(points, repeats, promised), points)
 
 
 def _overhead_points(tables: Tables, repeats: DataFrame, confidence: float) -> DataFrame:
     """A row for each source, panel, mode and latency."""
-    points = stack(
-        [_overhead_ours(repeats, confidence), _replayed(tables), _overhead_published(tables)]
-    )
-    names = ["source", "panel", "mode", _LATENCY, "overhead_percent", "low_percent"]
-    points = points.reindex(columns=[*names, "high_percent", "set_aside"])
-    return points.assign(set_aside=points["set_aside"].eq(True))
-
-
-def _overhead_published(tables: Tables) -> DataFrame:
-    """Simulations, the smoke run and runs on Perlmutter, over their references."""
-    steps = _published_steps(tables).rename(columns={"latency_ms": _LATENCY})
+    steps = _published_steps(tables)
     spread = {"overhead_percent": 0.0, "low_percent": -1.0, "high_percent": 1.0}
     for column, sign in spread.items():
         seconds = steps["seconds"] + (sign * steps["spread_s"] if sign else 0.0)
         steps[column] = 100 * (seconds / steps["base_s"] - 1)
-    return steps.assign(panel=steps["words"].replace(_GENERATED))
+    published = steps.assign(panel=steps["words"].replace(_GENERATED))
+    points = stack([_overhead_ours(repeats, confidence), _replayed(tables), published])
+    points = points.reindex(columns=["source", "panel", "mode", _LATENCY, *spread, "set_aside"])
+    return points.assign(set_aside=points["set_aside"].eq(True))
 
 
 def _overhead_ours(repeats: DataFrame, confidence: float) -> DataFrame:
@@ -233,7 +226,7 @@ def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -
         line = rows[rows["mode"] == mode].sort_values(_LATENCY)
         style: dict[str, Any] = published_series(colour)
         if source in ("ours", "replay"):
-            style = {"marker": "o", "linewidth": LINE_POINTS, "color": colour}
+            style = {"marker": "o", "color": colour}
         axes.plot(line[_LATENCY], line["overhead_percent"], **style)
         bars = line[line["low_percent"].notna()]
         ends = (bars["low_percent"], bars["high_percent"])
@@ -263,14 +256,8 @@ def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
     grid[-1, 1 if grid[-1, 1].get_visible() else 0].set_xlabel("Switching latency (ms)")
 
 
-def _within(rows: DataFrame, column: str, percent: float) -> float:
-    """The longest latency up to which every point stays within ``percent``."""
-    line = rows.sort_values(_LATENCY)
-    reached = (~(line[column] > percent)).cummin()
-    return float(line.loc[reached, _LATENCY].max())
-
-
-def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
+def _overhead_texts(points: DataFrame, repeats: DataFrame, promised: float) -> tuple[str, str]:
+    """Caption and alternative text."""
     sentences = []
     for source, name in _SOURCES.items():
         parts = []
@@ -281,27 +268,25 @@ def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
                 continue
             # Ours count with the upper end of their interval.
             column = "high_percent" if source == "ours" else "overhead_percent"
-            longest = _within(line, column, promised)
+            rising = line.sort_values(_LATENCY)
+            longest = float(rising.loc[(~(rising[column] > promised)).cummin(), _LATENCY].max())
             reach = f"up to {quantity(longest)} ms" if longest == longest else "at no latency"
             parts.append(f"{panel} {reach}")
         if parts:
             sentences.append(f"{name}: {'; '.join(parts)}.")
-    return f"""Time that switching adds to a step. Provisioned switching stays within {promised:g} %
-        of the step without it: {" ".join(sentences)} The paper's points are other jobs on other
-        machines; only the shape can be compared. Ours live are real training steps on processor
-        cores, with emulated switches; ours replayed are generated steps at the published settings.
-        Ours: {repeats_words(repeats)}."""
-
-
-def _alternative(points: DataFrame) -> str:
+    caption = f"""Time that switching adds to a step. Provisioned switching stays within
+        {promised:g} % of the step without it: {" ".join(sentences)} The paper's points are other
+        jobs on other machines; only the shape can be compared. Ours live are real training steps on
+        processor cores, with emulated switches; ours replayed are generated steps at the published
+        settings. Ours: {repeats_words(repeats)}."""
     parts = []
     for source, name in _SOURCES.items():
         for panel, rows in where(points, source=source).groupby("panel", sort=False):
             latency = rows[_LATENCY].max()
-            longest = where(rows, **{_LATENCY: latency})
-            values = phrases(longest, "{mode:lower} {overhead_percent:q} %", ", ")
+            last = where(rows, **{_LATENCY: latency})
+            values = phrases(last, "{mode:lower} {overhead_percent:q} %", ", ")
             parts.append(f"{name}, {panel}: {values} at {quantity(latency)} ms")
-    return f"Panels of added time over switching latency. {'; '.join(parts)}."
+    return caption, f"Panels of added time over switching latency. {'; '.join(parts)}."
 
 
 # Generated steps at the published settings
@@ -350,16 +335,20 @@ class StepSwitchesSettings(CanvasSettings):
 )
 def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each job that has published numbers."""
-    points = _step_points(tables, settings.rule)
+    points = stack([_step_ours(tables, settings.rule), _step_published(tables)])
+    ours = where(points, source="ours")
+    points = points[points["panel"].isin(set(ours["panel"])) & (points[_LATENCY] > 0)]
+    points = points.reset_index(drop=True)
+    if points.empty:
+        refuse("times: no job with published numbers", _PANELS)
     panels = [name for name in _PANELS if name in set(points["panel"])]
     subtitle = """Step less the same job's step at latency 0 (simulations) or without a controller
         (A100). Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients."""
-    ours = points.loc[points["source"] == "ours", "fidelity"]
-    with canvas(subtitle, fidelity_line(ours, _STEP_NOTE)) as page:
+    with canvas(subtitle, fidelity_line(ours["fidelity"], _STEP_NOTE)) as page:
         columns = min(3, len(panels))
         grid = tiles(page, len(panels), columns, sharex=True)
         for axes, name in zip(grid, panels, strict=True):
-            _step_panel(axes, points[points["panel"] == name])
+            _step_panel(axes, where(points, panel=name))
             axes.set_title(panel_title(_PANELS[name], columns, settings))
         # One label for all panels: a panel is too narrow for it.
         page.supylabel("Added time (ms)")
@@ -376,16 +365,7 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
                 style, words = _STYLES[key]
                 legend[f"Gradients {words}"] = {"color": INK, "linestyle": style}
         share_legend(page, legend, 4)
-    return Drawn(*_texts(points, panels), points)
-
-
-def _step_points(tables: Tables, rule: str) -> DataFrame:
-    points = stack([_step_ours(tables, rule), _step_published(tables)])
-    ours = set(where(points, source="ours")["panel"])
-    shown = points[points["panel"].isin(ours) & (points[_LATENCY] > 0)]
-    if shown.empty:
-        refuse("times: no job with published numbers", _PANELS)
-    return shown.reset_index(drop=True)
+    return Drawn(*_step_texts(points, panels), points)
 
 
 def _step_ours(tables: Tables, rule: str) -> DataFrame:
@@ -418,7 +398,7 @@ def _step_ours(tables: Tables, rule: str) -> DataFrame:
 
 def _step_published(tables: Tables) -> DataFrame:
     """Simulations of figs. 12 and 13, the smoke run and the runs on Perlmutter."""
-    steps = _published_steps(tables).rename(columns={"latency_ms": _LATENCY})
+    steps = _published_steps(tables)
     zero = steps["seconds"].where(steps[_LATENCY] == 0)
     first = zero.groupby([steps["setting"], steps["mode"]]).transform("max")
     simulated = steps["setting"].isin(_SIMULATED)
@@ -464,7 +444,7 @@ def _words(points: DataFrame, panel: str) -> str:
     return f"{_PANELS[panel]} at {quantity(latency)} ms: {'; '.join(parts)}"
 
 
-def _texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
+def _step_texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
     """Caption and alternative text."""
     hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
     left = f" {hidden} published points that add nothing are not drawn." if hidden else ""

@@ -77,10 +77,7 @@ class _Row:
     " tolerance fidelity verdict",
 )
 def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Rows of dots by paper on a logarithmic axis of ours over published.
-
-    Raises ValueError for an unknown verdict.
-    """
+    """Rows of dots by paper on a logarithmic axis of ours over published."""
     frame = _placed(tables.read("claims"), settings.largest_ratio)
     names, rows = _rows(frame)
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
@@ -102,7 +99,10 @@ def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> D
         for mark, words in (_FIDELITIES[name] for name in fidelities):
             legend[label(words)] = dot(GREY, marker=mark)
         share_legend(page, legend, 4)
-    return Drawn(_caption(frame, counts), _alternative(frame, counts), _data(frame))
+    columns = """paper claim kind headline published ours low high ratio ratio_low ratio_high
+        comparison fidelity verdict edge"""
+    data = frame[columns.split()].assign(edge=frame["edge"].str.replace("\n", " "))
+    return Drawn(*_texts(frame, counts), data)
 
 
 def _placed(frame: DataFrame, largest: float) -> DataFrame:
@@ -282,20 +282,12 @@ def _dot(axes: Axes, x: float, y: float, claim: Series[Any]) -> None:
     axes.plot(x, y, **dot(colour, 6.5, zorder=3, **style))
 
 
-def _data(frame: DataFrame) -> DataFrame:
-    columns = (
-        "paper claim kind headline published ours low high ratio ratio_low ratio_high comparison"
-        " fidelity verdict edge"
-    )
-    data = frame[columns.split()]
-    return data.assign(edge=data["edge"].str.replace("\n", " "))
-
-
 def _counted(counts: Series[Any]) -> str:
     return ", ".join(f"{int(counts[name])} {name}" for name in _VERDICTS if counts.get(name, 0))
 
 
-def _caption(frame: DataFrame, counts: Series[Any]) -> str:
+def _texts(frame: DataFrame, counts: Series[Any]) -> tuple[str, str]:
+    """Caption and alternative text."""
     published = where(frame, kind="published")
     others = len(frame) - len(published)
     by_paper = "; ".join(
@@ -308,14 +300,12 @@ def _caption(frame: DataFrame, counts: Series[Any]) -> str:
     ratios = f"Not reproduced, ours over published: {failed}." if failed else ""
     count = "one claim" if others == 1 else f"{others} claims"
     below = f"Below them the {count} that this project derived or checks." if others else ""
-    return f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
+    caption = f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
         {by_paper}. {ratios} {below}"""
-
-
-def _alternative(frame: DataFrame, counts: Series[Any]) -> str:
-    inside = frame[(frame["kind"] == "published") & (frame["edge"] == "")]
+    inside = where(published, edge="")
     near = int(inside["ratio"].between(0.9, 1.1).sum())
-    return f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
+    alternative = f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
         {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
         the published number. Columns at the right edge hold those without a ratio, undecided and
         not attempted."""
+    return caption, alternative

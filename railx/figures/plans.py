@@ -78,11 +78,7 @@ class SequenceParallelPlanSettings(PlanChoice):
 def sequence_parallel_plan(
     settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas
 ) -> Drawn:
-    """Draw ``settings.iteration`` of every sequence-parallel plan given.
-
-    Plans of another kind are passed over. Raises ValueError when none is left, or when
-    a plan lacks the iteration.
-    """
+    """One iteration of every sequence-parallel plan; others are left out."""
     frame = tables.read("groups", "plan", settings.only)
     frame = frame[frame["kind"] == "sequence_parallel"]
     if frame.empty:
@@ -115,7 +111,9 @@ def sequence_parallel_plan(
         legend = {f"Degree {degree}": patch(colour) for degree, colour in shade.items()}
         legend["Idle"] = patch(_IDLE["facecolor"], edgecolor=_IDLE["edgecolor"], hatch="////")
         share_legend(page, legend, len(legend))
-    return Drawn(_groups_caption(plans), _groups_alternative(plans), stack(plans.values()))
+    facts = "; ".join(_facts(name, groups) for name, groups in plans.items())
+    alternative = f"Blocks of devices over predicted time, a panel per plan: {facts}."
+    return Drawn(_groups_caption(plans), alternative, stack(plans.values()))
 
 
 def _work(groups: DataFrame) -> tuple[int, int]:
@@ -203,11 +201,6 @@ def _groups_caption(plans: Mapping[str, DataFrame]) -> str:
         model, not measurements."""
 
 
-def _groups_alternative(plans: Mapping[str, DataFrame]) -> str:
-    facts = "; ".join(_facts(name, groups) for name, groups in plans.items())
-    return f"Blocks of devices over predicted time, a panel per plan: {facts}."
-
-
 # Times and degrees of plans made for each network
 
 _WAITING = "#dfe3e8"
@@ -237,10 +230,7 @@ class UnderlayFigureSettings(Choice):
     " degree device_ms fidelity",
 )
 def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for each rate that networks are compared at, a bar for each network.
-
-    Raises ValueError where one of the plans is not there.
-    """
+    """A panel for each rate that networks are compared at, a bar for each network."""
     frame = tables.read("mix", "network", settings.only)
     for key in ("adaptive", "single"):
         refuse_unknown(key, [getattr(settings, key)], sorted(set(frame["plan"])))
@@ -402,10 +392,7 @@ class AllToAllDegreeSettings(CanvasSettings):
     constants="flexsp_cost_constants.csv: model quantity value",
 )
 def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A line per published table and dots of the plans.
-
-    Raises UserError for a table or model that is not published.
-    """
+    """A line per published table and dots of the plans."""
     refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
     points = _points(settings, tables)
     ours = points[points["source"] == "ours"]
@@ -421,8 +408,7 @@ def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: 
         if len(ours):
             legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
         share_legend(page, legend, 2)
-    caption, alternative = _degree_caption(settings, points), _degree_alternative(settings, points)
-    return Drawn(caption, alternative, points.drop(columns="fidelity"))
+    return Drawn(*_degree_texts(settings, points), points.drop(columns="fidelity"))
 
 
 def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
@@ -476,34 +462,31 @@ def _lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> 
     beside(axes, "across nodes", border, 1, 6, -6, ha="left", **style)
 
 
-def _degree_caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
-    node = settings.devices_per_node
-    published = points[points["source"] == "published"].set_index(["name", "degree"])["gb_s"]
-    parts = []
-    for name, words in settings.tables.items():
-        table = published[name]
-        if {node, 2 * node} <= set(table.index):
-            inside, outside = float(table[node]), float(table[2 * node])
-            parts.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
+def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> tuple[str, str]:
+    """Caption and alternative text."""
+    node, ours = settings.devices_per_node, where(points, source="ours")
+    steps, ends = [], []
+    published = where(points, source="published").sort_values("degree")
+    tables = {name: where(published, name=name) for name in settings.tables}
+    for words, table in zip(settings.tables.values(), tables.values(), strict=True):
+        rate = table.set_index("degree")["gb_s"]
+        if {node, 2 * node} <= set(rate.index):
+            inside, outside = float(rate[node]), float(rate[2 * node])
+            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
                 {quantity(inside / outside)} times less""")
-    text = f"From degree {node} to {2 * node}, out of the node: {'; '.join(parts)}."
-    ours = points[points["source"] == "ours"]
-    if not len(ours):
-        return f"{text} This experiment has no plan for the published cluster."
-    table = published[next(iter(settings.tables))]
-    off = (ours["gb_s"] / ours["degree"].map(table) - 1).abs().max()
-    exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
-    return f"""{text} The {ours["name"].nunique()} plans of this experiment for the published
-        cluster were costed {exact} the first of these tables, which shows that they rest on it, not
-        that it holds."""
-
-
-def _degree_alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
-    parts = []
-    for name, words in settings.tables.items():
-        line = points[(points["source"] == "published") & (points["name"] == name)]
-        first, last = (line.sort_values("degree").iloc[end] for end in (0, -1))
-        parts.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
+        first, last = table.iloc[0], table.iloc[-1]
+        ends.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
             {first["degree"]} to {quantity(float(last["gb_s"]))} at {last["degree"]}""")
-    return f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism, with a
-        cliff between a node and several: {"; ".join(parts)}."""
+    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
+    if len(ours):
+        rate = next(iter(tables.values())).set_index("degree")["gb_s"]
+        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
+        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
+        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
+            cluster were costed {exact} the first of these tables, which shows that they rest on it,
+            not that it holds."""
+    else:
+        caption += " This experiment has no plan for the published cluster."
+    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
+        with a cliff between a node and several: {"; ".join(ends)}."""
+    return caption, alternative

@@ -81,7 +81,19 @@ def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: C
             axes.set_ylabel(words)
         legend = {text: mark for axes in panels.flat for text, mark in entries(axes).items()}
         share_legend(page, legend, len(legend))
-    return Drawn(_caption(points, repeats), _alternative(points, runs), _data(points, repeats))
+    parts = []
+    for run in runs:
+        stalls = _longest(points, run, "stall_percent")
+        if len(stalls):
+            texts = phrases(stalls, "{mode:lower} {median:q} %", ", ")
+            parts.append(f"{label(run)} stalled {texts} at {quantity(stalls['ms'].iloc[0])} ms")
+    alternative = f"""Lines of the iteration time and of the share of it spent waiting for light
+        paths over the reconfiguration latency, a column per run: {"; ".join(parts)}."""
+    keys = [*_KEYS, "repeat", "disturbed", "fidelity"]
+    values = repeats.melt(keys, list(_SHOWN), var_name="shows", value_name="value")
+    # The medians, and below them the repeats behind them.
+    data = stack([points[points["shows"].isin(_SHOWN)], values])
+    return Drawn(_caption(points, repeats), alternative, data)
 
 
 def _points(repeats: DataFrame, confidence: float) -> DataFrame:
@@ -137,18 +149,6 @@ def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
     axes.tick_params(axis="x", labelcolor=GREY)
 
 
-def _data(points: DataFrame, repeats: DataFrame) -> DataFrame:
-    """The medians, and below them the repeats behind them."""
-    values = repeats.melt(
-        id_vars=[*_KEYS, "repeat", "disturbed", "fidelity"],
-        value_vars=list(_SHOWN),
-        var_name="shows",
-        value_name="value",
-    )
-    drawn = points[points["shows"].isin(_SHOWN)]
-    return stack([drawn, values])
-
-
 def _longest(points: DataFrame, run: str, shows: str) -> DataFrame:
     """Median and interval of each optical mode at the longest latency of a run."""
     rows = where(points, run=run, shows=shows)
@@ -174,17 +174,6 @@ def _caption(points: DataFrame, repeats: DataFrame) -> str:
         {" ".join(sentences)} Above, the iteration time of the slowest rank; below, the share of it
         in which ranks wait for light paths. The electrical runs are measured; in the others the
         training is real and the switches are emulated delays."""
-
-
-def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
-    parts = []
-    for run in runs:
-        stalls = _longest(points, run, "stall_percent")
-        if len(stalls):
-            values = phrases(stalls, "{mode:lower} {median:q} %", ", ")
-            parts.append(f"{label(run)} stalled {values} at {quantity(stalls['ms'].iloc[0])} ms")
-    return f"""Lines of the iteration time and of the share of it spent waiting for light paths over
-        the reconfiguration latency, a column per run: {"; ".join(parts)}."""
 
 
 # Programs in plain torch: time and stalls against what windows do not hide

@@ -84,16 +84,14 @@ def switching_windows(settings: SwitchingWindowsSettings, tables: Tables, canvas
         }
         share_legend(page, legend, len(legend))
     columns = ["technology", "example_device", "switching_ms", "hidden", "confidence"]
-    data = stack(
-        [
-            windows.assign(shows="window"),
-            switches[columns].assign(shows="switch"),
-            phases.assign(shows="phase"),
-        ]
-    )
-    return Drawn(
-        _published_caption(windows, switches, phases), _published_alternative(windows), data
-    )
+    shown = {"window": windows, "switch": switches[columns], "phase": phases}
+    data = stack(rows.assign(shows=shows) for shows, rows in shown.items())
+    steps = windows.groupby("window_ms")["count"].sum().reset_index()
+    alternative = f"""A staircase of the lengths of windows under diamonds of the switching times of
+        optical switches, on one logarithmic axis of time; windows:
+        {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
+        iteration of four jobs."""
+    return Drawn(_published_caption(windows, switches, phases), alternative, data)
 
 
 def split_by_mean(low: float, high: float, mean: float, count: int) -> list[tuple[float, int]]:
@@ -175,7 +173,7 @@ def _time(time_ms: float) -> str:
 
 
 def _published_distribution(axes: Axes, windows: DataFrame) -> None:
-    shares = _staircase(axes, windows, (5e-6, 1e4), _LINE, linewidth=1.8)
+    shares = _staircase(axes, windows, (5e-6, 1e4), _LINE)
     drawn = shares[shares.index > 0]
     axes.plot(drawn.index, drawn, **published_mark(_LINE))
     before = drawn.shift(fill_value=100 - 100 * _longer(windows, 1e-12))
@@ -197,14 +195,14 @@ def _shares(windows: DataFrame) -> Series[Any]:
 
 
 def _staircase(
-    axes: Axes, windows: DataFrame, ends: tuple[float, float], colour: str, **style: Any
+    axes: Axes, windows: DataFrame, ends: tuple[float, float], colour: str
 ) -> Series[Any]:
     """The distribution of windows between two ends of the axis; its shares."""
     shares = _shares(windows)
     drawn = shares[shares.index > 0]
     start = 100 - 100 * _longer(windows, 1e-12)
     stairs = ([ends[0], *drawn.index, ends[1]], [start, *drawn, 100])
-    axes.step(*stairs, where="post", color=colour, **style)
+    axes.step(*stairs, where="post", color=colour)
     return shares
 
 
@@ -239,14 +237,6 @@ def _published_caption(windows: DataFrame, switches: DataFrame, phases: DataFram
     return f"""{text} {len(switches) - len(verified)} of the {len(switches)} switching times are
         recalled and drawn pale. Switches of an iteration: {counts}. A transition with two lengths
         is split by its mean."""
-
-
-def _published_alternative(windows: DataFrame) -> str:
-    steps = windows.groupby("window_ms")["count"].sum().reset_index()
-    return f"""A staircase of the lengths of windows under diamonds of the switching times of
-        optical switches, on one logarithmic axis of time; windows:
-        {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
-        iteration of four jobs."""
 
 
 # Windows of generated steps: within passes, and on the clock
@@ -299,7 +289,10 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
     line = fidelity_line(sides, "Generated jobs, no recordings", shows=sides)
     with canvas(subtitle, line) as page:
         left, right = page.subplots(1, 2, width_ratios=(1, 1.25))
-        _step_distribution(left, ours, theirs)
+        _staircase(left, ours, (0.3, 60), GREY)
+        left.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
+        left.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
+        left.xaxis.set_major_formatter(lambda value, _: quantity(value))
         left.set_title(panel_title("Within passes, 256 windows", 2, settings))
         hues = dict(zip(dict.fromkeys(clock["transition"]), PALETTE, strict=False))
         jobs = _on_the_clock(right, clock, hues, tables.values("headline"))
@@ -308,7 +301,11 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
         legend |= {kind.replace("->", " to "): dot(colour) for kind, colour in hues.items()}
         share_legend(page, legend | {DERIVED.capitalize(): PUBLISHED_MARK}, 4)
     data = stack([ours.assign(shows="pass"), clock.assign(shows="clock")])
-    return Drawn(_step_caption(ours, theirs, clock, jobs), _step_alternative(ours, jobs), data)
+    lengths = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
+    alternative = f"A staircase of windows ({lengths}) beside dots of the windows of"
+    return Drawn(
+        _step_caption(ours, theirs, clock, jobs), f"{alternative} {', '.join(jobs)}.", data
+    )
 
 
 def _steps(rows: DataFrame) -> DataFrame:
@@ -319,13 +316,6 @@ def _steps(rows: DataFrame) -> DataFrame:
         for window in split_by_mean(row["min_ms"], row["max_ms"], row["mean_ms"], row["count"])
     ]
     return to_frame(windows, ["window_ms", "count"]).groupby("window_ms", as_index=False).sum()
-
-
-def _step_distribution(axes: Axes, ours: DataFrame, theirs: DataFrame) -> None:
-    _staircase(axes, ours, (0.3, 60), GREY)
-    axes.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
-    axes.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
-    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
 def _on_the_clock(
@@ -361,11 +351,6 @@ def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: li
         published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are the
         finite windows behind the published latency sweeps, about half of ours, as are the published
         steps. Negative windows overlap."""
-
-
-def _step_alternative(ours: DataFrame, jobs: list[str]) -> str:
-    windows = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
-    return f"A staircase of windows ({windows}) beside dots of the windows of {', '.join(jobs)}."
 
 
 # Devices: ports, switching time and the largest job; hollow, as none is measured here
@@ -440,7 +425,12 @@ def switch_technologies(
         for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
             legend[f"ours: in servers of {chips}"] = dot(colour)
         share_legend(page, legend, 3)
-    return Drawn(_caption(settings, points), _alternative(points), points)
+    rows = points.assign(
+        time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
+    )
+    row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
+    alternative = f"Switching time over ports of optical switches: {phrases(rows, row)}."
+    return Drawn(_caption(settings, points), alternative, points)
 
 
 def _style(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -492,11 +482,3 @@ def _caption(settings: SwitchTechnologiesSettings, points: DataFrame) -> str:
         {192 // 2 * chips:,} GPUs in servers of {chips}. The largest, {large["example_device"]},
         would hold {int(large[f"gpus_in_servers_of_{chips}"]):,} and takes minutes to switch.
         Sources: {phrases(points[~recalled], "{example_device}, {source}")}; all others recalled."""
-
-
-def _alternative(points: DataFrame) -> str:
-    rows = points.assign(
-        time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
-    )
-    row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
-    return f"Switching time over ports of optical switches: {phrases(rows, row)}."
