@@ -64,14 +64,12 @@ class PublishedCase:
 
 def _published_cases() -> dict[str, PublishedCase]:
     """Every published case by the name of its plan."""
-    cases = {}
-    for model, context, corpus in product(
-        ("7b", "13b", "30b"), ("192k", "384k"), ("github", "commoncrawl", "wikipedia")
-    ):
-        setting = f"{model}_{context}_{corpus}"
-        for system, (planner, _) in _ADAPTIVE.items():
-            cases[f"{planner}_{setting}"] = PublishedCase(model, context, corpus, system)  # type: ignore[arg-type]
-    return cases
+    corpora = ("github", "commoncrawl", "wikipedia")
+    return {
+        f"{planner}_{'_'.join(case)}": PublishedCase(*case, system)  # type: ignore[arg-type]
+        for case in product(("7b", "13b", "30b"), ("192k", "384k"), corpora)
+        for system, (planner, _) in _ADAPTIVE.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -301,8 +299,16 @@ def pipeline_speedups(settings: PipelineSpeedupsSettings, tables: Tables, canvas
     refuse_unknown("rows", settings.rows, published.index)
     groups = tables.read("groups", "plan", settings.only)
     schedule = tables.read("schedule", "plan", settings.only)
-    rows = [*_headlines(settings.rows, published), *_our_pipelines(groups, schedule)]
-    points = to_frame(rows, ["source", "quantity", "row", "baseline", "value"])
+    baselines = {
+        name: next((system for system in _BASELINES if f"over_{system}" in name), "")
+        for name in settings.rows
+    }
+    headlines = [
+        ("published", "speedup" if base else "bubble", settings.rows[name], base, published[name])
+        for name, base in baselines.items()
+    ]
+    columns = ["source", "quantity", "row", "baseline", "value"]
+    points = to_frame([*headlines, *_our_pipelines(groups, schedule)], columns)
     subtitle = """Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost
         model predicts for plans of this experiment on the same batches; other models, devices and
         lengths than the paper's. The axis of speed-ups does not begin at 0."""
@@ -322,13 +328,6 @@ def pipeline_speedups(settings: PipelineSpeedupsSettings, tables: Tables, canvas
         share_legend(page, legend, 3)
     data = points.assign(row=points["row"].str.replace("\n", " "))
     return Drawn(*_pipeline_texts(data), data)
-
-
-def _headlines(rows: dict[str, str], published: Series[Any]) -> Iterator[tuple[Any, ...]]:
-    for name, words in rows.items():
-        baseline = next((system for system in _BASELINES if f"over_{system}" in name), "")
-        quantity = "speedup" if baseline else "bubble"
-        yield "published", quantity, words, baseline, float(published[name])
 
 
 def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any, ...]]:
@@ -352,13 +351,8 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
             if tokens[str(other)] == tokens[str(plan)]:
                 baseline, name = _PLANNERS[fact["planner"]]
                 row = f"Ours, {words},\n{fact['devices']} devices, over {name}"
-                yield (
-                    "ours",
-                    "speedup",
-                    row,
-                    baseline,
-                    1e3 * seconds[str(other)] / _pipeline_ms(ends),
-                )
+                ratio = 1e3 * seconds[str(other)] / _pipeline_ms(ends)
+                yield "ours", "speedup", row, baseline, ratio
         stage_ms = float(((ends["end"] - ends["start"]) * ends["stages"]).sum())
         yield "ours", "bubble", f"Ours, {words}", "", 1 - float(ends["busy"].sum()) / stage_ms
 

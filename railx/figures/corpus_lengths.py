@@ -89,16 +89,11 @@ class _Corpus:
     published="wikipedia_length_quantiles.csv: kind key value",
 )
 def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One line per corpus with dots at ``settings.quantiles``.
-
-    Raises ValueError for a corpus without sequences.
-    """
+    """One line per corpus with dots at ``settings.quantiles``."""
     corpora = [_read(name, path) for name, path in tables.files("sequences", settings.only)]
-    subtitle = (
-        "Share of sequences with at least the given number of tokens. Dots: "
-        + ", ".join(f"{100 * q:g} %" for q in settings.quantiles)
-        + " of sequences are shorter. Hollow diamonds: published."
-    )
+    shares = ", ".join(f"{100 * quantile:g} %" for quantile in settings.quantiles)
+    subtitle = f"""Share of sequences with at least the given number of tokens. Dots: {shares} of
+        sequences are shorter. Hollow diamonds: published."""
     published = tables.query(
         """
         select key::bigint + 1 as length_tokens, value::double as share
@@ -113,21 +108,21 @@ def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canv
         for corpus in corpora:
             words = f"{label(corpus.name)} ({corpus.words}; {len(corpus.lengths):,} sequences)"
             steps, last = corpus.steps(settings.points), len(corpus.lengths) - 1
-            stairs: dict[str, Any] = {"linewidth": 1.8, "drawstyle": "steps-pre", "label": words}
+            stairs: dict[str, Any] = {"drawstyle": "steps-pre", "label": words}
             axes.plot(steps, corpus.share(steps), color=colour[corpus.name], **stairs)
             marks = corpus.lengths[[min(int(q * (last + 1)), last) for q in settings.quantiles]]
             style = dot(colour[corpus.name], 5, markeredgecolor="white")
             axes.plot(marks, corpus.share(marks), **style)
         axes.set(xscale="log", yscale="log", xlabel="Sequence length (tokens)")
         axes.set_ylabel("Share of sequences")
-        shares = [float(published["share"].min()), *(1 / len(corpus.lengths) for corpus in corpora)]
-        axes.set_ylim(0.5 * min(shares), 1.6)
+        lowest = min(published["share"].min(), *(1 / len(corpus.lengths) for corpus in corpora))
+        axes.set_ylim(0.5 * lowest, 1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
         published_marks(axes, published["length_tokens"], published["share"])
         words = f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)"
         share_legend(page, entries(axes) | {words: PUBLISHED_MARK}, 1)
-    alternative = "; ".join(
+    texts = "; ".join(
         f"{label(corpus.name)} {100 * corpus.share(1e3):.3g} % from 1K tokens on,"
         f" {100 * corpus.share(1e5):.2g} % from 100K on"
         for corpus in corpora
@@ -137,11 +132,9 @@ def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canv
         steps = corpus.steps(settings.points)
         part = to_frame({"length_tokens": steps, "share": corpus.share(steps)})
         parts.append(part.assign(corpus=corpus.name, kind=corpus.kind))
-    return Drawn(
-        _caption(corpora, published),
-        f"Falling lines of the share of sequences with at least a given length: {alternative}.",
-        stack(parts)[["corpus", "kind", "length_tokens", "share"]],
-    )
+    alternative = f"Falling lines of the share of sequences with at least a given length: {texts}."
+    data = stack(parts)[["corpus", "kind", "length_tokens", "share"]]
+    return Drawn(_caption(corpora, published), alternative, data)
 
 
 def _read(name: str, path: Path) -> _Corpus:

@@ -138,13 +138,9 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             hollow = dot(colour, 7, markerfacecolor="white")
             legend["per all-to-all, published routing"] = hollow
         share_legend(page, legend, 4)
-    return Drawn(
-        f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}",
-        _bill_alternative(bill, ratios, totals),
-        _data(bill, ratios, totals, prices),
-        title,
-        paper,
-    )
+    caption = f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}"
+    data = _data(bill, ratios, totals, prices)
+    return Drawn(caption, _bill_alternative(bill, ratios, totals), data, title, paper)
 
 
 def _bill_name(topology: Any) -> str:
@@ -152,10 +148,7 @@ def _bill_name(topology: Any) -> str:
 
 
 def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str, float], str]:
-    """Published cost of networks by topology, and the paper that states them.
-
-    Raises ValueError for a cell that the published tables do not have.
-    """
+    """Published cost of networks by topology, and the paper that states them."""
     totals, papers = {}, []
     for topology, cell in settings.published_usd.items():
         table, row, column = (*cell.split(), "", "")[:3]
@@ -175,10 +168,8 @@ def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
     power = summary["power_watts"].astype(float) / summary["chips"]
     summary = summary.assign(power_per_chip_watts=power)
     shown = list(settings.only) or list(summary.index)
-    for key, names in (("only", shown), ("reference", [settings.reference])):
-        unknown = [name for name in names if name not in shown or name not in summary.index]
-        if unknown:
-            refuse(f"{key}: got {', '.join(unknown)}", summary.index if key == "only" else shown)
+    refuse_unknown("only", shown, summary.index)
+    refuse_unknown("reference", [settings.reference], shown)
     for what in settings.compare:
         column = _COMPARED[what][1]
         empty = [name for name in shown if not summary[column].notna()[name]]
@@ -235,14 +226,9 @@ def _bill_of_materials(
         if total < 0.3 * totals.max():
             words += f": {_shares(table.loc[str(name)].squeeze() / total)}"
         beside(axes, words, max(total, stated or 0.0) / divisor, position)
-    name_rows(
-        axes,
-        [
-            f"{label(row['topology'])}\n{int(row['chips']):,} chips,"
-            f" ${quantity(float(row['cost_usd']) / row['chips'])} a chip"
-            for row in records(summary)
-        ],
-    )
+    prices = summary.assign(price=summary["cost_usd"] / summary["chips"])
+    text = "{topology:label}\n{chips:,.0f} chips, ${price:q} a chip"
+    name_rows(axes, [phrase(text, row) for row in records(prices)])
     axes.set(title="Bill of materials", xlabel=f"Cost of the network ({unit})")
     axes.set_xlim(0, totals.max() / divisor * 1.36)
     axes.xaxis.set_major_formatter("{x:,g}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from railx.figures.figure import Canvas, Choice, Drawn, Height, PlanChoice, Tables, figure
 from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
-from railx.figures.theme import GREY, INK, LINE_POINTS, PALETTE, dot, label, lighter
+from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import NonNegative
@@ -60,11 +60,7 @@ class PipelineScheduleSettings(PlanChoice):
     groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
 )
 def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
-
-    A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
-    one lacks the iteration.
-    """
+    """One iteration of every schedule, a panel per plan."""
     frame = _with_kinds(tables.read("schedule", "plan", settings.only), tables)
     schedules = {
         plan: _in_sequence(rows)
@@ -238,10 +234,7 @@ class StageMemorySettings(PlanChoice):
     " activation_bytes capacity_bytes fidelity",
 )
 def stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Draw one iteration of one replica of every plan.
-
-    Raises ValueError where a plan lacks the iteration or the replica.
-    """
+    """One iteration of one replica of every plan."""
     table = tables.read("memory", "plan", settings.only)
     plans = plans_at(table, "plan", iteration=settings.iteration, replica=settings.replica)
     drawn = stack(plans.values())
@@ -285,7 +278,7 @@ def _plan_panel(axes: Axes, rows: DataFrame, in_bytes: bool, bounded: bool) -> N
 
 
 def _line(stage: Any) -> dict[str, Any]:
-    return {"color": PALETTE[int(stage) % len(PALETTE)], "linewidth": LINE_POINTS}
+    return {"color": PALETTE[int(stage) % len(PALETTE)]}
 
 
 def _plan_facts(name: str, rows: DataFrame, in_bytes: bool) -> str:

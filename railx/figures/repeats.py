@@ -42,11 +42,6 @@ class Middle:
     high: float
     samples: int
 
-    @property
-    def sure(self) -> bool:
-        """Whether there is an interval."""
-        return not math.isnan(self.low)
-
 
 def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
     """The median of ``values`` and its bootstrap interval (percentiles, fixed seed).
@@ -129,10 +124,9 @@ def repeats_words(rows: pd.DataFrame) -> str:
 
     ``rows`` are those of :func:`per_repeat`.
     """
-    setting = [*_SETTING]
-    chosen = rows[rows["counts"]].groupby(setting).size()
+    chosen = rows[rows["counts"]].groupby(_SETTING).size()
     aside = int((~rows["counts"]).sum())
-    forced = rows[rows["counts"] & rows["disturbed"]].groupby(setting).ngroups
+    forced = rows[rows["counts"] & rows["disturbed"]].groupby(_SETTING).ngroups
     fewest, most = (int(chosen.min()), int(chosen.max())) if len(chosen) else (0, 0)
     iterations = sorted(set(rows["iterations"]))
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"

@@ -102,13 +102,8 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
     names = list(rows["topology"].unique())
     without_room = set(where(rows, job=job).dropna(subset="reason")["topology"])
     group = where(rows, job=job, basis=basis).dropna(subset="part")
-    seconds = (
-        group.pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
-        .reindex(names)
-        .reindex(columns=list(_PARTS))
-        .fillna(0)
-        / 1e3
-    )
+    table = group.pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
+    seconds = table.reindex(index=names, columns=list(_PARTS)).fillna(0) / 1e3
     total = seconds.sum(axis=1)
     drawn = total[total > 0]
     limit = float(drawn.max()) if len(drawn) else 1.0

@@ -200,11 +200,9 @@ def live_switching(settings: LiveSwitchingSettings, tables: Tables, canvas: Canv
     subtitle = """Lines: the time at the least latency and, for each change of circuits, the latency
         less its window. Windows are those of the same iterations, by the ranks' own clocks;
         crosses: the controller was killed and started again in the middle."""
-    with canvas(
-        subtitle,
-        fidelity_line(frame["fidelity"], "Ranks share the cores of one machine"),
-        title="FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
-    ) as page:
+    footnote = fidelity_line(frame["fidelity"], "Ranks share the cores of one machine")
+    title = "FSDP2, tensor parallelism and 1F1B of plain torch on switched rails"
+    with canvas(subtitle, footnote, title=title) as page:
         grid = page.subplots(len(programs), 2, squeeze=False)
         colour = colours(("electrical", *MODES))
         for (left, right), program in zip(grid, programs, strict=True):
