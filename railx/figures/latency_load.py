@@ -18,6 +18,12 @@ from railx.figures.words import counted, fidelity_line, listed, phrase, phrases,
 from railx.settings import AtLeast
 
 _OFFERED = "offered_flits_per_chip_cycle"
+_LIMITS = {
+    "saturation": "saturation point",
+    "accepted": "largest rate accepted",
+    "bound": "static bound: busiest channel full",
+    "ideal": "ideal: external links evenly loaded",
+}
 #: Rows of text that the limits need besides one per sweep.
 _ROWS_AROUND = 4.5
 
@@ -73,11 +79,10 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
         {repeats if seeds > 1 else "one seed, bars: 95 % confidence"}; hollow: saturated; dotted:
         the saturation point. Below: the loads at which each network saturates and would at best."""
     panels = _panels(frame, settings.panels)
-    order = [sweep for members in panels.values() for sweep in members]
-    places = [position for members in panels.values() for position in range(len(members))]
     colour = {
         sweep: PALETTE[position % len(PALETTE)]
-        for sweep, position in zip(order, places, strict=True)
+        for members in panels.values()
+        for position, sweep in enumerate(members)
     }
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         below = min(0.6, max(0.28, (len(sweeps) + _ROWS_AROUND) * 0.21 / settings.height_inches))
@@ -93,16 +98,9 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
             lambda value, _: quantity(value) if f"{value:.0e}"[0] in "25" else ""
         )
         halves[0].supxlabel("Offered load (flits/chip/cycle)")
-        _limits(halves[1].subplots(), sweeps.loc[order], colour, names)
-        marks = {
-            "saturation point": dot(INK, 5.5),
-            "largest rate accepted": dot(INK, 5.5, markerfacecolor="none"),
-            "static bound: busiest channel full": dot(INK, 11, marker="|", markeredgewidth=1.8),
-            "ideal: external links evenly loaded": dot(
-                GREY, 7, marker="s", markerfacecolor="none", markeredgecolor=GREY
-            ),
-        }
-        share_legend(page, marks, 2)
+        _limits(halves[1].subplots(), sweeps.loc[[*colour]], colour, names)
+        marks = _limit_marks(INK)
+        share_legend(page, {words: marks[column] for column, words in _LIMITS.items()}, 2)
     limits = sweeps.drop(columns="seeds")
     data = points.merge(limits, left_on="sweep", right_index=True, validate="many_to_one")
     rows = sweeps.assign(name=[spoken(names[str(sweep)]) for sweep in sweeps.index])
@@ -195,6 +193,15 @@ def _line(axes: Axes, line: DataFrame, colour: str, name: str) -> None:
         axes.plot(points[_OFFERED], points["latency"], **dot(colour, 4.5, markerfacecolor=face))
 
 
+def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
+    return {
+        "ideal": dot(GREY, 7, marker="s", markerfacecolor="none"),
+        "bound": dot(INK, 11, marker="|", markeredgewidth=1.8),
+        "accepted": dot(shade, 5.5, markerfacecolor="none"),
+        "saturation": dot(shade, 5.5),
+    }
+
+
 def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[str, str]) -> None:
     for row, (sweep, limits) in enumerate(sweeps.iterrows()):
         shade = colour[str(sweep)]
@@ -202,12 +209,7 @@ def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[s
         axes.hlines(row, limits["saturation"], best, color=shade, linewidth=1)
         ends = (limits["saturation_least"], limits["saturation_most"])
         axes.hlines(row, *ends, color=shade, linewidth=4)
-        for column, style in (
-            ("ideal", dot(GREY, 7, marker="s", markerfacecolor="none")),
-            ("bound", dot(INK, 11, marker="|", markeredgewidth=1.8)),
-            ("accepted", dot(shade, 5.5, markerfacecolor="none")),
-            ("saturation", dot(shade, 5.5)),
-        ):
+        for column, style in _limit_marks(shade).items():
             axes.plot(limits[column], row, **style)
     name_rows(axes, [names[str(sweep)] for sweep in sweeps.index], above=0.6, below=0.6)
     axes.set(xlabel="Offered load (flits/chip/cycle)", title="Saturation and limits")

@@ -49,23 +49,15 @@ class FigureInput:
     settings' ``only``. ``columns`` are those that it must have, separated by spaces.
     ``published`` names a file of resources/published instead of a table. ``required``
     is false where the figure does without it. ``plan_kind`` leaves out the plans of
-    another kind (None: no plan is left out). Raises ValueError where both or neither of
-    the sources are given.
+    another kind (None: no plan is left out).
     """
 
     key: str
-    table: str = ""
-    columns: str = ""
-    published: str = ""
-    required: bool = True
-    plan_kind: Literal["sequence_parallel", "pipeline"] | None = None
-
-    def __post_init__(self) -> None:
-        if bool(self.table) == bool(self.published):
-            raise ValueError(
-                f"input {self.key}: got table {self.table!r} and published {self.published!r};"
-                " allowed: one of them"
-            )
+    table: str
+    columns: str
+    published: str
+    required: bool
+    plan_kind: Literal["sequence_parallel", "pipeline"] | None
 
     @classmethod
     def of(cls, key: str, source: str) -> FigureInput:

@@ -228,7 +228,7 @@ def dot(colour: str, size: float | None = None, **style: Any) -> dict[str, Any]:
 
 def published_mark(colour: str) -> dict[str, Any]:
     """The mark of a published value of one of several things, in its colour."""
-    return {**PUBLISHED_MARK, "markersize": 5.5, "markeredgecolor": colour}
+    return {**PUBLISHED_MARK, "markeredgecolor": colour}
 
 
 def published_series(colour: str) -> dict[str, Any]:

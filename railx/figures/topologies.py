@@ -61,9 +61,7 @@ class TopologyMetricsSettings(Choice):
     published="railx.csv: id value",
 )
 def topology_metrics(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One row per topology: from the mean hops to the diameter, and the bisection as a
-    share of the injection.
-    """
+    """One row per topology: from the mean hops to the diameter, and the bisection."""
     frame = tables.read("topologies", "topology", settings.only)
     share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
     data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
@@ -286,18 +284,13 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
     y, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
-        shade, routing = colour[str(first["family"])], str(first["routing"])
-        #: Text, ideal or routing, value and lightness of each bar.
+        shade = colour[str(first["family"])]
+        # Text, ideal or routing, value and lightness of a bar.
         bars = [("ideal", "ideal", float(first["ideal"]), 0.65)]
-        if group["bound"].max() <= group["bound"].min() * (1 + 1e-9):
-            bars.append(("bound", routing, float(first["bound"]), 0.0))
-        else:
-            bars += [
-                (f"bound, {name} routing", name, bound, 0.3 * i / len(group))
-                for i, (name, bound) in enumerate(
-                    zip(group["routing"], group["bound"], strict=True)
-                )
-            ]
+        alike = group["bound"].max() <= group["bound"].min() * (1 + 1e-9)
+        for i, row in enumerate(records(group.head(1) if alike else group)):
+            text = "bound" if alike else f"bound, {row['routing']} routing"
+            bars.append((text, row["routing"], row["bound"], 0.3 * i / len(group)))
         ticks.append(y + (len(bars) - 1) / 2)
         for text, name, value, light in bars:
             bar = axes.barh(y, value, height=0.9, color=lighter(shade, light))
