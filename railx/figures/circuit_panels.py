@@ -198,7 +198,10 @@ def _draw(
     note: str,
     bars_of: str,
 ) -> Drawn:
-    points, bars = _points(settings, table), _bars(settings, table)
+    points = _points(settings, table)
+    last = where(table, basis="equal_bandwidth", job=list(settings.jobs)[-1])
+    bars = last.drop_duplicates("network").set_index("network").loc[list(settings.bars)]
+    bars = bars.assign(words=list(settings.bars.values()))
     base, wide = settings.lines[0].words, len(settings.jobs)
     with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
         grid = page.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
@@ -259,12 +262,6 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
     points = stack(parts)[columns.split()]
     lowest = where(points, line=0, basis="equal_bandwidth").groupby("job")["step_ms"].min()
     return points.assign(relative=points["step_ms"] / points["job"].map(lowest))
-
-
-def _bars(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
-    rows = where(table, basis="equal_bandwidth", job=list(settings.jobs)[-1])
-    bars = rows.drop_duplicates("network").set_index("network").loc[list(settings.bars)]
-    return bars.assign(words=list(settings.bars.values())).reset_index()
 
 
 def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> None:

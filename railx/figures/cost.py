@@ -295,15 +295,13 @@ def _data(
     bill: DataFrame, ratios: DataFrame, totals: dict[str, float], prices: DataFrame | None
 ) -> DataFrame:
     published = to_frame({"topology": list(totals), "total_usd": list(totals.values())})
-    parts = [
-        bill[["topology", "component", "total_usd"]].assign(panel="bill"),
-        published.assign(component=PUBLISHED, panel="bill"),
-        ratios.assign(panel="relative"),
-    ]
+    published = published.assign(component=PUBLISHED)
+    parts = {"bill": stack([bill[["topology", "component", "total_usd"]], published])}
+    parts["relative"] = ratios
     if prices is not None:
         columns = "topology prices all_to_all injection_cost_ratio all_to_all_cost_ratio"
-        parts.append(prices[columns.split()].assign(panel="prices"))
-    data = stack(parts)
+        parts["prices"] = prices[columns.split()]
+    data = stack(rows.assign(panel=panel) for panel, rows in parts.items())
     return data[["panel", *data.columns.drop("panel")]]
 
 

@@ -247,9 +247,7 @@ def stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) 
         for axes, (name, rows) in zip(panels, plans.items(), strict=True):
             _plan_panel(axes, rows, in_bytes, bounded)
             axes.set_title(label(name))
-        legend: dict[str, Any] = {
-            f"Stage {stage}": _line(stage) for stage in sorted(set(drawn["stage"]))
-        }
+        legend = {f"Stage {stage}": _line(stage) for stage in sorted(set(drawn["stage"]))}
         if bounded:
             legend["room of the stage that has least"] = _ROOM
         share_legend(page, legend, min(len(legend), 5))

@@ -204,7 +204,7 @@ def _groups_caption(plans: Mapping[str, DataFrame]) -> str:
 # Times and degrees of plans made for each network
 
 _WAITING = "#dfe3e8"
-_MADE, _LISTED, _BEST = "made for it", "made for the published bandwidths", "best single degree"
+_ADAPTED, _LISTED, _BEST = "made for it", "made for the published bandwidths", "best single degree"
 _CARRIED, _SINGLE = dot(INK, marker="x"), dot(PALETTE[1], 11, marker="|")
 _OURS = "No paper has this comparison; it is ours."
 
@@ -251,10 +251,8 @@ def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -
             axes.set_xlabel("Iteration (s)")
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
-        legend: dict[str, Any] = {
-            f"degree {degree}": patch(shades[degree], edgecolor="none") for degree in degrees
-        }
-        legend["waiting"] = patch(_WAITING, edgecolor="none")
+        fills = {f"degree {degree}": shades[degree] for degree in degrees} | {"waiting": _WAITING}
+        legend = {name: patch(fill, edgecolor="none") for name, fill in fills.items()}
         share_legend(page, legend | {f"plan {_LISTED}": _CARRIED, _BEST: _SINGLE}, 5)
     texts = {
         panel: "; ".join(
@@ -281,16 +279,14 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     equal = where(frame, basis="equal_rate")
     first, *others = sorted(set(equal["outside_gb_s"]))
     published = where(frame, basis="own")
-    made = published.assign(made_for="network")
+    adapted = published.assign(made_for="network")
+    at_first = stack([published, adapted, where(equal, outside_gb_s=first)])
+    title = "Equal rate: {} GB/s a device"
     panels = {
-        f"Equal rate: {quantity(first)} GB/s a device": stack(
-            [published, made, where(equal, outside_gb_s=first)]
-        ),
+        title.format(quantity(first)): at_first,
         "Equal cost: as InfiniBand": where(frame, basis="equal_cost"),
-    } | {
-        f"Equal rate: {quantity(rate)} GB/s a device": where(equal, outside_gb_s=rate)
-        for rate in others
     }
+    panels |= {title.format(quantity(rate)): where(equal, outside_gb_s=rate) for rate in others}
     parts = []
     for panel, rows in panels.items():
         for (network, name), bar in rows.groupby(["network", "label"], sort=False):
@@ -303,14 +299,14 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
 def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
     marks: list[dict[str, Any]] = []
     for mark, plan, made_for in (
-        (_MADE, settings.adaptive, "network"),
+        (_ADAPTED, settings.adaptive, "network"),
         (_LISTED, settings.adaptive, "cluster"),
         (_BEST, settings.single, "network"),
     ):
         rows = where(bar, plan=plan, made_for=made_for)
         seconds = float(rows.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
         marks.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
-        if mark == _MADE:
+        if mark == _ADAPTED:
             busy = rows.groupby("degree")["device_ms"].sum()
             for degree, share in (busy / busy.sum()).items():
                 part = {"mark": "degree", "degree": int(str(degree))}
@@ -339,7 +335,7 @@ def _words(bar: DataFrame) -> str:
     total = bar.set_index("mark")["seconds"]
     parts = bar[bar["degree"] > 0].sort_values("share").iloc[::-1].head(2)
     degrees = phrases(parts, "degree {degree:.0f} {share:q%}", " and ")
-    return f"""{quantity(total[_MADE])} s (best single degree {quantity(total[_BEST])} s; most in
+    return f"""{quantity(total[_ADAPTED])} s (best single degree {quantity(total[_BEST])} s; most in
         {degrees})"""
 
 

@@ -38,7 +38,10 @@ class PlansAtScaleSettings(CanvasSettings):
 )
 def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line a model: the best of all divisions of its products."""
-    rows = _best(tables.read("sweeps"))
+    # Of every point the division with the most throughput.
+    point = ["sweep", "model", "devices", "domain_devices", "factor"]
+    rows = tables.read("sweeps").sort_values("sequences_per_s", ascending=False, kind="stable")
+    rows = rows.drop_duplicates(point).sort_values(point, kind="stable")
     colour = colours(rows["model"])
     subtitle = """Left: sequences a second over devices. Middle: over the size of the fast domain,
         against the smallest. Right: one resource scaled."""
@@ -51,9 +54,9 @@ def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canva
             line = where(part, sweep="domain")
             first = line["sequences_per_s"].iloc[0]
             domains.plot(line["domain_devices"], line["sequences_per_s"] / first, **style)
-        one = where(rows, model=settings.model)
+        of_model = where(rows, model=settings.model)
         for shade, resource in zip(PALETTE[2:], _RESOURCES, strict=False):
-            line = where(one, sweep=resource)
+            line = where(of_model, sweep=resource)
             usual = where(line, factor=1.0)["sequences_per_s"].iloc[0]
             style = {"color": shade, "marker": "s", "label": label(resource)}
             resources.plot(line["factor"], line["sequences_per_s"] / usual, **style)
@@ -64,26 +67,19 @@ def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canva
         _logarithmic(domains, where(rows, sweep="domain")["domain_devices"])
         domains.set(title="Fast domain", xlabel="Devices of the domain")
         domains.set_ylabel("Throughput over the first")
-        _logarithmic(resources, where(one, sweep=_RESOURCES[0])["factor"])
+        _logarithmic(resources, where(of_model, sweep=_RESOURCES[0])["factor"])
         resources.set(title="Resources", xlabel="Times the resource")
         resources.set_ylabel("Throughput over that of 1 x")
         share_legend(page, {**entries(sizes), **entries(resources)}, 3)
     largest = rows[rows["sweep"] == "devices"].groupby("model", sort=False).tail(1)
     best = phrases(largest, "{model:spoken} {sequences_per_s:q} sequences/s on {devices:,.0f}")
-    gains = phrases(_gains(one), "{sweep} {gain:.2f} times")
+    gains = phrases(_gains(of_model), "{sweep} {gain:.2f} times")
     caption = f"""The fastest of all plans (1D, SUMMA or context, degrees, micro-batch, placement in
         the fast domain) on B200 with the constants of arXiv 2410.00273. At the largest size:
         {best}. {label(settings.model)} with the most of a resource: {gains}."""
     return Drawn(
         caption, f"Lines of throughput. {best}. With the most of a resource: {gains}.", rows
     )
-
-
-def _best(rows: DataFrame) -> DataFrame:
-    """Of every point the division with the most throughput."""
-    point = ["sweep", "model", "devices", "domain_devices", "factor"]
-    best = rows.sort_values("sequences_per_s", ascending=False, kind="stable")
-    return best.drop_duplicates(point).sort_values(point, kind="stable")
 
 
 def _gains(rows: DataFrame) -> DataFrame:

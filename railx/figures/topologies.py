@@ -122,7 +122,7 @@ def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
 
 
 def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
-    """The rows with the least and the most."""
+    """The rows with the lowest and the highest value."""
     values = data[column].to_numpy()
     return data.iloc[int(values.argmin())], data.iloc[int(values.argmax())]
 

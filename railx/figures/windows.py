@@ -7,7 +7,6 @@ steps; most switching times are recalled and drawn as such.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -65,7 +64,10 @@ class SwitchingWindowsSettings(CanvasSettings):
 def switching_windows(settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Switching times above the distribution of windows, phases of a step below."""
     windows = _windows(tables.read("windows"))
-    switches = _switches(tables.read("technologies"), windows)
+    switches = tables.read("technologies")
+    switches["switching_ms"] = switches["switching_time"].map(milliseconds)
+    switches = switches.dropna(subset="switching_ms").sort_values("switching_ms")
+    switches["hidden"] = [_longer(windows, time) for time in switches["switching_ms"]]
     phases = _phases(tables.read("phases"))
     subtitle = """Right of a switch's diamond lie the windows that hide its switching. Both axes of
         time are the same. Below, the phases of one iteration, as wide as they have operations."""
@@ -127,12 +129,6 @@ def _longer(windows: DataFrame, time_ms: float) -> float:
     """The share of windows at least as long as a time."""
     total = windows["count"].sum()
     return float(windows.loc[windows["window_ms"] >= time_ms, "count"].sum() / total)
-
-
-def _switches(table: DataFrame, windows: DataFrame) -> DataFrame:
-    times = table["switching_time"].map(milliseconds)
-    timed = table.assign(switching_ms=times)[times.notna()].sort_values("switching_ms")
-    return timed.assign(hidden=[_longer(windows, time) for time in timed["switching_ms"]])
 
 
 def _phases(table: DataFrame) -> DataFrame:
@@ -420,8 +416,7 @@ def switch_technologies(
             if confidence in set(points["confidence"]):
                 legend[f"{confidence} confidence: {words}"] = PUBLISHED_MARK | {"marker": mark}
         for status in dict.fromkeys(points["status"]):
-            dash = {"marker": "_", "markeredgecolor": _STATUS.get(status, GREY)}
-            legend[status] = PUBLISHED_MARK | dash
+            legend[status] = published_mark(_STATUS.get(status, GREY)) | {"marker": "_"}
         for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
             legend[f"ours: in servers of {chips}"] = dot(colour)
         share_legend(page, legend, 3)
@@ -433,20 +428,13 @@ def switch_technologies(
     return Drawn(_caption(settings, points), alternative, points)
 
 
-def _style(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {
-        **PUBLISHED_MARK,
-        "marker": _CONFIDENCE.get(str(row["confidence"]), "o")[0],
-        "markeredgecolor": _STATUS.get(str(row["status"]), GREY),
-        "markersize": 7,
-    }
-
-
 def _times(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
     top = 10 * float(points["switching_ms"].max())
     for row in records(points):
         y = top if row["switching_ms"] != row["switching_ms"] else row["switching_ms"]
-        axes.plot(row["port_count"], y, clip_on=False, **_style(row))
+        mark = _CONFIDENCE.get(str(row["confidence"]), "o")[0]
+        style = published_mark(_STATUS.get(str(row["status"]), GREY)) | {"marker": mark}
+        axes.plot(row["port_count"], y, clip_on=False, **style | {"markersize": 7})
         right, up, ha, va = _SIDES[settings.sides.get(str(row["id"]), "right")]
         beside(axes, str(row["example_device"]), row["port_count"], y, right, up, ha=ha, va=va)
     axes.set_xscale("log", base=2)
