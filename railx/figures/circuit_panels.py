@@ -271,13 +271,12 @@ def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> No
         rows = where(points, line=number)
         x = rows["latency_ms"].where(rows["latency_ms"] > 0, zero)
         axes.plot(x, rows["relative"], **_style(settings, number))
-    axes.set_xscale("log")
     powers = [power for power in (0.1, 10.0, 1000.0) if latencies[0] <= power <= latencies[-1]]
-    ticks(
-        axes.xaxis,
-        [zero, *powers],
-        lambda value: "0" if abs(value / zero - 1) < 1e-6 else f"{value:,g}",
-    )
+
+    def text(latency: float) -> str:
+        return "0" if abs(latency / zero - 1) < 1e-6 else f"{latency:,g}"
+
+    ticks(axes.xaxis, [zero, *powers], text, 10)
 
 
 def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:

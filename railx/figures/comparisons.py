@@ -490,8 +490,7 @@ def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
         dots(axes, rows, rows["ratio"], at, colour, 6.5)
         for ratio, position in zip(rows["ratio"], at, strict=True):
             beside(axes, quantity(float(ratio)), ratio, position)
-    axes.set_xscale("log")
-    ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1])
+    ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1], base=10)
     name_rows(axes, [name[:1].upper() + name[1:] for name in names])
     ends = (0.7 * float(points["ratio"].min()), 2 * float(points["ratio"].max()))
     axes.set(xlim=ends, xlabel="Cost / that of a full fat tree")

@@ -33,13 +33,18 @@ __all__ = [
 _BOLD_WIDTH = 0.65
 
 
-def ticks(axis: Any, at: Iterable[float] | None = None, text: Any = quantity) -> None:
+def ticks(
+    axis: Any, at: Iterable[float] | None = None, text: Any = quantity, base: float | None = None
+) -> None:
     """Write the ticks of an axis as numbers, those in ``at`` alone where it is given.
 
-    ``text`` is a format, a function or a formatter. There are no minor ticks.
+    ``text`` is a format, a function or a formatter. There are no minor ticks. The axis
+    is logarithmic where a ``base`` is given.
     """
     from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, NullLocator
 
+    if base is not None:
+        getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
     if at is not None:
         axis.set_major_locator(FixedLocator(list(at)))
     axis.set_minor_locator(NullLocator())

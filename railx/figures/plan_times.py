@@ -24,7 +24,16 @@ from railx.figures.panels import (
     tiles,
 )
 from railx.figures.tables import records, refuse, to_frame, where
-from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
+from railx.figures.theme import (
+    FAINT,
+    GREY,
+    PALETTE,
+    PUBLISHED,
+    PUBLISHED_MARK,
+    SYSTEMS,
+    label,
+    lighter,
+)
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.io import read_json
@@ -220,13 +229,8 @@ _PARTS = {
 
 def _settings_of_the_paper() -> dict[str, dict[str, str]]:
     """Every model, context and corpus of InfiniPipe's end-to-end figure."""
-    systems = {
-        "pipeline": "Elastic pipelines",
-        "seq1f1b": "Seq1F1B",
-        "flexsp": "FlexSP",
-        "deepspeed": "DeepSpeed",
-        "megatron": "Megatron-LM",
-    }
+    baselines = ("seq1f1b", "flexsp", "deepspeed", "megatron")
+    systems = {"pipeline": "Elastic pipelines"} | {name: SYSTEMS[name][0] for name in baselines}
     cases = product(("commoncrawl", "github"), ("48k", "96k"), ("7b", "13b", "30b"))
     return {
         f"{model.upper()}, {context.upper()}, {label(corpus)}": {

@@ -135,8 +135,7 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
                 _bills_panel(axes, where(points, platform=platform, quantity=key))
                 axes.set(title=words.words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
                 if key == "power":
-                    axes.set_yscale("log")
-                    ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}")
+                    ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}", 10)
                     axes.set_ylim(8, 500)
                 else:
                     axes.set_ylim(0, None)
@@ -199,8 +198,7 @@ def _bills_panel(axes: Axes, points: DataFrame) -> None:
         axes.plot(bands.index, bands[1.0], **_style(series))
     published_marks(axes, theirs["gpus"], theirs["value"])
     sizes = sorted(set(points["gpus"]))
-    axes.set_xscale("log", base=2)
-    ticks(axes.xaxis, [size for size in sizes if not size & (size - 1)], "{x:,.0f}")
+    ticks(axes.xaxis, [size for size in sizes if not size & (size - 1)], "{x:,.0f}", 2)
     ticks(axes.yaxis, text="{x:,.0f}")
     axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
 
@@ -340,8 +338,7 @@ def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promi
         ours = where(rows, source="ours")
         axes.plot(ours["gpus"], ours["ratio"], **dot(colour, 3.5, zorder=2.2))
     sizes = sorted(set(where(points, source="published")["gpus"]))
-    axes.set_xscale("log", base=2)
-    ticks(axes.xaxis, sizes, "{x:,.0f}")
+    ticks(axes.xaxis, sizes, "{x:,.0f}", 2)
     axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
     axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
 

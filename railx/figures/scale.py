@@ -93,9 +93,8 @@ def _gains(rows: DataFrame) -> DataFrame:
 
 def _logarithmic(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic axis with a tick at every value, or at every second of many."""
-    axes.set_xscale("log", base=2)
     at = sorted(set(values))
-    ticks(axes.xaxis, at[:: 1 if len(at) <= 5 else 2], "{x:g}")
+    ticks(axes.xaxis, at[:: 1 if len(at) <= 5 else 2], "{x:g}", 2)
 
 
 # FSDP among many devices

@@ -437,15 +437,13 @@ def _times(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) 
         axes.plot(row["port_count"], y, clip_on=False, **style | {"markersize": 7})
         right, up, ha, va = _SIDES[settings.sides.get(str(row["id"]), "right")]
         beside(axes, str(row["example_device"]), row["port_count"], y, right, up, ha=ha, va=va)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    ticks(axes.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}")
+    ticks(axes.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}", 2)
 
     def time(value: float) -> str:
         texts = (text for at, text in _TIMES.items() if abs(value / at - 1) < 1e-6)
         return next(texts, "not given")
 
-    ticks(axes.yaxis, [*_TIMES, top], time)
+    ticks(axes.yaxis, [*_TIMES, top], time, 10)
     axes.set(xlabel="Ports", ylabel="Switching time", xlim=(11, 3000), ylim=(3e-6, 2.5 * top))
 
 
