@@ -78,7 +78,7 @@ class _Row:
 )
 def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Rows of dots by paper on a logarithmic axis of ours over published."""
-    frame = _placed(tables.read("claims"), settings.largest_ratio)
+    frame = _with_ratios(tables.read("claims"), settings.largest_ratio)
     names, rows = _rows(frame)
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
     subtitle = f"""What this run found over what the paper states, {int(counts.sum())} published
@@ -105,7 +105,7 @@ def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> D
     return Drawn(*_texts(frame, counts), data)
 
 
-def _placed(frame: DataFrame, largest: float) -> DataFrame:
+def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
     """The claims with their ratio and the column at the edge of those without."""
     refuse_unknown("verdict", sorted(set(frame["verdict"])), _VERDICTS)
     published, ours = frame["published"].astype(float), frame["ours"].astype(float)
@@ -175,12 +175,12 @@ def _heaps(ratios: np.ndarray) -> list[list[int]]:
     """Dots too near to stand side by side: their numbers, from left to right."""
     heaps: list[list[int]] = []
     start = -np.inf
-    places = np.log(ratios)
-    for number in np.argsort(places, kind="stable"):
+    positions = np.log(ratios)
+    for number in np.argsort(positions, kind="stable"):
         wide = _NEAR * -(-len(heaps[-1]) // _MOST) if heaps else 0.0
-        if places[number] - start > wide:
+        if positions[number] - start > wide:
             heaps.append([])
-            start = places[number]
+            start = positions[number]
         heaps[-1].append(int(number))
     return heaps
 

@@ -59,7 +59,7 @@ class PublishedCase:
     """Corpus, as the published tables name it."""
 
     system: Literal["megatron", "deepspeed", "flexsp_batch_ada", "flexsp"]
-    """System that the plan stands for."""
+    """System that the plan imitates."""
 
 
 def _published_cases() -> dict[str, PublishedCase]:
@@ -132,7 +132,7 @@ def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas
 
 
 def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame) -> DataFrame:
-    """Mean seconds of an iteration of each plan that stands for a published case."""
+    """Mean seconds of an iteration of each plan that reproduces a published case."""
     case_columns = [*_CASE, "system"]
     published = set(seconds[case_columns].itertuples(index=False, name=None))
     cases = [(plan, *astuple(case)) for plan, case in settings.plans.items()]

@@ -1,4 +1,4 @@
-"""Models against what they stand for: points around a diagonal, and their errors."""
+"""Models against simulations and measurements: points around a diagonal, and errors."""
 
 from __future__ import annotations
 

@@ -298,12 +298,12 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
 
 def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
     marks: list[dict[str, Any]] = []
-    for mark, plan, made_for in (
+    for mark, plan, target in (
         (_ADAPTED, settings.adaptive, "network"),
         (_LISTED, settings.adaptive, "cluster"),
         (_BEST, settings.single, "network"),
     ):
-        rows = where(bar, plan=plan, made_for=made_for)
+        rows = where(bar, plan=plan, made_for=target)
         seconds = float(rows.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
         marks.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
         if mark == _ADAPTED:

@@ -1,4 +1,4 @@
-"""Plans of many devices: searched whole, and sharded replicas with small degrees."""
+"""Plans of many devices: the best of all, and sharded replicas with small degrees."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class FigureInput:
     output: ``network.bounds`` are the bounds of every topology, or of those in the
     settings' ``only``. ``columns`` are those that it must have, separated by spaces.
     ``published`` names a file of resources/published instead of a table. ``required``
-    is false where the figure does without it. ``plan_kind`` leaves out the plans of
+    is false where the figure can be drawn without it. ``plan_kind`` leaves out plans of
     another kind (None: no plan is left out).
     """
 
@@ -241,7 +241,7 @@ def published_frame(path: Path, columns: Sequence[str]) -> DataFrame:
 
 
 def milliseconds(text: object) -> float:
-    """The first time with a unit in ``text``; not a number where it states none."""
+    """The first time with a unit in ``text``; NaN where there is none."""
     match = re.search(r"([0-9.]+) (ns|us|ms|s)\b", str(text))
     return float(match[1]) * _UNITS_MS[match[2]] if match else float("nan")
 

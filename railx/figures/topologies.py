@@ -252,7 +252,7 @@ def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: Da
 
 def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     best = rows.groupby("topology")["bound"].max().sort_values()
-    least, most = (f"{quantity(best.iloc[i])} %" for i in (0, -1))
+    low, high = (f"{quantity(best.iloc[i])} %" for i in (0, -1))
     over = rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
     ours = {(row["topology"], "ideal"): row["ideal"] for row in records(rows)}
     ours |= {(row["topology"], row["routing"]): row["bound"] for row in records(rows)}
@@ -271,7 +271,7 @@ def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     return f"""{label(str(rows["traffic"].iloc[0]))} traffic on {len(best)} networks. The *ideal*
         spreads the load evenly over the external channels, the *bound* divides the capacity by the
         load of the busiest channel under the given routing. The best bound of a network goes from
-        {least} of its injection bandwidth ({label(str(best.index[0]))}) to {most}
+        {low} of its injection bandwidth ({label(str(best.index[0]))}) to {high}
         ({label(str(best.index[-1]))}). {costs} {diamonds}"""
 
 
@@ -391,7 +391,7 @@ def _data(frame: DataFrame) -> DataFrame:
 
 
 def _largest(frame: DataFrame) -> DataFrame:
-    """The busiest channel of each topology and routing, and it over its kind's mean."""
+    """The busiest channel by topology and routing, and its load over its kind's mean."""
     keys = ["topology", "routing"]
     busiest = frame.loc[frame.groupby(keys, sort=False)["load"].idxmax()]
     means = frame.groupby([*keys, "kind"])["load"].mean().rename("mean").reset_index()
