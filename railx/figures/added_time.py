@@ -47,7 +47,8 @@ _PUBLISHED_STEPS = {
 def _published_steps(tables: Tables) -> DataFrame:
     """Published steps by source, setting, mode and latency, in the order of the tables.
 
-    ``base_s`` is the step without switching, ``spread_s`` the standard deviation.
+    ``base_s`` is the step without switching, ``zero_s`` that at latency 0, ``spread_s``
+    the standard deviation.
     """
     return tables.query(
         """
@@ -76,7 +77,9 @@ def _published_steps(tables: Tables) -> DataFrame:
             from perlmutter p join perlmutter alone using ("case")
             where p.mode != 'no_controller' and alone.mode = 'no_controller'
         )
-        select * exclude (part, number) from steps order by part, number
+        select * exclude (part, number), max(if(reconfiguration_latency_ms = 0, seconds, null))
+            over (partition by setting, mode) as zero_s
+        from steps order by part, number
         """
     )
 
@@ -399,17 +402,10 @@ def _step_ours(tables: Tables, rule: str) -> DataFrame:
 def _step_published(tables: Tables) -> DataFrame:
     """Simulations of figs. 12 and 13, the smoke run and the runs on Perlmutter."""
     steps = _published_steps(tables)
-    zero = steps["seconds"].where(steps[_LATENCY] == 0)
-    first = zero.groupby([steps["setting"], steps["mode"]]).transform("max")
     simulated = steps["setting"].isin(_SIMULATED)
-    added = 1e3 * (steps["seconds"] - first.where(simulated, steps["base_s"]))
-    steps = steps.assign(
-        source="published",
-        panel=steps["setting"].replace(_SIMULATED),
-        gradients="",
-        added_ms=added,
-        fidelity="",
-    )
+    added = 1e3 * (steps["seconds"] - steps["zero_s"].where(simulated, steps["base_s"]))
+    steps = steps.assign(panel=steps["setting"].replace(_SIMULATED), added_ms=added)
+    steps = steps.assign(source="published", gradients="", fidelity="")
     lines = steps[simulated].sort_values(["setting", "mode"], kind="stable")
     return stack([lines, steps[~simulated]])[_POINT]
 

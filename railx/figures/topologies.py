@@ -391,7 +391,7 @@ def _data(frame: DataFrame) -> DataFrame:
 
 
 def _largest(frame: DataFrame) -> DataFrame:
-    """The busiest channel by topology and routing; its load over the mean of its kind."""
+    """The busiest channel by topology and routing; its load over its kind's mean."""
     keys = ["topology", "routing"]
     busiest = frame.loc[frame.groupby(keys, sort=False)["load"].idxmax()]
     means = frame.groupby([*keys, "kind"])["load"].mean().rename("mean").reset_index()
