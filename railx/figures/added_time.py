@@ -23,8 +23,8 @@ from railx.figures.theme import (
     OPUS_JOBS,
     PUBLISHED,
     PUBLISHED_LINE,
+    colours,
     label,
-    mode_colours,
     published_series,
 )
 from railx.figures.types import Axes, DataFrame
@@ -163,7 +163,7 @@ def switching_overhead(
             line += -(-len(names) // _COLUMNS)
         _axes(grid, points, settings.linear_percent)
         legend: dict[str, Any] = {}
-        for mode, colour in mode_colours().items():
+        for mode, colour in colours(MODES).items():
             legend[f"{label(mode)}, published"] = published_series(colour)
             legend[f"{label(mode)}, ours"] = {"color": colour, "marker": "o"}
         legend[f"Abstract, {PUBLISHED}: below {promised:g} %"] = PUBLISHED_LINE
@@ -225,7 +225,7 @@ def _replayed(tables: Tables) -> DataFrame:
 def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
     axes.axhline(0, color=INK, linewidth=0.8)
     published_line(axes, promised, "y", zorder=1.5)
-    for mode, colour in mode_colours().items():
+    for mode, colour in colours(MODES).items():
         line = rows[rows["mode"] == mode].sort_values(_LATENCY)
         style: dict[str, Any] = published_series(colour)
         if source in ("ours", "replay"):
@@ -360,7 +360,7 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
         for axes in grid[-columns:]:
             axes.tick_params(labelbottom=True)
         legend: dict[str, Any] = {}
-        for mode, colour in mode_colours().items():
+        for mode, colour in colours(MODES).items():
             legend[f"{MODE_LABELS[mode]}, ours"] = {"color": colour}
             legend[f"{MODE_LABELS[mode]}, {PUBLISHED}"] = published_series(colour)
         for key in ("overlapped", "in_line", "at_end"):
@@ -412,7 +412,7 @@ def _step_published(tables: Tables) -> DataFrame:
 
 def _step_panel(axes: Axes, rows: DataFrame) -> None:
     above = rows[rows["added_ms"] > 0.05]
-    for mode, colour in mode_colours().items():
+    for mode, colour in colours(MODES).items():
         ours = where(above, mode=mode, source="ours")
         for gradients, line in ours.groupby("gradients", sort=False):
             style = _STYLES[str(gradients)][0]

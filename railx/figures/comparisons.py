@@ -473,9 +473,9 @@ def _price_points(
         million = prices.set_index("network")["million_usd"].astype(float)
         tree = costs.get((settings.networks[reference], size))
         for name, ours in settings.networks.items():
-            row = {"size": int(str(size)), "network": name, "source": "published"}
+            row = {"size": int(str(size)), "network": name}
             ratio = million[name] / million[reference]
-            rows.append(row | {"ratio": ratio, "million_usd": million[name]})
+            rows.append(row | {"source": "published", "ratio": ratio, "million_usd": million[name]})
             cost = costs.get((ours, size))
             if cost and tree:
                 rows.append(row | {"source": "ours", "ratio": cost / tree, "topology": ours})

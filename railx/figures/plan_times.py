@@ -327,24 +327,22 @@ def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
     #: Exposed traffic of ZeRO-3 in ms of a batch.
     summaries = [read_json(path) for path in tables.paths("summary")]
     sharding = {summary["plan"]: float(summary["predicted_sharding_ms"]) for summary in summaries}
-    rows: list[dict[str, Any]] = []
+    rows = []
     for panel, plans in settings.panels.items():
-        first: float | None = None
         for plan, words in plans.items():
-            if plan not in by_plan:
-                continue
-            plan_groups = by_plan[plan]
-            head = plan_groups.iloc[0]
-            if head["kind"] == "pipeline":
-                parts = _of_pipelines(plan_groups, schedules[plan], sharding[plan])
-            else:
-                parts = _of_groups(plan_groups, sharding[plan])
-            seconds = sum(parts.values())
-            first = first or seconds
-            total = {"seconds": seconds, "over_first": seconds / first}
-            names = {"panel": panel, "plan": plan, "words": words}
-            rows.append(names | parts | total | {"fidelity": str(head["fidelity"])})
-    return to_frame(rows)
+            if plan in by_plan:
+                of_plan = by_plan[plan]
+                first = of_plan.iloc[0]
+                if first["kind"] == "pipeline":
+                    parts = _of_pipelines(of_plan, schedules[plan], sharding[plan])
+                else:
+                    parts = _of_groups(of_plan, sharding[plan])
+                bar = {"panel": panel, "plan": plan, "words": words, **parts}
+                rows.append(bar | {"seconds": sum(parts.values()), "fidelity": first["fidelity"]})
+    bars = to_frame(rows)
+    over_first = bars["seconds"] / bars.groupby("panel")["seconds"].transform("first")
+    bars.insert(len(bars.columns) - 1, "over_first", over_first)
+    return bars
 
 
 def _means(groups: DataFrame, *columns: str) -> list[float]:

@@ -34,28 +34,16 @@ _IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#d4d8dd", "hatch"
 
 @dataclass(frozen=True)
 class _Look:
-    """What all panels share.
+    """What all panels share: unit of time and milliseconds in it, colour by degree.
 
-    Unit of time, milliseconds in it, colour per degree, whether blocks are labelled,
-    size of a panel.
+    ``labels`` says whether blocks are labelled, ``inches`` is the size of a panel.
     """
 
     unit: str
     divisor: float
     shade: dict[int, str]
     labels: bool
-    panel_width_inches: float
-    panel_height_inches: float
-
-    def fits(self, text: str, width_share: float, height_share: float) -> bool:
-        """Whether a text fits in a block that has these shares of a panel.
-
-        A character is about 0.08 inches wide, a line 0.15.
-        """
-        lines = text.split("\n")
-        return self.panel_width_inches * width_share > 0.08 * max(
-            map(len, lines)
-        ) and self.panel_height_inches * height_share > 0.15 * len(lines)
+    inches: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -95,7 +83,7 @@ def sequence_parallel_plan(
     degrees = {int(degree) for groups in plans.values() for degree in groups["degree"]}
     shade = degree_colours(degrees, max(devices for devices, _ in spans))
     size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
-    look = _Look(unit, divisor, shade, settings.label_blocks, *size)
+    look = _Look(unit, divisor, shade, settings.label_blocks, size)
     subtitle = f"""Iteration {settings.iteration}; plans of the same batch have the same axis of
         time. Hatched: devices that wait for the slowest group of their micro-batch."""
     footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
@@ -160,13 +148,18 @@ def _draw_group(
 
     degree, first, length = group["degree"], group["first_rank"], group["predicted_ms"]
     fill = look.shade[degree]
-    edge = min(0.7, 12 * look.panel_height_inches * degree / devices)
+    wide, high = look.inches[0] * length / span, look.inches[1] * degree / devices
+    edge = min(0.7, 12 * high)
     style: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": edge}
     corner = (start / look.divisor, first)
     axes.add_patch(Rectangle(corner, length / look.divisor, degree, **style))
     count, tokens = group["sequences"], _tokens(group["tokens"])
     texts = (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}")
-    fits = [text for text in texts if look.fits(text, length / span, degree / devices)]
+    # A character is about 0.08 inches wide, a line 0.15 high.
+    sizes = [
+        (0.08 * max(map(len, text.split("\n"))), 0.15 * (1 + text.count("\n"))) for text in texts
+    ]
+    fits = [text for text, (w, h) in zip(texts, sizes, strict=True) if wide > w and high > h]
     if look.labels and fits:
         centred: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.2}
         colour = "white" if sum(to_rgb(fill)) < 1.6 else INK

@@ -32,7 +32,6 @@ __all__ = [
     "dot",
     "label",
     "lighter",
-    "mode_colours",
     "published_mark",
     "published_series",
     "text_colour",
@@ -168,11 +167,6 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     others = [name for name in distinct if name not in chosen]
     chosen |= {name: free[i % len(free)] for i, name in enumerate(others)}
     return {name: chosen[name] for name in distinct}
-
-
-def mode_colours() -> dict[str, str]:
-    """Colours of the modes that switch."""
-    return {mode: _NAMED[mode] for mode in MODES}
 
 
 def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
