@@ -156,10 +156,11 @@ def _draw_group(
     count, tokens = group["sequences"], _tokens(group["tokens"])
     texts = (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}")
     # A character is about 0.08 inches wide, a line 0.15 high.
-    sizes = [
-        (0.08 * max(map(len, text.split("\n"))), 0.15 * (1 + text.count("\n"))) for text in texts
-    ]
-    fits = [text for text, (w, h) in zip(texts, sizes, strict=True) if wide > w and high > h]
+    fits = []
+    for text in texts:
+        lines = text.split("\n")
+        if wide > 0.08 * max(map(len, lines)) and high > 0.15 * len(lines):
+            fits.append(text)
     if look.labels and fits:
         centred: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.2}
         colour = "white" if sum(to_rgb(fill)) < 1.6 else INK
