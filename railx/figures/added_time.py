@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
@@ -112,9 +112,6 @@ _OVERHEAD_NOTE = """Published on Perlmutter: real jobs with emulated delays, bar
 class SwitchingOverheadSettings(Choice):
     """Time that optical switching adds, published beside ours."""
 
-    figure: Literal["switching_overhead"] = "switching_overhead"
-    height_inches: Height = 8.6
-
     linear_percent: Annotated[float, Between(0.1, 1000)] = 10
     """Overhead up to which the axis is linear; logarithmic beyond."""
 
@@ -125,6 +122,7 @@ class SwitchingOverheadSettings(Choice):
 @figure(
     "What optical switching adds to a training step",
     "opus",
+    height=8.6,
     iterations=f"training.iterations: {REPEAT_COLUMNS}",
     times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms fidelity",
@@ -322,9 +320,6 @@ _STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter wi
 class StepSwitchesSettings(CanvasSettings):
     """Time that switching adds to generated steps, published beside ours."""
 
-    figure: Literal["step_switches"] = "step_switches"
-    height_inches: Height = 6.8
-
     rule: Annotated[str, NotEmpty()] = "stage_bits"
     """Circuit rule of the rows to show: ``circuits`` or ``stage_bits``."""
 
@@ -332,6 +327,7 @@ class StepSwitchesSettings(CanvasSettings):
 @figure(
     "What switching adds to a step at the published settings",
     "opus",
+    height=6.8,
     times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms fidelity",
     **_PUBLISHED_STEPS,

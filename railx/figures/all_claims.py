@@ -8,11 +8,11 @@ ratio are in columns at the edge.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import beside, share_legend
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
@@ -51,9 +51,6 @@ _FEW = 2
 class AllClaimsSettings(CanvasSettings):
     """Every claim: ours over published."""
 
-    figure: Literal["all_claims"] = "all_claims"
-    height_inches: Height = 11
-
     largest_ratio: Annotated[float, Between(1.5, 1000)] = 4
     """Ours over published at the right end of the axis, and its inverse at the left;
     a value beyond is drawn at the end with its number."""
@@ -73,6 +70,7 @@ class _Row:
 @figure(
     "All claims: ours over published",
     "all",
+    height=11,
     claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
     " tolerance fidelity verdict",
 )

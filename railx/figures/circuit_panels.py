@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, PALETTE
@@ -52,8 +52,6 @@ class SwitchedLine:
 class CircuitPanelsSettings(CanvasSettings):
     """Step times over the latency of the switches."""
 
-    height_inches: Height = 9.6
-
     jobs: dict[str, str]
     """Jobs of the table with words for each, a column of panels each."""
 
@@ -84,7 +82,6 @@ _BARS = {
 class SwitchedCircuitsSettings(CircuitPanelsSettings):
     """Step times over the latency of the switches."""
 
-    figure: Literal["switched_circuits"] = "switched_circuits"
     jobs: dict[str, str] = field(
         default_factory=lambda: {
             "dense": "Dense",
@@ -116,7 +113,6 @@ class SwitchedCircuitsSettings(CircuitPanelsSettings):
 class RailStepsSettings(CircuitPanelsSettings):
     """Step times of generated steps over the latency of the switches."""
 
-    figure: Literal["rail_steps"] = "rail_steps"
     jobs: dict[str, str] = field(
         default_factory=lambda: {
             "llama16": "Llama-3 8B, 16 GPUs",
@@ -157,6 +153,7 @@ class RailStepsSettings(CircuitPanelsSettings):
 @figure(
     "Circuits set once for a job, switched in it, or both",
     "all",
+    height=9.6,
     steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
 )
 def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
@@ -173,6 +170,7 @@ def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas
 @figure(
     "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
     "all",
+    height=9.6,
     generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
     f" step_ms stall_ms {_BILL}",
 )

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import cycle, product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import few_ticks, patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
@@ -48,9 +48,6 @@ Lines = Mapping[str, tuple[float, ...]]
 class ClaimMapFigureSettings(CanvasSettings):
     """Where the cost claims hold over price ratios (RailX, arXiv 2507.18889)."""
 
-    figure: Literal["claim_map"] = "claim_map"
-    height_inches: Height = 6
-
     injection_lines: dict[str, tuple[float, ...]] = field(
         default_factory=lambda: {"m": (1, 2, 3), "tiers": (1,)}
     )
@@ -71,6 +68,7 @@ class ClaimMapFigureSettings(CanvasSettings):
 @figure(
     "Where the cost claims hold",
     "railx",
+    height=6,
     claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
     " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
     " boundary_intercept source fidelity",
@@ -288,9 +286,6 @@ class RailClaimsSettings(CanvasSettings):
     4 times lower cost and 23 times lower power: Opus (arXiv 2602.12521), abstract.
     """
 
-    figure: Literal["rail_claims"] = "rail_claims"
-    height_inches: Height = 6.2
-
     boundaries: tuple[RailBoundary, ...] = (
         RailBoundary("400G, one transceiver a GPU", "h200_400g", 1),
         RailBoundary("400G, two transceivers a GPU", "h200_400g", 2),
@@ -316,6 +311,7 @@ class RailClaimsSettings(CanvasSettings):
 @figure(
     "What the saving of photonic rails rests on",
     "opus",
+    height=6.2,
     map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
     " ratio limit holds ports_at_boundary fidelity",
 )
@@ -446,9 +442,6 @@ _GRID_PORTS = {"ocs_port": "ocs_port_usd", "switch_port": "electrical_switch_por
 class PriceSensitivitySettings(CanvasSettings):
     """Cost per bandwidth relative to a reference over a grid of price ratios."""
 
-    figure: Literal["price_sensitivity"] = "price_sensitivity"
-    height_inches: Height = 4.4
-
     reference: Annotated[str, NotEmpty()] = "fat_tree_full"
     """Topology that the cost is relative to."""
 
@@ -467,6 +460,7 @@ class PriceSensitivitySettings(CanvasSettings):
 @figure(
     "For which prices the cost claims hold",
     "railx",
+    height=4.4,
     sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
     " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
 from railx.figures.tables import refuse, refuse_unknown, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
@@ -31,9 +31,6 @@ _MARKERS = "osD^vP"
 class RingAllReduceSettings(Choice):
     """Ring all-reduce over the payload, one line per topology."""
 
-    figure: Literal["ring_all_reduce"] = "ring_all_reduce"
-    height_inches: Height = 4.9
-
     scope: str | None = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips); null:
     all."""
@@ -42,6 +39,7 @@ class RingAllReduceSettings(Choice):
 @figure(
     "Ring all-reduce by topology",
     "railx",
+    height=4.9,
     collectives="network.collectives: topology family collective scope participants rings"
     " payload_bytes time_ms algorithm_gb_s fidelity",
     topologies="metrics.topologies: topology injection_gb_s_per_chip",
@@ -170,9 +168,6 @@ _ORDER = (
 class CollectiveTimeSettings(Choice):
     """Bandwidth of every collective over the payload, one panel per topology."""
 
-    figure: Literal["collective_time"] = "collective_time"
-    height_inches: Height = 6.6
-
     scope: Annotated[str, NotEmpty()] = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
 
@@ -183,6 +178,7 @@ class CollectiveTimeSettings(Choice):
 @figure(
     "Collectives by topology",
     "railx",
+    height=6.6,
     collectives="network.collectives: topology collective scope participants payload_bytes"
     " algorithm_gb_s fidelity",
 )

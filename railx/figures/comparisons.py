@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
 from railx.figures.panels import beside, name_rows, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
@@ -76,9 +76,6 @@ def _published_cases() -> dict[str, PublishedCase]:
 class AdaptiveSpeedupsSettings(CanvasSettings):
     """Speed-ups of adaptive groups, published beside ours."""
 
-    figure: Literal["adaptive_speedups"] = "adaptive_speedups"
-    height_inches: Height = 9
-
     plans: dict[str, PublishedCase] = field(default_factory=_published_cases)
     """Plans and the published case of each; those that the experiment lacks are left
     out."""
@@ -87,6 +84,7 @@ class AdaptiveSpeedupsSettings(CanvasSettings):
 @figure(
     "Groups that adapt to the batch: speed-up and time of an iteration",
     "flexsp",
+    height=9,
     groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
     " fidelity",
     speedups="flexsp_speedups.csv: model context corpus system reference value",
@@ -266,9 +264,6 @@ _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree
 class PipelineSpeedupsSettings(Choice):
     """Speed-ups of elastic pipelines, published beside ours."""
 
-    figure: Literal["pipeline_speedups"] = "pipeline_speedups"
-    height_inches: Height = 8
-
     rows: dict[str, str] = field(
         default_factory=lambda: {
             "speedup_over_megatron_most": "Most over Megatron-LM",
@@ -287,6 +282,7 @@ class PipelineSpeedupsSettings(Choice):
 @figure(
     "Elastic pipelines: speed-up and bubbles",
     "infinipipe",
+    height=8,
     groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
     " fidelity planner",
     schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
@@ -410,9 +406,6 @@ def _pipeline_texts(points: DataFrame) -> tuple[str, str]:
 class NetworkPricesSettings(CanvasSettings):
     """Prices of networks over a fat tree's, published beside ours."""
 
-    figure: Literal["network_prices"] = "network_prices"
-    height_inches: Height = 5
-
     price_set: Annotated[str, NotEmpty()] = "hammingmesh_2022"
     """Price list of our costs over scale."""
 
@@ -438,6 +431,7 @@ class NetworkPricesSettings(CanvasSettings):
 @figure(
     "Prices of networks relative to a fat tree",
     "railx",
+    height=5,
     scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
     published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
 )

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
 from railx.figures.panels import entries, published_marks, share_legend
 from railx.figures.tables import refuse, stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
@@ -41,9 +41,6 @@ _FOOTNOTE = """Real text and real lengths are data as they are; synthetic ones a
 @dataclass(frozen=True)
 class CorpusLengthsSettings(Choice):
     """Survival function of sequence lengths."""
-
-    figure: Literal["corpus_lengths"] = "corpus_lengths"
-    height_inches: Height = 5.4
 
     points: Annotated[int, Between(20, 5000)] = 300
     """Most steps of a line."""
@@ -85,6 +82,7 @@ class _Corpus:
 @figure(
     "Sequence lengths of the corpora",
     "flexsp",
+    height=5.4,
     sequences="corpus.sequences",
     published="wikipedia_length_quantiles.csv: kind key value",
 )

@@ -8,9 +8,9 @@ catalogue's, not the paper's.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
 from railx.figures.panels import (
     beside,
     entries,
@@ -61,9 +61,6 @@ _LISTS = {"injection": (PALETTE[0], -0.13), "all_to_all": (PALETTE[5], 0.13)}
 class CostSettings(Choice):
     """Bill of materials and cost relative to a reference."""
 
-    figure: Literal["cost"] = "cost"
-    height_inches: Height = 6.8
-
     only: tuple[str, ...] = ("railx_hyperx_full", "fat_tree_full")
     """Topologies of the economics tables to show, in that order; empty: all."""
 
@@ -94,6 +91,7 @@ class CostSettings(Choice):
 @figure(
     "Cost by topology",
     "railx",
+    height=6.8,
     bill="economics.bill: topology chips component total_usd fidelity",
     summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
     " usd_per_all_to_all_gb_s power_watts fidelity",
@@ -370,9 +368,6 @@ _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 class CostScaleSettings(Choice):
     """Cost per bandwidth and power over the number of chips, one line per topology."""
 
-    figure: Literal["cost_scale"] = "cost_scale"
-    height_inches: Height = 6.2
-
     only: tuple[str, ...] = (
         "railx_hyperx_full",
         "railx_hyperx_m4",
@@ -398,6 +393,7 @@ class CostScaleSettings(Choice):
 @figure(
     "Cost and power over the number of chips",
     "railx",
+    height=6.2,
     scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
     " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
 )

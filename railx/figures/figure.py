@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, get_type_hints
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated, Any, Literal, Protocol, cast, get_type_hints
 
 from railx.figures.tables import FigureInput, Tables
 from railx.figures.types import DataFrame, Page
@@ -35,7 +35,7 @@ class CanvasSettings:
     """Size, resolution and type size of a figure."""
 
     figure: str
-    """Which figure it is; a ``Literal`` with the figure's name in each of them."""
+    """Which figure it is."""
 
     width_inches: Annotated[float, Between(3, 30)] = 10
     """Width on paper in inches."""
@@ -115,15 +115,30 @@ class Figure:
     draw: Draw
 
 
-def figure(title: str, paper: str, /, **sources: str) -> Callable[[Draw], Figure]:
-    """Declare the figure that the decorated function draws.
+def figure(title: str, paper: str, /, *, height: float, **sources: str) -> Callable[[Draw], Figure]:
+    """Declare the figure that the decorated function draws; it has the function's name.
 
     Inputs are written as ``key="stage.output: columns"``; :meth:`FigureInput.of` has
-    the syntax of a source. The settings are the type of the function's first argument.
+    the syntax of a source. The type of the function's first argument has the options of
+    the figure. ``height`` is the default of its height on paper in inches.
     """
     inputs = tuple(FigureInput.of(key, source) for key, source in sources.items())
 
     def declared(draw: Draw) -> Figure:
-        return Figure(get_type_hints(draw)["settings"], title, paper, inputs, draw)
+        return Figure(_settings(draw, height), title, paper, inputs, draw)
 
     return declared
+
+
+def _settings(draw: Draw, height: float) -> type[CanvasSettings]:
+    """The options of a figure with its name and height as defaults."""
+    options: type[CanvasSettings] = get_type_hints(draw)["settings"]
+    name, literal = draw.__name__, cast("Any", Literal)
+    fields = [("figure", literal[name], name), ("height_inches", Height, height)]
+    has_options = options.__module__ == draw.__module__
+    words = options.__qualname__ if has_options else f"{name.title().replace('_', '')}Settings"
+    settings = make_dataclass(words, fields, bases=(options,), frozen=True)
+    # Descriptions of fields are looked up in the source by module and class.
+    settings.__module__, settings.__qualname__ = draw.__module__, words
+    settings.__doc__ = options.__doc__ if has_options else draw.__doc__
+    return settings

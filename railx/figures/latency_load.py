@@ -6,11 +6,11 @@ Saturation is shown as a share of the network's static limits.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
 from railx.figures.panels import name_rows, share_legend
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
@@ -35,9 +35,6 @@ class LatencyLoadSettings(Choice):
     The points are drawn beside the static limits.
     """
 
-    figure: Literal["latency_load"] = "latency_load"
-    height_inches: Height = 8.6
-
     panels: dict[str, tuple[str, ...]] = field(
         default_factory=lambda: {
             "RailX, all-to-all rails": ("railx_hyperx",),
@@ -60,6 +57,7 @@ class LatencyLoadSettings(Choice):
 @figure(
     "Latency against offered load",
     "railx",
+    height=8.6,
     points="packets.points: sweep topology family chips traffic routing"
     " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
     " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
 from railx.figures.tables import records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
@@ -20,22 +18,15 @@ _MARKERS = "os^DvPX"
 _MODELS = ["flow_flits_per_chip_cycle", "packet_flits_per_chip_cycle"]
 
 
-@dataclass(frozen=True)
-class AgreementFigureSettings(CanvasSettings):
-    """Throughput of the flow model against the packet simulator's, and their ratio."""
-
-    figure: Literal["agreement"] = "agreement"
-    height_inches: Height = 5.4
-
-
 @figure(
     "Flow model against packet simulator",
     "railx",
+    height=5.4,
     comparison="agreement.comparison: topology traffic routing load_over_bound"
     " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
 )
-def agreement(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One point per topology, traffic pattern, routing and load.
+def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Throughput of the flow model against the packet simulator's, and their ratio.
 
     Colour by topology, shape by traffic, hollow for balanced routing.
     """
@@ -114,24 +105,17 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class CostModelErrorSettings(Choice):
-    """Predicted times and memory of measured layers."""
-
-    figure: Literal["cost_model_error"] = "cost_model_error"
-    height_inches: Height = 4.8
-
-
 @figure(
     "Cost model against measured layers",
     "infinipipe",
+    height=4.8,
     points="profile.points: profile model part degree context tokens checkpointed forward_ms"
     " backward_ms kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error"
     " fidelity",
     published="infinipipe.csv: id value",
 )
-def cost_model_error(settings: CostModelErrorSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One point for each measured slice, filled where the fit has not seen it."""
+def cost_model_error(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Predicted times and memory of measured layers."""
     rows = where(tables.read("points", "profile", settings.only), part="layer")
     rows = rows.assign(measured_ms=rows["forward_ms"] + rows["backward_ms"])
     allowed = float(tables.values("published")["cost_model_error_most"])
@@ -189,23 +173,16 @@ def cost_model_error(settings: CostModelErrorSettings, tables: Tables, canvas: C
 _UNITS = {"seconds": "Time of a step (s)", "gib": "Memory of a device (GiB)"}
 
 
-@dataclass(frozen=True)
-class StepModelSettings(CanvasSettings):
-    """The model of a step: measured against modelled, and mean errors by set."""
-
-    figure: Literal["step_model"] = "step_model"
-    height_inches: Height = 4.2
-
-
 @figure(
     "The model of a training step against measured runs",
     "all",
+    height=4.2,
     rows="validation.rows: set device precision quantity measured ours fidelity",
     errors="validation.errors: set quantity group rows left_out mean_error mean_error_roofline"
     " fidelity",
 )
-def step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Measured against modelled, a dot a run; on the right errors by set."""
+def step_model(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """The model of a step: measured against modelled, and mean errors by set."""
     rows, errors = tables.read("rows"), where(tables.read("errors"), group="all")
     timed = errors["set"].isin(where(errors, quantity="seconds")["set"])
     memory = (timed & (errors["quantity"] == "gib")).map({True: ", memory", False: ""})

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, Height, PlanChoice, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure
 from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
@@ -45,9 +45,6 @@ _DIGIT = 0.64
 class PipelineScheduleSettings(PlanChoice):
     """Gantt chart of one iteration of pipeline plans."""
 
-    figure: Literal["pipeline_schedule"] = "pipeline_schedule"
-    height_inches: Height = 5.4
-
     label_blocks: bool = True
     """Whether blocks have the number of their chunk, where there is room."""
 
@@ -55,6 +52,7 @@ class PipelineScheduleSettings(PlanChoice):
 @figure(
     "Pipeline schedule",
     "infinipipe",
+    height=5.4,
     schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
     " start_ms end_ms fidelity",
     groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
@@ -220,9 +218,6 @@ _ROOM: dict[str, Any] = {"color": GREY, "linewidth": 1.3, "linestyle": (0, (4, 2
 class StageMemorySettings(PlanChoice):
     """Activations of the stages of pipeline plans over one iteration."""
 
-    figure: Literal["stage_memory"] = "stage_memory"
-    height_inches: Height = 5.4
-
     replica: Annotated[int, NonNegative()] = 0
     """Replica to show; the others do the same with other chunks."""
 
@@ -230,6 +225,7 @@ class StageMemorySettings(PlanChoice):
 @figure(
     "Memory of pipeline stages over time",
     "infinipipe",
+    height=5.4,
     memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
     " activation_bytes capacity_bytes fidelity",
 )
@@ -293,22 +289,15 @@ def _plan_facts(name: str, rows: DataFrame, in_bytes: bool) -> str:
 _MIB = 2**20
 
 
-@dataclass(frozen=True)
-class HeldMemorySettings(Choice):
-    """Memory of pipeline stages over time, measured beside predicted."""
-
-    figure: Literal["held_memory"] = "held_memory"
-    height_inches: Height = 6.4
-
-
 @figure(
     "Memory of pipeline stages over time",
     "infinipipe",
+    height=6.4,
     passes="training.passes: run plan device iteration rank replica stage place position kind"
     " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity",
 )
-def held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A column of panels for each run: the first rank of each stage of replica 0."""
+def held_memory(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Memory of pipeline stages over time, measured beside predicted."""
     rows = where(tables.read("passes", "run", settings.only), replica=0, place=0)
     runs = list(rows["run"].unique())
     stages = int(rows["stage"].max()) + 1

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from railx.figures.comparisons import plan_seconds
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import (
     at_edge,
     few_ticks,
@@ -49,9 +49,6 @@ _NOTE = "No paper compares these planners; the comparison is ours"
 @dataclass(frozen=True)
 class PlannersSettings(CanvasSettings):
     """Predicted time of an iteration by planner and corpus."""
-
-    figure: Literal["planners"] = "planners"
-    height_inches: Height = 6
 
     planners: Annotated[dict[str, str], NotEmpty()] = field(
         default_factory=lambda: {
@@ -102,6 +99,7 @@ class PlannersSettings(CanvasSettings):
 @figure(
     "Planners for sequences of varying length",
     "flexsp",
+    height=6,
     groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
     " fidelity",
     seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration",
@@ -244,9 +242,6 @@ def _settings_of_the_paper() -> dict[str, dict[str, str]]:
 class IterationPartsSettings(CanvasSettings):
     """Parts of an iteration by plan."""
 
-    figure: Literal["iteration_parts"] = "iteration_parts"
-    height_inches: Height = 10
-
     title: Annotated[str, NotEmpty()] = "Elastic pipelines and four baselines on 32 A800"
     """What the plans are compared for."""
 
@@ -274,6 +269,7 @@ def _colour(part: str) -> Any:
 @figure(
     "What an iteration consists of",
     "infinipipe",
+    height=10,
     groups="plan.groups: plan devices kind iteration micro_batch degree predicted_ms"
     " predicted_all_to_all_ms predicted_other_ms fidelity",
     schedule="plan.schedule: plan iteration replica stage start_ms end_ms",

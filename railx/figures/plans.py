@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from railx.figures.figure import (
     Canvas,
     CanvasSettings,
     Choice,
     Drawn,
-    Height,
     PlanChoice,
     Tables,
     figure,
@@ -50,9 +49,6 @@ class _Look:
 class SequenceParallelPlanSettings(PlanChoice):
     """One iteration of sequence-parallel plans, one above the other."""
 
-    figure: Literal["sequence_parallel_plan"] = "sequence_parallel_plan"
-    height_inches: Height = 10.5
-
     label_blocks: bool = True
     """Whether blocks say what they hold, where there is room."""
 
@@ -60,6 +56,7 @@ class SequenceParallelPlanSettings(PlanChoice):
 @figure(
     "Sequence-parallel plans",
     "flexsp",
+    height=10.5,
     groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
     " degree sequences tokens predicted_ms",
 )
@@ -207,9 +204,6 @@ _OURS = "No paper has this comparison; it is ours."
 class UnderlayFigureSettings(Choice):
     """Iteration time and degrees of a plan made for each network."""
 
-    figure: Literal["underlay"] = "underlay"
-    height_inches: Height = 4.4
-
     adaptive: Annotated[str, NotEmpty()] = "flexsp_7b_384k_commoncrawl"
     """Plan whose groups adapt; its degrees are shown."""
 
@@ -220,6 +214,7 @@ class UnderlayFigureSettings(Choice):
 @figure(
     "The network under adaptive sequence parallelism",
     "flexsp",
+    height=4.4,
     mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
     " degree device_ms fidelity",
 )
@@ -344,9 +339,6 @@ _NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is meas
 class AllToAllDegreeSettings(CanvasSettings):
     """All-to-all bandwidth against the degree of sequence parallelism."""
 
-    figure: Literal["all_to_all_degree"] = "all_to_all_degree"
-    height_inches: Height = 5.2
-
     tables: dict[str, str] = field(
         default_factory=lambda: {
             "4k_seq_2_ib": "in use by solver and training",
@@ -377,6 +369,7 @@ class AllToAllDegreeSettings(CanvasSettings):
 @figure(
     "All-to-all bandwidth by degree of sequence parallelism",
     "flexsp",
+    height=5.2,
     groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
     bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
     constants="flexsp_cost_constants.csv: model quantity value",

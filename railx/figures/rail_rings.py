@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
 from railx.figures.panels import beside
 from railx.figures.tables import read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
@@ -27,9 +27,6 @@ from railx.settings import Between, NonNegative
 @dataclass(frozen=True)
 class RailRingsSettings(Choice):
     """Rail rings of one line of nodes."""
-
-    figure: Literal["rail_rings"] = "rail_rings"
-    height_inches: Height = 5.6
 
     only: tuple[str, ...] = ("railx_hyperx",)
     """Topologies to look in, in that order; empty: in all that there are. The first
@@ -48,6 +45,7 @@ class RailRingsSettings(Choice):
 @figure(
     "Rail rings and optical switch ports",
     "railx",
+    height=5.6,
     graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
 )
 def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:

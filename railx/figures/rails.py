@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import (
     at_edge,
     patch,
@@ -87,9 +87,6 @@ class RailPlatformWords:
 class RailBillsSettings(CanvasSettings):
     """Cost and power of rails per GPU, by size."""
 
-    figure: Literal["rail_bills"] = "rail_bills"
-    height_inches: Height = 8.6
-
     platforms: dict[str, RailPlatformWords] = field(
         default_factory=lambda: {
             "h200_400g": RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
@@ -113,6 +110,7 @@ class RailBillsSettings(CanvasSettings):
 @figure(
     "What rails cost and draw, by size and by what is counted",
     "opus",
+    height=8.6,
     rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
     " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
     published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
@@ -258,9 +256,6 @@ class SavingsPlatform:
 class RailSavingsSettings(CanvasSettings):
     """Cost and power of electrical over photonic rails, by size."""
 
-    figure: Literal["rail_savings"] = "rail_savings"
-    height_inches: Height = 5.4
-
     platforms: dict[str, SavingsPlatform] = field(
         default_factory=lambda: {
             "H200_400G_fig15_trx879": SavingsPlatform(
@@ -280,6 +275,7 @@ class RailSavingsSettings(CanvasSettings):
 @figure(
     "What photonic rails save, by size of the cluster",
     "opus",
+    height=5.4,
     rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
     " power_ratio fidelity",
     published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import entries, share_legend, ticks
 from railx.figures.tables import where
 from railx.figures.theme import PALETTE, colours, label
@@ -23,9 +22,6 @@ _RESOURCES = ("operations", "memory bandwidth", "memory capacity", "network band
 class PlansAtScaleSettings(CanvasSettings):
     """Throughput of the best plans over devices, fast domains and resources."""
 
-    figure: Literal["plans_at_scale"] = "plans_at_scale"
-    height_inches: Height = 4.4
-
     model: str = "gpt3_1T"
     """The model of the panel of resources."""
 
@@ -33,6 +29,7 @@ class PlansAtScaleSettings(CanvasSettings):
 @figure(
     "Best plans over devices, fast domain and resources",
     "performance",
+    height=4.4,
     sweeps="scaling.sweeps: sweep model division devices domain_devices factor sequences_per_s"
     " fidelity",
 )
@@ -104,9 +101,6 @@ def _logarithmic(axes: Axes, values: Iterable[float]) -> None:
 class ShardedReplicasSettings(CanvasSettings):
     """Throughput of a device under FSDP and with small degrees, by network."""
 
-    figure: Literal["sharded_replicas"] = "sharded_replicas"
-    height_inches: Height = 4.2
-
     device: str = "h100_80gb"
     """The device."""
 
@@ -114,6 +108,7 @@ class ShardedReplicasSettings(CanvasSettings):
 @figure(
     "FSDP from one node to 2,048 devices, and small degrees beside it",
     "performance",
+    height=4.2,
     sharded="scaling.sharded: network device devices tensor pipeline tokens_per_s_device"
     " exposed_share fastest fidelity",
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import beside, panel_title, published_line, share_legend
 from railx.figures.tables import refuse, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
@@ -30,9 +30,6 @@ _SWEEPS = {
 @dataclass(frozen=True)
 class StepSweepsSettings(CanvasSettings):
     """The sweeps of generated steps."""
-
-    figure: Literal["step_sweeps"] = "step_sweeps"
-    height_inches: Height = 7.6
 
     rule: Annotated[str, NotEmpty()] = "stage_bits"
     """Circuit rule of the rows to show."""
@@ -59,6 +56,7 @@ class StepSweepsSettings(CanvasSettings):
 @figure(
     "Sweeps of generated steps on photonic rails",
     "opus",
+    height=7.6,
     times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
     headline="opus.csv: id value",

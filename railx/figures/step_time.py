@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
 from railx.figures.honest import cut_bars
 from railx.figures.panels import beside, entries, few_ticks, panel_title, share_legend
 from railx.figures.tables import where
@@ -46,9 +46,6 @@ _PARTS = {
 class StepTimeSettings(Choice):
     """Time of a training step by topology and job, stacked by what it is spent on."""
 
-    figure: Literal["step_time"] = "step_time"
-    height_inches: Height = 11
-
     cut_over_shortest: Annotated[float, AtLeast(1)] | None = 3.0
     """How many times longer than the shortest of its panel a bar is cut; null: none
     is."""
@@ -61,6 +58,7 @@ class StepTimeSettings(Choice):
 @figure(
     "Time of a training step by topology",
     "railx",
+    height=11,
     steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity",
 )
 def step_time(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:

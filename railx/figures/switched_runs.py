@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
@@ -31,9 +31,6 @@ _KEYS = ["run", "parallelism", "plan", "device", "mode", "reconfiguration_latenc
 class ReconfigurationSettings(Choice):
     """Iteration time against reconfiguration latency."""
 
-    figure: Literal["reconfiguration"] = "reconfiguration"
-    height_inches: Height = 5.8
-
     confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
     """Confidence of the intervals over repeats."""
 
@@ -44,6 +41,7 @@ class ReconfigurationSettings(Choice):
 @figure(
     "Iteration time against reconfiguration latency",
     "opus",
+    height=5.8,
     iterations=f"training.iterations: {REPEAT_COLUMNS}",
 )
 def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
@@ -179,22 +177,15 @@ def _caption(points: DataFrame, repeats: DataFrame) -> str:
 # Programs in plain torch: time and stalls against what windows do not hide
 
 
-@dataclass(frozen=True)
-class LiveSwitchingSettings(Choice):
-    """Iteration time and stalls of programs in plain torch."""
-
-    figure: Literal["live_switching"] = "live_switching"
-    height_inches: Height = 6.4
-
-
 @figure(
     "Plain torch on switched rails",
     "opus",
+    height=6.4,
     settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
     " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity",
 )
-def live_switching(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of two panels for each program."""
+def live_switching(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Iteration time and stalls of programs in plain torch."""
     frame = tables.read("settings", "program", settings.only)
     programs = list(frame["program"].unique())
     subtitle = """Lines: the time at the least latency and, for each change of circuits, the latency

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
@@ -29,9 +29,6 @@ _SYSTEMS = {
 class LargestJobSettings(CanvasSettings):
     """Largest usable job against failed nodes."""
 
-    figure: Literal["largest_job"] = "largest_job"
-    height_inches: Height = 5
-
     lower_quantile: Annotated[float, Between(0, 0.5)] = 0.05
     """Lower end of the band over the random draws."""
 
@@ -42,6 +39,7 @@ class LargestJobSettings(CanvasSettings):
 @figure(
     "Largest job against failed nodes",
     "railx",
+    height=5,
     faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
     " nodes fidelity",
 )
@@ -128,9 +126,6 @@ _QUEUES = {
 class UtilisationSettings(CanvasSettings):
     """Use of the grid by a stream of jobs."""
 
-    figure: Literal["utilisation"] = "utilisation"
-    height_inches: Height = 6.4
-
     policy: Annotated[str, NotEmpty()] = "best_fit"
     """Placement policy of the rows to show."""
 
@@ -141,6 +136,7 @@ class UtilisationSettings(CanvasSettings):
 @figure(
     "Use of the grid by a stream of jobs",
     "railx",
+    height=6.4,
     utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
     " utilisation rejected_share wait_mean_hours fidelity",
 )

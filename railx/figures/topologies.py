@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure
 from railx.figures.panels import (
     name_rows,
     panel_title,
@@ -45,23 +45,16 @@ _TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _DIAMETERS = ("diameter_least", "diameter_most")
 
 
-@dataclass(frozen=True)
-class TopologyMetricsSettings(Choice):
-    """Hops between nodes and bisection, one row per topology."""
-
-    figure: Literal["topology_metrics"] = "topology_metrics"
-    height_inches: Height = 7
-
-
 @figure(
     "Hops and bisection by topology",
     "railx",
+    height=7,
     topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
     " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
     published="railx.csv: id value",
 )
-def topology_metrics(settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One row per topology: from the mean hops to the diameter, and the bisection."""
+def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Hops between nodes and bisection, one row per topology."""
     frame = tables.read("topologies", "topology", settings.only)
     share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
     data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
@@ -158,9 +151,6 @@ Derived = dict[tuple[str, str], float]
 class AllToAllBandwidthSettings(Choice):
     """All-to-all bandwidth by topology for one traffic pattern."""
 
-    figure: Literal["all_to_all_bandwidth"] = "all_to_all_bandwidth"
-    height_inches: Height = 6.6
-
     traffic: Annotated[str, NotEmpty()] = "uniform"
     """Traffic pattern of the rows to show."""
 
@@ -181,6 +171,7 @@ class AllToAllBandwidthSettings(Choice):
 @figure(
     "All-to-all bandwidth by topology",
     "railx",
+    height=6.6,
     bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
     " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
     derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
@@ -317,9 +308,6 @@ _MOST_STEPS = 800
 class ChannelLoadsSettings(Choice):
     """Channel loads in descending order, one panel per topology."""
 
-    figure: Literal["channel_loads"] = "channel_loads"
-    height_inches: Height = 6
-
     only: tuple[str, ...] = ("railx_hyperx", "railx_hyperx_m4n2")
 
     columns: Annotated[int, Between(1, 64)] = 2
@@ -332,6 +320,7 @@ class ChannelLoadsSettings(Choice):
 @figure(
     "Channel loads under uniform all-to-all traffic",
     "railx",
+    height=6,
     channels="network.channels: topology routing src dst kind rail load fidelity",
 )
 def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:

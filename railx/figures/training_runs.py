@@ -8,11 +8,11 @@ of each rank, communication at the bandwidth of a topology.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
 from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
@@ -32,9 +32,6 @@ _MEAN_STEPS = 5
 class LossCurvesSettings(CanvasSettings):
     """Loss against step for several runs on the same batches."""
 
-    figure: Literal["loss_curves"] = "loss_curves"
-    height_inches: Height = 5.8
-
     runs: Annotated[dict[str, str], NotEmpty()] = field(
         default_factory=lambda: {
             "static_stdlib": "One degree for all",
@@ -49,6 +46,7 @@ class LossCurvesSettings(CanvasSettings):
 @figure(
     "One loss curve for every plan",
     "infinipipe",
+    height=5.8,
     iterations="training.iterations: run mode iteration repeat rank loss fidelity",
 )
 def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
@@ -137,22 +135,15 @@ _TIMES = {
 }
 
 
-@dataclass(frozen=True)
-class PlanningHiddenSettings(Choice):
-    """Planning that training hides."""
-
-    figure: Literal["planning_hidden"] = "planning_hidden"
-    height_inches: Height = 3.4
-
-
 @figure(
     "Planning hidden by training",
     "flexsp",
+    height=3.4,
     iterations="training.iterations: run plan mode reconfiguration_latency_ms iteration repeat"
     " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity",
 )
-def planning_hidden(settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of bars and one of shares by run."""
+def planning_hidden(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Planning that training hides."""
     rows = _per_repeat(tables.read("iterations", "run", settings.only))
     means = rows.groupby("run", sort=False).mean(numeric_only=True).reset_index()
     note = "Means over the steps of a repeat; the slowest rank counts"
@@ -221,22 +212,15 @@ _RECORDED = "recorded"
 _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 
 
-@dataclass(frozen=True)
-class ClusterTimeSettings(Choice):
-    """Wall time and cluster time of training runs."""
-
-    figure: Literal["cluster_time"] = "cluster_time"
-    height_inches: Height = 3.6
-
-
 @figure(
     "Wall time and cluster time of training runs",
     "opus",
+    height=3.6,
     settings="replay.settings: run plan parallelism device topology compute mode wall_ms"
     " cluster_ms hidden_share fidelity",
 )
-def cluster_time(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A bar of wall time, and one of cluster time for each topology, per run."""
+def cluster_time(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Wall time and cluster time of training runs."""
     rows = _bars(tables.read("settings", "run", settings.only))
     profiled = "profile" in set(rows["compute"])
     computed = (

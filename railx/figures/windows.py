@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
 from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend, ticks
 from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
@@ -44,25 +44,18 @@ _NOTE = """All numbers are published or derived from published ones: the windows
     pale switching times are recalled, not verified"""
 
 
-@dataclass(frozen=True)
-class SwitchingWindowsSettings(CanvasSettings):
-    """Windows between phases against switching times."""
-
-    figure: Literal["switching_windows"] = "switching_windows"
-    height_inches: Height = 8.6
-
-
 @figure(
     "Idle windows between phases, and how fast switches are",
     "opus",
+    height=8.6,
     windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
     " max_window_ms",
     technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
     " confidence",
     phases="opus_phase_pattern.csv: case phase_sequence transitions_per_iteration",
 )
-def switching_windows(settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Switching times above the distribution of windows, phases of a step below."""
+def switching_windows(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Windows between phases against switching times."""
     windows = _windows(tables.read("windows"))
     switches = tables.read("technologies")
     switches["switching_ms"] = switches["switching_time"].map(milliseconds)
@@ -249,9 +242,6 @@ _GRADIENTS = {"overlapped": "behind computation", "in_line": "in line", "sharded
 class StepWindowsSettings(CanvasSettings):
     """Windows of generated steps."""
 
-    figure: Literal["step_windows"] = "step_windows"
-    height_inches: Height = 5
-
     passes: str = "deepseek_236b"
     """The step whose windows within passes are drawn beside the published ones."""
 
@@ -262,6 +252,7 @@ class StepWindowsSettings(CanvasSettings):
 @figure(
     "Windows of generated steps",
     "opus",
+    height=5,
     windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
     timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
     published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
@@ -373,9 +364,6 @@ _TIMES = {1e-5: "10 ns", 1e-3: "1 us", 1e-1: "100 us", 10: "10 ms", 1e3: "1 s", 
 class SwitchTechnologiesSettings(CanvasSettings):
     """Ports and switching times of optical switches."""
 
-    figure: Literal["switch_technologies"] = "switch_technologies"
-    height_inches: Height = 6.2
-
     chips_per_server: tuple[int, ...] = (8, 32)
     """Sizes of a server for which the largest job on one switch a rail is drawn."""
 
@@ -390,6 +378,7 @@ class SwitchTechnologiesSettings(CanvasSettings):
 @figure(
     "Optical switches: ports, switching time and the job that fits",
     "opus",
+    height=6.2,
     technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
     " status source confidence",
 )

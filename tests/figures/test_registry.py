@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import matplotlib as mpl
 import numpy as np
@@ -249,13 +249,11 @@ def test_wrong_inputs_name_the_key_or_file_and_column(
 class TinySettings(CanvasSettings):
     """A line through a column."""
 
-    figure: Literal["tiny"] = "tiny"
-
     colour: str = "#0000ff"
     """Colour of the line."""
 
 
-def _draw_tiny(settings: TinySettings, tables: Tables, canvas: Canvas) -> Drawn:
+def tiny(settings: TinySettings, tables: Tables, canvas: Canvas) -> Drawn:
     rows = tables.read("points", "sweep")
     with canvas("A line", "") as page:
         page.subplots().plot(rows["value"], color=settings.colour, linewidth=9)
@@ -270,7 +268,7 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: all_claims"):
         load(FigureSettings, plain, "figure")
     module: Any = ModuleType("railx.figures.tiny")
-    module.tiny = figure("Tiny", "railx", points="a.b: sweep value")(_draw_tiny)
+    module.tiny = figure("Tiny", "railx", height=6, points="a.b: sweep value")(tiny)
     monkeypatch.setitem(sys.modules, "railx.figures.tiny", module)
     monkeypatch.setattr(registry, "FIGURES", FIGURES | {"tiny": "tiny"})
     settings: CanvasSettings = load(FigureSettings, plain, "figure")
