@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
@@ -119,10 +119,8 @@ class SwitchingOverheadSettings(Choice):
     """Confidence of the intervals over our repeats."""
 
 
-@figure(
-    "What optical switching adds to a training step",
-    "opus",
-    height=8.6,
+@figure("What optical switching adds to a training step", "opus", height=8.6)
+@reads(
     iterations=f"training.iterations: {REPEAT_COLUMNS}",
     times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms fidelity",
@@ -324,10 +322,8 @@ class StepSwitchesSettings(CanvasSettings):
     """Circuit rule of the rows to show: ``circuits`` or ``stage_bits``."""
 
 
-@figure(
-    "What switching adds to a step at the published settings",
-    "opus",
-    height=6.8,
+@figure("What switching adds to a step at the published settings", "opus", height=6.8)
+@reads(
     times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms fidelity",
     **_PUBLISHED_STEPS,

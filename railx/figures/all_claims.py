@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, share_legend
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
@@ -67,12 +67,10 @@ class _Row:
     y: float = 0.0
 
 
-@figure(
-    "All claims: ours over published",
-    "all",
-    height=11,
+@figure("All claims: ours over published", "all", height=11)
+@reads(
     claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
-    " tolerance fidelity verdict",
+    " tolerance fidelity verdict"
 )
 def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Rows of dots by paper on a logarithmic axis of ours over published."""

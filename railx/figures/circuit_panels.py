@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, PALETTE
@@ -150,12 +150,8 @@ class RailStepsSettings(CircuitPanelsSettings):
     )
 
 
-@figure(
-    "Circuits set once for a job, switched in it, or both",
-    "all",
-    height=9.6,
-    steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
-)
+@figure("Circuits set once for a job, switched in it, or both", "all", height=9.6)
+@reads(steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}")
 def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per basis, and bars of cost and power."""
     table = tables.read("steps")
@@ -171,8 +167,10 @@ def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas
     "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
     "all",
     height=9.6,
+)
+@reads(
     generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
-    f" step_ms stall_ms {_BILL}",
+    f" step_ms stall_ms {_BILL}"
 )
 def rail_steps(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per basis, and bars of cost and power."""

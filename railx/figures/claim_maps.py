@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import few_ticks, patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
@@ -65,13 +65,11 @@ class ClaimMapFigureSettings(CanvasSettings):
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-@figure(
-    "Where the cost claims hold",
-    "railx",
-    height=6,
+@figure("Where the cost claims hold", "railx", height=6)
+@reads(
     claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
     " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
-    " boundary_intercept source fidelity",
+    " boundary_intercept source fidelity"
 )
 def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per claim."""
@@ -308,12 +306,10 @@ class RailClaimsSettings(CanvasSettings):
     """Ratios with a contour line, by claim (cost, power)."""
 
 
-@figure(
-    "What the saving of photonic rails rests on",
-    "opus",
-    height=6.2,
+@figure("What the saving of photonic rails rests on", "opus", height=6.2)
+@reads(
     map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
-    " ratio limit holds ports_at_boundary fidelity",
+    " ratio limit holds ports_at_boundary fidelity"
 )
 def rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for cost and one for power."""
@@ -457,12 +453,10 @@ class PriceSensitivitySettings(CanvasSettings):
     reference's."""
 
 
-@figure(
-    "For which prices the cost claims hold",
-    "railx",
-    height=4.4,
+@figure("For which prices the cost claims hold", "railx", height=4.4)
+@reads(
     sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
-    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
+    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity"
 )
 def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Two heat maps from the rows of view ``ratio``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
 from railx.figures.tables import refuse, refuse_unknown, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
@@ -36,10 +36,8 @@ class RingAllReduceSettings(Choice):
     all."""
 
 
-@figure(
-    "Ring all-reduce by topology",
-    "railx",
-    height=4.9,
+@figure("Ring all-reduce by topology", "railx", height=4.9)
+@reads(
     collectives="network.collectives: topology family collective scope participants rings"
     " payload_bytes time_ms algorithm_gb_s fidelity",
     topologies="metrics.topologies: topology injection_gb_s_per_chip",
@@ -175,12 +173,10 @@ class CollectiveTimeSettings(Choice):
     """Panels side by side."""
 
 
-@figure(
-    "Collectives by topology",
-    "railx",
-    height=6.6,
+@figure("Collectives by topology", "railx", height=6.6)
+@reads(
     collectives="network.collectives: topology collective scope participants payload_bytes"
-    " algorithm_gb_s fidelity",
+    " algorithm_gb_s fidelity"
 )
 def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, name_rows, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
@@ -81,10 +81,8 @@ class AdaptiveSpeedupsSettings(CanvasSettings):
     out."""
 
 
-@figure(
-    "Groups that adapt to the batch: speed-up and time of an iteration",
-    "flexsp",
-    height=9,
+@figure("Groups that adapt to the batch: speed-up and time of an iteration", "flexsp", height=9)
+@reads(
     groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
     " fidelity",
     speedups="flexsp_speedups.csv: model context corpus system reference value",
@@ -279,10 +277,8 @@ class PipelineSpeedupsSettings(Choice):
     """Published rows to show by id, in that order, and the words for each."""
 
 
-@figure(
-    "Elastic pipelines: speed-up and bubbles",
-    "infinipipe",
-    height=8,
+@figure("Elastic pipelines: speed-up and bubbles", "infinipipe", height=8)
+@reads(
     groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
     " fidelity planner",
     schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
@@ -428,10 +424,8 @@ class NetworkPricesSettings(CanvasSettings):
     for each; empty: none does."""
 
 
-@figure(
-    "Prices of networks relative to a fat tree",
-    "railx",
-    height=5,
+@figure("Prices of networks relative to a fat tree", "railx", height=5)
+@reads(
     scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
     published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
 )

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, published_marks, share_legend
 from railx.figures.tables import refuse, stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
@@ -79,13 +79,8 @@ class _Corpus:
         return self.lengths[np.unique(tail)]
 
 
-@figure(
-    "Sequence lengths of the corpora",
-    "flexsp",
-    height=5.4,
-    sequences="corpus.sequences",
-    published="wikipedia_length_quantiles.csv: kind key value",
-)
+@figure("Sequence lengths of the corpora", "flexsp", height=5.4)
+@reads(sequences="corpus.sequences", published="wikipedia_length_quantiles.csv: kind key value")
 def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per corpus with dots at ``settings.quantiles``."""
     corpora = [_read(name, path) for name, path in tables.files("sequences", settings.only)]

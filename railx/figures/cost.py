@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import (
     beside,
     entries,
@@ -88,10 +88,8 @@ class CostSettings(Choice):
                 )
 
 
-@figure(
-    "Cost by topology",
-    "railx",
-    height=6.8,
+@figure("Cost by topology", "railx", height=6.8)
+@reads(
     bill="economics.bill: topology chips component total_usd fidelity",
     summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
     " usd_per_all_to_all_gb_s power_watts fidelity",
@@ -390,12 +388,10 @@ class CostScaleSettings(Choice):
     """Price set of the rows to show."""
 
 
-@figure(
-    "Cost and power over the number of chips",
-    "railx",
-    height=6.2,
+@figure("Cost and power over the number of chips", "railx", height=6.2)
+@reads(
     scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
-    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
+    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity"
 )
 def cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Three panels; a topology is left out of a panel where it has no value."""

@@ -23,6 +23,7 @@ __all__ = [
     "PlanChoice",
     "Tables",
     "figure",
+    "reads",
 ]
 
 
@@ -115,17 +116,29 @@ class Figure:
     draw: Draw
 
 
-def figure(title: str, paper: str, /, *, height: float, **sources: str) -> Callable[[Draw], Figure]:
+def figure(title: str, paper: str, /, *, height: float) -> Callable[[Draw], Figure]:
     """Declare the figure that the decorated function draws; it has the function's name.
 
-    Inputs are written as ``key="stage.output: columns"``; :meth:`FigureInput.of` has
-    the syntax of a source. The type of the function's first argument has the options of
-    the figure. ``height`` is the default of its height on paper in inches.
+    The type of the function's first argument has the options of the figure. ``height``
+    is the default of its height on paper in inches. :func:`reads` declares its tables.
+    """
+
+    def declared(draw: Draw) -> Figure:
+        return Figure(_settings(draw, height), title, paper, vars(draw)["inputs"], draw)
+
+    return declared
+
+
+def reads(**sources: str) -> Callable[[Draw], Draw]:
+    """Declare the tables that a figure reads as ``key="stage.output: columns"``.
+
+    :meth:`FigureInput.of` has the syntax of a source.
     """
     inputs = tuple(FigureInput.of(key, source) for key, source in sources.items())
 
-    def declared(draw: Draw) -> Figure:
-        return Figure(_settings(draw, height), title, paper, inputs, draw)
+    def declared(draw: Draw) -> Draw:
+        vars(draw)["inputs"] = inputs
+        return draw
 
     return declared
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import name_rows, share_legend
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
@@ -54,14 +54,12 @@ class LatencyLoadSettings(Choice):
     """Top of the latency axis in cycles; null: the largest latency."""
 
 
-@figure(
-    "Latency against offered load",
-    "railx",
-    height=8.6,
+@figure("Latency against offered load", "railx", height=8.6)
+@reads(
     points="packets.points: sweep topology family chips traffic routing"
     " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
     " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
-    " ideal_flits_per_chip_cycle seed fidelity",
+    " ideal_flits_per_chip_cycle seed fidelity"
 )
 def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Above, the mean latency over the offered load by group of families.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from statistics import median
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
 from railx.figures.tables import records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
@@ -18,12 +18,10 @@ _MARKERS = "os^DvPX"
 _MODELS = ["flow_flits_per_chip_cycle", "packet_flits_per_chip_cycle"]
 
 
-@figure(
-    "Flow model against packet simulator",
-    "railx",
-    height=5.4,
+@figure("Flow model against packet simulator", "railx", height=5.4)
+@reads(
     comparison="agreement.comparison: topology traffic routing load_over_bound"
-    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
+    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity"
 )
 def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Throughput of the flow model against the packet simulator's, and their ratio.
@@ -105,10 +103,8 @@ _KINDS = {
 }
 
 
-@figure(
-    "Cost model against measured layers",
-    "infinipipe",
-    height=4.8,
+@figure("Cost model against measured layers", "infinipipe", height=4.8)
+@reads(
     points="profile.points: profile model part degree context tokens checkpointed forward_ms"
     " backward_ms kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error"
     " fidelity",
@@ -173,10 +169,8 @@ def cost_model_error(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
 _UNITS = {"seconds": "Time of a step (s)", "gib": "Memory of a device (GiB)"}
 
 
-@figure(
-    "The model of a training step against measured runs",
-    "all",
-    height=4.2,
+@figure("The model of a training step against measured runs", "all", height=4.2)
+@reads(
     rows="validation.rows: set device precision quantity measured ours fidelity",
     errors="validation.errors: set quantity group rows left_out mean_error mean_error_roofline"
     " fidelity",

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure, reads
 from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
@@ -49,10 +49,8 @@ class PipelineScheduleSettings(PlanChoice):
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-@figure(
-    "Pipeline schedule",
-    "infinipipe",
-    height=5.4,
+@figure("Pipeline schedule", "infinipipe", height=5.4)
+@reads(
     schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
     " start_ms end_ms fidelity",
     groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
@@ -222,12 +220,10 @@ class StageMemorySettings(PlanChoice):
     """Replica to show; the others do the same with other chunks."""
 
 
-@figure(
-    "Memory of pipeline stages over time",
-    "infinipipe",
-    height=5.4,
+@figure("Memory of pipeline stages over time", "infinipipe", height=5.4)
+@reads(
     memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
-    " activation_bytes capacity_bytes fidelity",
+    " activation_bytes capacity_bytes fidelity"
 )
 def stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One iteration of one replica of every plan."""
@@ -289,12 +285,10 @@ def _plan_facts(name: str, rows: DataFrame, in_bytes: bool) -> str:
 _MIB = 2**20
 
 
-@figure(
-    "Memory of pipeline stages over time",
-    "infinipipe",
-    height=6.4,
+@figure("Memory of pipeline stages over time", "infinipipe", height=6.4)
+@reads(
     passes="training.passes: run plan device iteration rank replica stage place position kind"
-    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity",
+    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity"
 )
 def held_memory(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Memory of pipeline stages over time, measured beside predicted."""

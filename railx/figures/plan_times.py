@@ -12,7 +12,7 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.comparisons import plan_seconds
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import (
     at_edge,
     few_ticks,
@@ -96,10 +96,8 @@ class PlannersSettings(CanvasSettings):
                 )
 
 
-@figure(
-    "Planners for sequences of varying length",
-    "flexsp",
-    height=6,
+@figure("Planners for sequences of varying length", "flexsp", height=6)
+@reads(
     groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
     " fidelity",
     seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration",
@@ -266,10 +264,8 @@ def _colour(part: str) -> Any:
     return lighter(FAINT, 0.55) if part == "waiting" else _PARTS[part]
 
 
-@figure(
-    "What an iteration consists of",
-    "infinipipe",
-    height=10,
+@figure("What an iteration consists of", "infinipipe", height=10)
+@reads(
     groups="plan.groups: plan devices kind iteration micro_batch degree predicted_ms"
     " predicted_all_to_all_ms predicted_other_ms fidelity",
     schedule="plan.schedule: plan iteration replica stage start_ms end_ms",

@@ -18,6 +18,7 @@ from railx.figures.figure import (
     PlanChoice,
     Tables,
     figure,
+    reads,
 )
 from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
 from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
@@ -53,12 +54,10 @@ class SequenceParallelPlanSettings(PlanChoice):
     """Whether blocks say what they hold, where there is room."""
 
 
-@figure(
-    "Sequence-parallel plans",
-    "flexsp",
-    height=10.5,
+@figure("Sequence-parallel plans", "flexsp", height=10.5)
+@reads(
     groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
-    " degree sequences tokens predicted_ms",
+    " degree sequences tokens predicted_ms"
 )
 def sequence_parallel_plan(
     settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas
@@ -211,12 +210,10 @@ class UnderlayFigureSettings(Choice):
     """Plan with a single degree for each batch, shown as a mark."""
 
 
-@figure(
-    "The network under adaptive sequence parallelism",
-    "flexsp",
-    height=4.4,
+@figure("The network under adaptive sequence parallelism", "flexsp", height=4.4)
+@reads(
     mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
-    " degree device_ms fidelity",
+    " degree device_ms fidelity"
 )
 def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each rate that networks are compared at, a bar for each network."""
@@ -366,10 +363,8 @@ class AllToAllDegreeSettings(CanvasSettings):
     """Highest degree inside a node."""
 
 
-@figure(
-    "All-to-all bandwidth by degree of sequence parallelism",
-    "flexsp",
-    height=5.2,
+@figure("All-to-all bandwidth by degree of sequence parallelism", "flexsp", height=5.2)
+@reads(
     groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
     bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
     constants="flexsp_cost_constants.csv: model quantity value",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside
 from railx.figures.tables import read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
@@ -42,12 +42,8 @@ class RailRingsSettings(Choice):
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-@figure(
-    "Rail rings and optical switch ports",
-    "railx",
-    height=5.6,
-    graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
-)
+@figure("Rail rings and optical switch ports", "railx", height=5.6)
+@reads(graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b")
 def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The line of the settings, of the first topology that has circuits there."""
     name, circuits = _circuits(settings, tables)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import (
     at_edge,
     patch,
@@ -107,10 +107,8 @@ class RailBillsSettings(CanvasSettings):
     """Transceivers of a GPU on photonic rails."""
 
 
-@figure(
-    "What rails cost and draw, by size and by what is counted",
-    "opus",
-    height=8.6,
+@figure("What rails cost and draw, by size and by what is counted", "opus", height=8.6)
+@reads(
     rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
     " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
     published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
@@ -272,10 +270,8 @@ class RailSavingsSettings(CanvasSettings):
     """Published platforms (column config), in the order of the legend."""
 
 
-@figure(
-    "What photonic rails save, by size of the cluster",
-    "opus",
-    height=5.4,
+@figure("What photonic rails save, by size of the cluster", "opus", height=5.4)
+@reads(
     rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
     " power_ratio fidelity",
     published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"

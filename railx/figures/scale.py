@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, share_legend, ticks
 from railx.figures.tables import where
 from railx.figures.theme import PALETTE, colours, label
@@ -26,12 +26,10 @@ class PlansAtScaleSettings(CanvasSettings):
     """The model of the panel of resources."""
 
 
-@figure(
-    "Best plans over devices, fast domain and resources",
-    "performance",
-    height=4.4,
+@figure("Best plans over devices, fast domain and resources", "performance", height=4.4)
+@reads(
     sweeps="scaling.sweeps: sweep model division devices domain_devices factor sequences_per_s"
-    " fidelity",
+    " fidelity"
 )
 def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line a model: the best of all divisions of its products."""
@@ -106,11 +104,11 @@ class ShardedReplicasSettings(CanvasSettings):
 
 
 @figure(
-    "FSDP from one node to 2,048 devices, and small degrees beside it",
-    "performance",
-    height=4.2,
+    "FSDP from one node to 2,048 devices, and small degrees beside it", "performance", height=4.2
+)
+@reads(
     sharded="scaling.sharded: network device devices tensor pipeline tokens_per_s_device"
-    " exposed_share fastest fidelity",
+    " exposed_share fastest fidelity"
 )
 def sharded_replicas(settings: ShardedReplicasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """FSDP dashed, the best degrees solid; a colour for a network."""

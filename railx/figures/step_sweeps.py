@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, panel_title, published_line, share_legend
 from railx.figures.tables import refuse, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
@@ -53,10 +53,8 @@ class StepSweepsSettings(CanvasSettings):
     """Steps of the panel of experts."""
 
 
-@figure(
-    "Sweeps of generated steps on photonic rails",
-    "opus",
-    height=7.6,
+@figure("Sweeps of generated steps on photonic rails", "opus", height=7.6)
+@reads(
     times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
     headline="opus.csv: id value",

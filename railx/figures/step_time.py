@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.honest import cut_bars
 from railx.figures.panels import beside, entries, few_ticks, panel_title, share_legend
 from railx.figures.tables import where
@@ -55,12 +55,8 @@ class StepTimeSettings(Choice):
     are not mapped are left out."""
 
 
-@figure(
-    "Time of a training step by topology",
-    "railx",
-    height=11,
-    steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity",
-)
+@figure("Time of a training step by topology", "railx", height=11)
+@reads(steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity")
 def step_time(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 

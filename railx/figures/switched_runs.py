@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
@@ -38,12 +38,8 @@ class ReconfigurationSettings(Choice):
     """Whether each repeat is drawn as a dot."""
 
 
-@figure(
-    "Iteration time against reconfiguration latency",
-    "opus",
-    height=5.8,
-    iterations=f"training.iterations: {REPEAT_COLUMNS}",
-)
+@figure("Iteration time against reconfiguration latency", "opus", height=5.8)
+@reads(iterations=f"training.iterations: {REPEAT_COLUMNS}")
 def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column of panels per run.
 
@@ -177,12 +173,10 @@ def _caption(points: DataFrame, repeats: DataFrame) -> str:
 # Programs in plain torch: time and stalls against what windows do not hide
 
 
-@figure(
-    "Plain torch on switched rails",
-    "opus",
-    height=6.4,
+@figure("Plain torch on switched rails", "opus", height=6.4)
+@reads(
     settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
-    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity",
+    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity"
 )
 def live_switching(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Iteration time and stalls of programs in plain torch."""

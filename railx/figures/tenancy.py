@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, entries, panel_title, share_legend
 from railx.figures.tables import refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
@@ -36,12 +36,10 @@ class LargestJobSettings(CanvasSettings):
     """Upper end of the band over the random draws."""
 
 
-@figure(
-    "Largest job against failed nodes",
-    "railx",
-    height=5,
+@figure("Largest job against failed nodes", "railx", height=5)
+@reads(
     faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
-    " nodes fidelity",
+    " nodes fidelity"
 )
 def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Means over the random draws with a band between two quantiles.
@@ -133,12 +131,10 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-@figure(
-    "Use of the grid by a stream of jobs",
-    "railx",
-    height=6.4,
+@figure("Use of the grid by a stream of jobs", "railx", height=6.4)
+@reads(
     utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
-    " utilisation rejected_share wait_mean_hours fidelity",
+    " utilisation rejected_share wait_mean_hours fidelity"
 )
 def utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure
+from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import (
     name_rows,
     panel_title,
@@ -45,10 +45,8 @@ _TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _DIAMETERS = ("diameter_least", "diameter_most")
 
 
-@figure(
-    "Hops and bisection by topology",
-    "railx",
-    height=7,
+@figure("Hops and bisection by topology", "railx", height=7)
+@reads(
     topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
     " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
     published="railx.csv: id value",
@@ -168,10 +166,8 @@ class AllToAllBandwidthSettings(Choice):
     the published row that holds it; it counts where both have as many chips."""
 
 
-@figure(
-    "All-to-all bandwidth by topology",
-    "railx",
-    height=6.6,
+@figure("All-to-all bandwidth by topology", "railx", height=6.6)
+@reads(
     bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
     " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
     derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
@@ -317,12 +313,8 @@ class ChannelLoadsSettings(Choice):
     """Scale of the load axes."""
 
 
-@figure(
-    "Channel loads under uniform all-to-all traffic",
-    "railx",
-    height=6,
-    channels="network.channels: topology routing src dst kind rail load fidelity",
-)
+@figure("Channel loads under uniform all-to-all traffic", "railx", height=6)
+@reads(channels="network.channels: topology routing src dst kind rail load fidelity")
 def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology and routing."""
     frame = tables.read("channels", "topology", settings.only)

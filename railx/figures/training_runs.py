@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
@@ -43,12 +43,8 @@ class LossCurvesSettings(CanvasSettings):
     against the first."""
 
 
-@figure(
-    "One loss curve for every plan",
-    "infinipipe",
-    height=5.8,
-    iterations="training.iterations: run mode iteration repeat rank loss fidelity",
-)
+@figure("One loss curve for every plan", "infinipipe", height=5.8)
+@reads(iterations="training.iterations: run mode iteration repeat rank loss fidelity")
 def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The losses above, below their distance from those of the first run."""
     frame = tables.read("iterations", "run", tuple(settings.runs))
@@ -135,12 +131,10 @@ _TIMES = {
 }
 
 
-@figure(
-    "Planning hidden by training",
-    "flexsp",
-    height=3.4,
+@figure("Planning hidden by training", "flexsp", height=3.4)
+@reads(
     iterations="training.iterations: run plan mode reconfiguration_latency_ms iteration repeat"
-    " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity",
+    " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity"
 )
 def planning_hidden(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Planning that training hides."""
@@ -212,12 +206,10 @@ _RECORDED = "recorded"
 _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 
 
-@figure(
-    "Wall time and cluster time of training runs",
-    "opus",
-    height=3.6,
+@figure("Wall time and cluster time of training runs", "opus", height=3.6)
+@reads(
     settings="replay.settings: run plan parallelism device topology compute mode wall_ms"
-    " cluster_ms hidden_share fidelity",
+    " cluster_ms hidden_share fidelity"
 )
 def cluster_time(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Wall time and cluster time of training runs."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend, ticks
 from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
@@ -44,10 +44,8 @@ _NOTE = """All numbers are published or derived from published ones: the windows
     pale switching times are recalled, not verified"""
 
 
-@figure(
-    "Idle windows between phases, and how fast switches are",
-    "opus",
-    height=8.6,
+@figure("Idle windows between phases, and how fast switches are", "opus", height=8.6)
+@reads(
     windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
     " max_window_ms",
     technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
@@ -249,10 +247,8 @@ class StepWindowsSettings(CanvasSettings):
     """Steps whose windows on the clock are drawn."""
 
 
-@figure(
-    "Windows of generated steps",
-    "opus",
-    height=5,
+@figure("Windows of generated steps", "opus", height=5)
+@reads(
     windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
     timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
     published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
@@ -375,12 +371,10 @@ class SwitchTechnologiesSettings(CanvasSettings):
     """Where a device's name stands (left, right, above or below), if not right."""
 
 
-@figure(
-    "Optical switches: ports, switching time and the job that fits",
-    "opus",
-    height=6.2,
+@figure("Optical switches: ports, switching time and the job that fits", "opus", height=6.2)
+@reads(
     technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
-    " status source confidence",
+    " status source confidence"
 )
 def switch_technologies(
     settings: SwitchTechnologiesSettings, tables: Tables, canvas: Canvas

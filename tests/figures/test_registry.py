@@ -18,7 +18,7 @@ import yaml
 from matplotlib import image
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
-from railx.figures.figure import Canvas, Drawn, figure
+from railx.figures.figure import Canvas, Drawn, figure, reads
 from railx.figures.tables import Tables
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
@@ -268,7 +268,7 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: all_claims"):
         load(FigureSettings, plain, "figure")
     module: Any = ModuleType("railx.figures.tiny")
-    module.tiny = figure("Tiny", "railx", height=6, points="a.b: sweep value")(tiny)
+    module.tiny = figure("Tiny", "railx", height=6)(reads(points="a.b: sweep value")(tiny))
     monkeypatch.setitem(sys.modules, "railx.figures.tiny", module)
     monkeypatch.setattr(registry, "FIGURES", FIGURES | {"tiny": "tiny"})
     settings: CanvasSettings = load(FigureSettings, plain, "figure")
