@@ -18,6 +18,7 @@ from railx.figures.tables import records, refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, PALETTE
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases
+from railx.settings import mapping
 
 _DRAWN = "latency_ms changes step_ms stall_ms"
 _BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
@@ -82,13 +83,7 @@ _BARS = {
 class SwitchedCircuitsSettings(CircuitPanelsSettings):
     """Step times over the latency of the switches."""
 
-    jobs: dict[str, str] = field(
-        default_factory=lambda: {
-            "dense": "Dense",
-            "dense_long": "Long sequences",
-            "experts": "Experts",
-        }
-    )
+    jobs: dict[str, str] = mapping(dense="Dense", dense_long="Long sequences", experts="Experts")
     lines: tuple[SwitchedLine, ...] = (
         SwitchedLine("RailX set once", "railx", "set_once"),
         SwitchedLine("Opus, every phase, asked for ahead", "photonic_rails", "every_phase"),
@@ -113,12 +108,10 @@ class SwitchedCircuitsSettings(CircuitPanelsSettings):
 class RailStepsSettings(CircuitPanelsSettings):
     """Step times of generated steps over the latency of the switches."""
 
-    jobs: dict[str, str] = field(
-        default_factory=lambda: {
-            "llama16": "Llama-3 8B, 16 GPUs",
-            "llama64": "Llama-3 8B, 64 GPUs",
-            "deepseek_236b": "DeepSeek-V2 236B",
-        }
+    jobs: dict[str, str] = mapping(
+        llama16="Llama-3 8B, 16 GPUs",
+        llama64="Llama-3 8B, 64 GPUs",
+        deepseek_236b="DeepSeek-V2 236B",
     )
     lines: tuple[SwitchedLine, ...] = (
         SwitchedLine("Electrical rails", "electrical_rails", "packets"),
@@ -145,9 +138,7 @@ class RailStepsSettings(CircuitPanelsSettings):
         }
     )
     below: float = 0.95
-    above: dict[str, float] = field(
-        default_factory=lambda: {"llama16": 1.2, "llama64": 1.2, "deepseek_236b": 4.0}
-    )
+    above: dict[str, float] = mapping(llama16=1.2, llama64=1.2, deepseek_236b=4.0)
 
 
 @figure("Circuits set once for a job, switched in it, or both", "all", height=9.6)

@@ -7,7 +7,7 @@ one. Those on photonic rails depend on what the electrical rails are built of.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, product
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, span, spoken
-from railx.settings import Fraction, NotEmpty
+from railx.settings import Fraction, NotEmpty, mapping
 
 # RailX: half-planes of price ratios, and a strip of USD
 
@@ -48,19 +48,12 @@ Lines = Mapping[str, tuple[float, ...]]
 class ClaimMapFigureSettings(CanvasSettings):
     """Where the cost claims hold over price ratios (RailX, arXiv 2507.18889)."""
 
-    injection_lines: dict[str, tuple[float, ...]] = field(
-        default_factory=lambda: {"m": (1, 2, 3), "tiers": (1,)}
-    )
+    injection_lines: dict[str, tuple[float, ...]] = mapping(m=(1, 2, 3), tiers=(1,))
     """Further boundaries of the claim per injection bandwidth: factors and levels of
     the claim map."""
 
-    all_to_all_lines: dict[str, tuple[float, ...]] = field(
-        default_factory=lambda: {
-            "all_to_all_share": (0.766,),
-            "leaf_cable_over_transceiver": (0.9,),
-            "tiers": (2, 1),
-            "taper": (0.5,),
-        }
+    all_to_all_lines: dict[str, tuple[float, ...]] = mapping(
+        all_to_all_share=(0.766,), leaf_cable_over_transceiver=(0.9,), tiers=(2, 1), taper=(0.5,)
     )
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
@@ -300,9 +293,7 @@ class RailClaimsSettings(CanvasSettings):
     )
     """Points that are marked, filled where the claim holds at the first boundary."""
 
-    contours: dict[str, tuple[float, ...]] = field(
-        default_factory=lambda: {"cost": (1, 2, 3, 5), "power": (5, 10, 15, 20, 30)}
-    )
+    contours: dict[str, tuple[float, ...]] = mapping(cost=(1, 2, 3, 5), power=(5, 10, 15, 20, 30))
     """Ratios with a contour line, by claim (cost, power)."""
 
 

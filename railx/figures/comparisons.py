@@ -19,7 +19,7 @@ from railx.figures.tables import records, refuse, refuse_unknown, to_frame, wher
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
-from railx.settings import NotEmpty
+from railx.settings import NotEmpty, mapping
 
 
 def dots(axes: Axes, rows: DataFrame, x: Any, y: Any, colour: str, size: float = 7) -> None:
@@ -262,17 +262,15 @@ _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree
 class PipelineSpeedupsSettings(Choice):
     """Speed-ups of elastic pipelines, published beside ours."""
 
-    rows: dict[str, str] = field(
-        default_factory=lambda: {
-            "speedup_over_megatron_most": "Most over Megatron-LM",
-            "speedup_over_deepspeed_most": "Most over DeepSpeed",
-            "speedup_over_flexsp_most": "Most over FlexSP",
-            "speedup_over_flexsp_7b_commoncrawl_48k": "7B, CommonCrawl, 48K, over FlexSP",
-            "speedup_over_flexsp_case_study": "Case study, 13B, over FlexSP",
-            "speedup_over_seq1f1b_96k_most": "Most at 96K over Seq1F1B",
-            "speedup_over_seq1f1b_48k_most": "Most at 48K over Seq1F1B",
-            "bubble_share_most": "Case study, 13B, with transfers between stages",
-        }
+    rows: dict[str, str] = mapping(
+        speedup_over_megatron_most="Most over Megatron-LM",
+        speedup_over_deepspeed_most="Most over DeepSpeed",
+        speedup_over_flexsp_most="Most over FlexSP",
+        speedup_over_flexsp_7b_commoncrawl_48k="7B, CommonCrawl, 48K, over FlexSP",
+        speedup_over_flexsp_case_study="Case study, 13B, over FlexSP",
+        speedup_over_seq1f1b_96k_most="Most at 96K over Seq1F1B",
+        speedup_over_seq1f1b_48k_most="Most at 48K over Seq1F1B",
+        bubble_share_most="Case study, 13B, with transfers between stages",
     )
     """Published rows to show by id, in that order, and the words for each."""
 

@@ -7,7 +7,7 @@ catalogue's, not the paper's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
@@ -41,7 +41,7 @@ from railx.figures.words import (
     span,
     spoken,
 )
-from railx.settings import Fraction, NotEmpty, SettingsError
+from railx.settings import Fraction, NotEmpty, SettingsError, mapping
 
 # Bill of materials, and cost relative to a reference
 
@@ -67,16 +67,14 @@ class CostSettings(Choice):
     reference: Annotated[str, NotEmpty()] = "fat_tree_full"
     """Topology that the others are compared with."""
 
-    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()] = field(
-        default_factory=lambda: {"injection": 0.10, "all_to_all": 0.50}
+    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()] = mapping(
+        injection=0.10, all_to_all=0.50
     )
     """What is compared: ``injection`` and ``all_to_all`` are costs per bandwidth,
     ``power`` is power per chip. Each has the share of the reference that the paper
     stays below; null where it states none."""
 
-    published_usd: dict[str, str] = field(
-        default_factory=lambda: {"railx_hyperx_full": "railx absolute_cost value"}
-    )
+    published_usd: dict[str, str] = mapping(railx_hyperx_full="railx absolute_cost value")
     """Published cost of networks by topology: table (railx, opus_cost_power), id of its
     row and column."""
 

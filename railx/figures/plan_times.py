@@ -37,7 +37,7 @@ from railx.figures.theme import (
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.io import read_json
-from railx.settings import Between, NotEmpty, SettingsError
+from railx.settings import Between, NotEmpty, SettingsError, mapping
 
 # Planners by corpus; where FlexSP publishes a bar of the system, it is a hollow diamond
 
@@ -50,18 +50,16 @@ _NOTE = "No paper compares these planners; the comparison is ours"
 class PlannersSettings(CanvasSettings):
     """Predicted time of an iteration by planner and corpus."""
 
-    planners: Annotated[dict[str, str], NotEmpty()] = field(
-        default_factory=lambda: {
-            "static": "One degree",
-            "static_per_batch": "Best degree of each batch",
-            "megatron": "Megatron-LM, best TP and CP",
-            "wlb": "WLB-LLM packing",
-            "dynamic_cp": "Megatron dynamic CP",
-            "byte_scale": "ByteScale, balanced",
-            "any_degree": "Any degree, greedy",
-            "flexsp_milp": "FlexSP's, as published",
-            "flexsp": "Groups that adapt",
-        }
+    planners: Annotated[dict[str, str], NotEmpty()] = mapping(
+        static="One degree",
+        static_per_batch="Best degree of each batch",
+        megatron="Megatron-LM, best TP and CP",
+        wlb="WLB-LLM packing",
+        dynamic_cp="Megatron dynamic CP",
+        byte_scale="ByteScale, balanced",
+        any_degree="Any degree, greedy",
+        flexsp_milp="FlexSP's, as published",
+        flexsp="Groups that adapt",
     )
     """Beginnings of plan names, and the words for each: a bar is the plan that is
     called by one of them, _ and the corpus; those that the experiment lacks are left
@@ -70,14 +68,12 @@ class PlannersSettings(CanvasSettings):
     reference: Annotated[str, NotEmpty()] = "static_per_batch"
     """Planner that the others are compared with, one of ``planners``."""
 
-    published: dict[str, str] = field(
-        default_factory=lambda: {
-            "static": "deepspeed",
-            "static_per_batch": "flexsp_batch_ada",
-            "megatron": "megatron",
-            "flexsp_milp": "flexsp",
-            "flexsp": "flexsp",
-        }
+    published: dict[str, str] = mapping(
+        static="deepspeed",
+        static_per_batch="flexsp_batch_ada",
+        megatron="megatron",
+        flexsp_milp="flexsp",
+        flexsp="flexsp",
     )
     """Published system of a planner, as the published table names it."""
 

@@ -7,7 +7,7 @@ photonic rails whose rank outgrows a switch need more of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ from railx.figures.theme import (
 )
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, span
-from railx.settings import AtLeast
+from railx.settings import AtLeast, mapping
 
 # Bills per GPU
 
@@ -87,13 +87,9 @@ class RailPlatformWords:
 class RailBillsSettings(CanvasSettings):
     """Cost and power of rails per GPU, by size."""
 
-    platforms: dict[str, RailPlatformWords] = field(
-        default_factory=lambda: {
-            "h200_400g": RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
-            "gb200_800g": RailPlatformWords(
-                "GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"
-            ),
-        }
+    platforms: dict[str, RailPlatformWords] = mapping(
+        h200_400g=RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
+        gb200_800g=RailPlatformWords("GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"),
     )
     """Platforms of the bills, a column of panels each."""
 
@@ -254,18 +250,14 @@ class SavingsPlatform:
 class RailSavingsSettings(CanvasSettings):
     """Cost and power of electrical over photonic rails, by size."""
 
-    platforms: dict[str, SavingsPlatform] = field(
-        default_factory=lambda: {
-            "H200_400G_fig15_trx879": SavingsPlatform(
-                "H200, 400G, transceiver at 879 USD", "h200_400g"
-            ),
-            "GB200_800G_fig15_trx879": SavingsPlatform(
-                "GB200, 800G, transceiver at 879 USD", "gb200_800g"
-            ),
-            "H100_400G_notebook_trx219": SavingsPlatform(
-                "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
-            ),
-        }
+    platforms: dict[str, SavingsPlatform] = mapping(
+        H200_400G_fig15_trx879=SavingsPlatform("H200, 400G, transceiver at 879 USD", "h200_400g"),
+        GB200_800G_fig15_trx879=SavingsPlatform(
+            "GB200, 800G, transceiver at 879 USD", "gb200_800g"
+        ),
+        H100_400G_notebook_trx219=SavingsPlatform(
+            "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
+        ),
     )
     """Published platforms (column config), in the order of the legend."""
 

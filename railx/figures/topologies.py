@@ -8,7 +8,7 @@ all-to-all formulas); how fast the loads fall shows how much is idle at that bou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from railx.figures.theme import (
 )
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
-from railx.settings import Between, NotEmpty
+from railx.settings import Between, NotEmpty, mapping
 
 # Hops between nodes, and what crosses their middle
 
@@ -155,12 +155,8 @@ class AllToAllBandwidthSettings(Choice):
     scale: AxisScale = "linear"
     """Scale of the bandwidth axes."""
 
-    derived: dict[str, str] = field(
-        default_factory=lambda: {
-            "railx_hyperx": "m2_n2",
-            "railx_hyperx_m4n2": "m4_n2",
-            "railx_hyperx_full": "m7_n9",
-        }
+    derived: dict[str, str] = mapping(
+        railx_hyperx="m2_n2", railx_hyperx_m4n2="m4_n2", railx_hyperx_full="m7_n9"
     )
     """Topologies for which a bound under uniform traffic follows from the paper, and
     the published row that holds it; it counts where both have as many chips."""

@@ -7,7 +7,7 @@ of each rank, communication at the bandwidth of a topology.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
-from railx.settings import NotEmpty
+from railx.settings import NotEmpty, mapping
 
 # Losses, and how far they are from those of the first run (InfiniPipe, convergence)
 
@@ -32,12 +32,10 @@ _MEAN_STEPS = 5
 class LossCurvesSettings(CanvasSettings):
     """Loss against step for several runs on the same batches."""
 
-    runs: Annotated[dict[str, str], NotEmpty()] = field(
-        default_factory=lambda: {
-            "static_stdlib": "One degree for all",
-            "flexsp_stdlib": "Groups that adapt",
-            "pipeline_stdlib": "Elastic pipelines",
-        }
+    runs: Annotated[dict[str, str], NotEmpty()] = mapping(
+        static_stdlib="One degree for all",
+        flexsp_stdlib="Groups that adapt",
+        pipeline_stdlib="Elastic pipelines",
     )
     """Training runs to show, in that order, and the words for each; the others are held
     against the first."""
