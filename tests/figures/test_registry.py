@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
@@ -17,6 +17,7 @@ import pytest
 import yaml
 from matplotlib import image
 
+from railx.field_docs import class_doc, field_doc
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
 from railx.figures.figure import Canvas, Drawn, figure, reads
 from railx.figures.tables import Tables
@@ -66,6 +67,16 @@ def test_every_figure_has_a_paper_and_defaults_for_all_settings() -> None:
         settings: CanvasSettings = load(FigureSettings, plain, "figure")
         assert set(plain) == set(to_dict(settings))
         assert type(settings) is figure_of(settings.figure).settings
+
+
+def test_every_figure_and_each_of_its_options_is_described() -> None:
+    for name in FIGURES:
+        settings = figure_of(name).settings
+        assert class_doc(settings).endswith("."), name
+        options = [option.name for option in fields(settings)]
+        assert [option for option in options if not field_doc(settings, option)] == []
+    names = [figure_of(name).settings.__qualname__ for name in FIGURES]
+    assert len(set(names)) == len(names)
 
 
 def test_figures_need_no_plotting_library_before_they_are_drawn() -> None:
