@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
@@ -255,8 +255,7 @@ def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
     grid[-1, 1 if grid[-1, 1].get_visible() else 0].set_xlabel("Switching latency (ms)")
 
 
-def _overhead_texts(points: DataFrame, repeats: DataFrame, promised: float) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _overhead_texts(points: DataFrame, repeats: DataFrame, promised: float) -> Texts:
     sentences = []
     for source, name in _SOURCES.items():
         parts = []
@@ -432,8 +431,7 @@ def _words(points: DataFrame, panel: str) -> str:
     return f"{_PANELS[panel]} at {quantity(latency)} ms: {'; '.join(parts)}"
 
 
-def _step_texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _step_texts(points: DataFrame, panels: list[str]) -> Texts:
     hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
     left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
     words = ". ".join(_words(points, panel) for panel in panels)

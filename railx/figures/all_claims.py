@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, share_legend
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
@@ -282,8 +282,7 @@ def _counted(counts: Series[Any]) -> str:
     return ", ".join(f"{int(counts[name])} {name}" for name in _VERDICTS if counts.get(name, 0))
 
 
-def _texts(frame: DataFrame, counts: Series[Any]) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
     published = where(frame, kind="published")
     others = len(frame) - len(published)
     by_paper = "; ".join(

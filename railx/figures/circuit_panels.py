@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, PALETTE
@@ -276,8 +276,7 @@ def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
 
 def _texts(
     settings: CircuitPanelsSettings, points: DataFrame, bars: DataFrame, bars_of: str
-) -> tuple[str, str]:
-    """Caption and alternative text."""
+) -> Texts:
     parts = []
     for (basis, basis_words), (job, name) in product(BASES.items(), settings.jobs.items()):
         rows = where(points, basis=basis, job=job)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import few_ticks, patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
@@ -68,12 +68,11 @@ def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) 
     """One panel per claim."""
     table = tables.read("claim_map")
     lists = where(table, view="price_set").drop_duplicates("prices")
+    sources = zip(lists["prices"], lists["source"], cycle(_PRICE_MARKS), strict=False)
     marks = {
-        name: _INFERRED if "not a price" in str(source) else mark
-        for name, source, mark in zip(
-            lists["prices"], lists["source"], cycle(_PRICE_MARKS), strict=False
-        )
+        name: _INFERRED if "not a price" in str(source) else mark for name, source, mark in sources
     }
+    table["mark"] = table["prices"].map(marks)
     lines: dict[str, Lines] = {
         "injection": settings.injection_lines,
         "all_to_all": settings.all_to_all_lines,
@@ -85,8 +84,8 @@ def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) 
     with canvas(subtitle, fidelity_line(table["fidelity"]), title=title) as page:
         panels = page.subplots(1, 3)
         for axes, (claim, extra) in zip(panels, lines.items(), strict=False):
-            _relative(axes, where(table, claim=claim), claim, extra, marks)
-        _absolute(panels[2], _base(table, "absolute"), marks)
+            _relative(axes, where(table, claim=claim), claim, extra)
+        _absolute(panels[2], _base(table, "absolute"))
         legend: dict[str, Any] = {
             label(name): dot(GREY if mark == _INFERRED else INK, 7, marker=mark)
             for name, mark in marks.items()
@@ -114,13 +113,11 @@ def _data(tables: Tables, table: DataFrame, lines: Mapping[str, Lines]) -> DataF
     return where(table[drawn], view="price_set")[tables.columns("claim_map")].reset_index(drop=True)
 
 
-def _map_texts(table: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _map_texts(table: DataFrame) -> Texts:
     bases = {claim: _base(table, claim) for claim in (*_TITLES, "absolute")}
+    titles = _TITLES | {"absolute": "Cost of the whole network"}
     parts = []
-    for (claim, points), title in zip(
-        bases.items(), (*_TITLES.values(), "Cost of the whole network"), strict=True
-    ):
+    for claim, points in bases.items():
         limit, tolerance = (float(points[name].iloc[0]) for name in ("limit", "tolerance"))
         priced = points[~points["source"].astype(str).str.contains("not a price")]
         passed, failed = (
@@ -132,7 +129,7 @@ def _map_texts(table: DataFrame) -> tuple[str, str]:
             bound = f"about {quantity(limit / 1e9)} B USD, to {quantity(100 * tolerance)} %"
         holds = f"holds under {passed or 'none of the price lists'}"
         fails = f", not under {failed}" if passed and failed else ""
-        parts.append(f"{title}, {PUBLISHED} as {bound}: {holds}{fails}.")
+        parts.append(f"{titles[claim]}, {PUBLISHED} as {bound}: {holds}{fails}.")
     injection, exchange, total = (points.iloc[0] for points in bases.values())
     caption = f"""{" ".join(parts)} With an optical port x and an electrical port y transceivers
         dear, the first holds above {_boundary(injection)}, the second above
@@ -149,9 +146,7 @@ def _map_texts(table: DataFrame) -> tuple[str, str]:
     return caption, alternative
 
 
-def _relative(
-    axes: Axes, rows: DataFrame, claim: str, lines: Lines, marks: Mapping[str, str]
-) -> None:
+def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
     base = where(rows, factor="base")
     right, top = (float(base[column].max()) for column in _RATIOS)
     x = np.linspace(0.0, right, 301)
@@ -168,7 +163,7 @@ def _relative(
         name = _FACTORS.get(factor, factor + " {0:g}").format(level)
         style: dict[str, Any] = {"linestyle": _DASHES[1 + i % 4], "linewidth": 1.4, "label": name}
         axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
-    _price_lists(axes, where(base, view="price_set"), *_RATIOS, marks)
+    _price_lists(axes, where(base, view="price_set"), *_RATIOS)
     limit = quantity(100 * float(base["limit"].iloc[0]))
     axes.set(
         title=f"{_TITLES[claim]}\nbelow {limit} % of a fat tree",
@@ -178,7 +173,7 @@ def _relative(
     _finish(axes, right, top)
 
 
-def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
+def _absolute(axes: Axes, rows: DataFrame) -> None:
     first, columns = rows.iloc[0], ("transceiver_usd", "ocs_port_usd")
     slope, intercept = float(first["boundary_slope"]), float(first["boundary_intercept"])
     right, top = (1.25 * max(float(rows[column].max()), intercept) for column in columns)
@@ -187,7 +182,7 @@ def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
     _shade(axes, x, low, high)
     text = f"both together {quantity(intercept)} USD"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
-    _price_lists(axes, rows, *columns, marks)
+    _price_lists(axes, rows, *columns)
     axes.set_title(f"Whole network\nabout {quantity(float(first['limit']) / 1e9)} B USD")
     axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
     _finish(axes, right, top)
@@ -213,11 +208,9 @@ def _finish(axes: Axes, right: float, top: float) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
 
 
-def _price_lists(
-    axes: Axes, rows: DataFrame, horizontal: str, vertical: str, marks: Mapping[str, str]
-) -> None:
+def _price_lists(axes: Axes, rows: DataFrame, horizontal: str, vertical: str) -> None:
     for row in records(rows):
-        _mark(axes, row[horizontal], row[vertical], marks[row["prices"]], row["holds"], 4)
+        _mark(axes, row[horizontal], row[vertical], row["mark"], row["holds"], 4)
 
 
 def _line(row: Series[Any], x: np.ndarray) -> np.ndarray:
@@ -397,10 +390,7 @@ def _contour(base: DataFrame, ratio: float) -> Series[Any]:
     return low[_MAP_PORTS] + (ratio - low["ratio"]) / slope
 
 
-def _texts(
-    settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]
-) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _texts(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]) -> Texts:
     parts = []
     marked = where(points, kind="point")
     for claim, (title, _, unit) in _CLAIMS.items():

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, name_rows, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
@@ -209,8 +209,7 @@ def _by_system(axes: Axes, rows: DataFrame, name: str, cases: list[tuple[str, st
     axes.grid(visible=False, axis="x")
 
 
-def _adaptive_texts(points: DataFrame, corpora: list[str]) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _adaptive_texts(points: DataFrame, corpora: list[str]) -> Texts:
     speedups = where(points, quantity="speedup")
 
     def ranges(source: str, tail: str = "") -> list[str]:
@@ -371,8 +370,7 @@ def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
     axes.margins(x=0.1)
 
 
-def _pipeline_texts(points: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _pipeline_texts(points: DataFrame) -> Texts:
     speed, bubble = (where(points, quantity=name) for name in ("speedup", "bubble"))
     parts = []
     for baseline, name in _BASELINES.items():
@@ -482,8 +480,7 @@ def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
     axes.set(xlim=ends, xlabel="Cost / that of a full fat tree")
 
 
-def _price_texts(points: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _price_texts(points: DataFrame) -> Texts:
     sentences = []
     for size, rows in points.groupby("size"):
         ours = where(rows, source="ours").set_index("network")["ratio"]

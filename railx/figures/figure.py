@@ -22,6 +22,7 @@ __all__ = [
     "Height",
     "PlanChoice",
     "Tables",
+    "Texts",
     "figure",
     "reads",
 ]
@@ -29,6 +30,8 @@ __all__ = [
 
 AxisScale = Literal["linear", "log"]
 Height = Annotated[float, Between(2, 30)]
+#: Caption and alternative text of a figure.
+Texts = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,8 @@ class Drawn:
 
     ``caption`` is reStructuredText and ``alternative_text`` replaces the figure for a
     reader who cannot see it; both are paragraphs written from the data, and white space
-    in them is one space. ``data`` has a row for
-    each mark. ``title`` and ``paper`` replace the figure's own where one kind of figure
-    is drawn from different tables; empty: the figure's.
+    in them is one space. ``data`` has a row for each mark. ``title`` and ``paper``
+    replace the figure's own where they depend on the settings; empty: the figure's.
     """
 
     caption: str

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.comparisons import plan_seconds
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import (
     at_edge,
     few_ticks,
@@ -186,8 +186,7 @@ def _planner_panel(
     few_ticks(axes.xaxis, 4, steps=[1, 2, 5, 10])
 
 
-def _texts(settings: PlannersSettings, bars: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _texts(settings: PlannersSettings, bars: DataFrame) -> Texts:
     bars = bars.assign(words=bars["planner"].map(settings.planners))
     ranges, values = [], []
     for corpus, rows in bars.groupby("corpus", sort=False):

@@ -17,6 +17,7 @@ from railx.figures.figure import (
     Drawn,
     PlanChoice,
     Tables,
+    Texts,
     figure,
     reads,
 )
@@ -438,8 +439,7 @@ def _lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> 
     beside(axes, "across nodes", border, 1, 6, -6, ha="left", **style)
 
 
-def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
     node, ours = settings.devices_per_node, where(points, source="ours")
     steps, ends = [], []
     published = where(points, source="published").sort_values("degree")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import (
     at_edge,
     patch,
@@ -195,8 +195,7 @@ def _bills_panel(axes: Axes, points: DataFrame) -> None:
     axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
 
 
-def _bill_texts(settings: RailBillsSettings, points: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _bill_texts(settings: RailBillsSettings, points: DataFrame) -> Texts:
     sentences = []
     ours = where(points, source="ours")
     plain = where(ours, ocs_port_price_factor=1)
@@ -329,8 +328,7 @@ def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promi
 
 def _savings_texts(
     settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]
-) -> tuple[str, str]:
-    """Caption and alternative text."""
+) -> Texts:
     keys = ["quantity", "platform"]
     both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
     sentences = []
