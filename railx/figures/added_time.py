@@ -109,7 +109,7 @@ _OVERHEAD_NOTE = """Published on Perlmutter: real jobs with emulated delays, bar
 
 
 @dataclass(frozen=True)
-class SwitchingOverheadSettings(Choice):
+class OverheadSettings(Choice):
     """Time that optical switching adds, published beside ours."""
 
     linear_percent: Annotated[float, Between(0.1, 1000)] = 10
@@ -127,9 +127,7 @@ class SwitchingOverheadSettings(Choice):
     **_PUBLISHED_STEPS,
     headline="opus.csv: id value",
 )
-def switching_overhead(
-    settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+def switching_overhead(settings: OverheadSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per source, all on the same axes."""
     frame = tables.read("iterations", "run", settings.only)
     repeats = per_repeat(frame)

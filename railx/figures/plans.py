@@ -48,7 +48,7 @@ class _Look:
 
 
 @dataclass(frozen=True)
-class SequenceParallelPlanSettings(PlanChoice):
+class PlanGroupsSettings(PlanChoice):
     """One iteration of sequence-parallel plans, one above the other."""
 
     label_blocks: bool = True
@@ -60,9 +60,7 @@ class SequenceParallelPlanSettings(PlanChoice):
     groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
     " degree sequences tokens predicted_ms"
 )
-def sequence_parallel_plan(
-    settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+def sequence_parallel_plan(settings: PlanGroupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One iteration of every sequence-parallel plan; others are left out."""
     frame = tables.read("groups", "plan", settings.only)
     frame = frame[frame["kind"] == "sequence_parallel"]

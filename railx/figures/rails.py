@@ -113,7 +113,7 @@ class RailBillsSettings(CanvasSettings):
 def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each platform: cost above power."""
     bills = tables.read("rails")
-    points = _bills_points(settings, bills, tables.read("published"))
+    points = _bills_points(settings, tables)
     subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
         the published bills. A rail of more GPUs than half of the switch's ports needs leaves and
         spines of such switches; shaded: circuits may move, at half to twice the sourced price per
@@ -137,8 +137,9 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
     return Drawn(*_bill_texts(settings, points), points)
 
 
-def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame) -> DataFrame:
+def _bills_points(settings: RailBillsSettings, tables: Tables) -> DataFrame:
     """A row for each mark."""
+    bills, published = tables.read("rails"), tables.read("published")
     refuse_unknown("platforms", settings.platforms, bills["platform"])
     refuse_unknown("switch", [settings.switch], bills["switch"].dropna())
     bills, published = (rows[rows["gpus"] >= settings.least_gpus] for rows in (bills, published))
@@ -272,7 +273,7 @@ class RailSavingsSettings(CanvasSettings):
 def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for cost and one for power."""
     headline, rails = tables.values("headline"), tables.read("rails")
-    points = _savings_points(settings, tables.read("published"), rails)
+    points = _savings_points(settings, tables)
     subtitle = """Electrical rails over photonic rails: network cost, network power. Hollow
         diamonds: published bills; dots: ours, counted as the published script does. The axes of
         ratios begin at 0."""
@@ -291,10 +292,9 @@ def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) 
     return Drawn(*_savings_texts(settings, points, headline), points)
 
 
-def _savings_points(
-    settings: RailSavingsSettings, published: DataFrame, rails: DataFrame
-) -> DataFrame:
+def _savings_points(settings: RailSavingsSettings, tables: Tables) -> DataFrame:
     """A row for each platform, quantity, source and size."""
+    published, rails = tables.read("published"), tables.read("rails")
     refuse_unknown("platforms", settings.platforms, published["config"])
     counted = where(rails, network="photonic_rails", counting="artifact", transceivers_per_gpu=1)
     parts = []

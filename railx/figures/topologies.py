@@ -146,7 +146,7 @@ Derived = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
-class AllToAllBandwidthSettings(Choice):
+class BandwidthSettings(Choice):
     """All-to-all bandwidth by topology for one traffic pattern."""
 
     traffic: Annotated[str, NotEmpty()] = "uniform"
@@ -169,9 +169,7 @@ class AllToAllBandwidthSettings(Choice):
     derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
     " min_bound_flits_per_chip_cycle",
 )
-def all_to_all_bandwidth(
-    settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A group of bars per topology: the ideal, then the bound under each routing."""
     frame = tables.read("bounds", "topology", settings.only)
     refuse_unknown("traffic", [settings.traffic], sorted(set(frame["traffic"])))
@@ -216,7 +214,7 @@ def all_to_all_bandwidth(
     return Drawn(_bandwidth_caption(share, derived), alternative, data)
 
 
-def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
+def _derived(settings: BandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
     """What follows from the paper, for uniform traffic."""
     stated = {row["id"]: row for row in records(published)}
     shares: Derived = {}

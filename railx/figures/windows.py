@@ -357,7 +357,7 @@ _TIMES = {1e-5: "10 ns", 1e-3: "1 us", 1e-1: "100 us", 10: "10 ms", 1e3: "1 s", 
 
 
 @dataclass(frozen=True)
-class SwitchTechnologiesSettings(CanvasSettings):
+class TechnologiesSettings(CanvasSettings):
     """Ports and switching times of optical switches."""
 
     chips_per_server: tuple[int, ...] = (8, 32)
@@ -376,9 +376,7 @@ class SwitchTechnologiesSettings(CanvasSettings):
     technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
     " status source confidence"
 )
-def switch_technologies(
-    settings: SwitchTechnologiesSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+def switch_technologies(settings: TechnologiesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Switching time over ports, and the largest job by device beside it."""
     points = tables.read("technologies")[tables.columns("technologies")]
     points = points.astype({"port_count": int, "switching_ms": float})
@@ -411,7 +409,7 @@ def switch_technologies(
     return Drawn(_caption(settings, points), alternative, points)
 
 
-def _times(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
+def _times(axes: Axes, settings: TechnologiesSettings, points: DataFrame) -> None:
     top = 10 * float(points["switching_ms"].max())
     for row in records(points):
         y = top if row["switching_ms"] != row["switching_ms"] else row["switching_ms"]
@@ -430,7 +428,7 @@ def _times(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) 
     axes.set(xlabel="Ports", ylabel="Switching time", xlim=(11, 3000), ylim=(3e-6, 2.5 * top))
 
 
-def _jobs(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
+def _jobs(axes: Axes, settings: TechnologiesSettings, points: DataFrame) -> None:
     order = points.sort_values("port_count")
     for position, row in enumerate(records(order)):
         for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
@@ -441,7 +439,7 @@ def _jobs(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -
     axes.set(xlabel="GPUs of the largest job")
 
 
-def _caption(settings: SwitchTechnologiesSettings, points: DataFrame) -> str:
+def _caption(settings: TechnologiesSettings, points: DataFrame) -> str:
     recalled = points["confidence"] == "low"
     large = points.sort_values("port_count").iloc[-1]
     chips = settings.chips_per_server[0]
