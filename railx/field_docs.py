@@ -16,8 +16,8 @@ __all__ = ["class_doc", "field_doc"]
 
 def class_doc(cls: type) -> str:
     """The docstring of a class as one paragraph of plain text after the other."""
-    text = _class_docs(cls.__module__).get((cls.__qualname__, None), "")
-    return _plain(inspect.cleandoc(text))
+    text = _class_docs(cls.__module__).get((cls.__qualname__, None), cls.__doc__)
+    return _plain(inspect.cleandoc(text or ""))
 
 
 def field_doc(cls: type, name: str) -> str:

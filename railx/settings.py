@@ -47,6 +47,7 @@ __all__ = [
     "check_names",
     "field_hints",
     "load",
+    "mapping",
     "to_dict",
     "told_apart",
 ]
@@ -263,6 +264,11 @@ def told_apart(options: tuple[Any, ...]) -> tuple[str, dict[Any, type]]:
                 for choice in get_args(literal)
             }
     raise TypeError(f"no Literal field tells {[option.__name__ for option in options]} apart")
+
+
+def mapping(**items: Any) -> Any:
+    """A field of settings whose default is a mapping."""
+    return dataclasses.field(default_factory=items.copy)
 
 
 def to_dict(settings: Any) -> Any:

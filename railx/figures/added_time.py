@@ -8,37 +8,28 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
-from railx.figures.tables import records, stack, to_frame, where
+from railx.figures.tables import records, refuse, stack, to_frame, where
 from railx.figures.theme import (
     INK,
-    LINE_POINTS,
     MODE_LABELS,
     MODES,
     OPUS_JOBS,
     PUBLISHED,
     PUBLISHED_LINE,
+    colours,
     label,
-    mode_colours,
     published_series,
 )
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import Between, NotEmpty
-
-__all__ = [
-    "STEP_SWITCHES",
-    "SWITCHING_OVERHEAD",
-    "StepSwitchesSettings",
-    "SwitchingOverheadSettings",
-]
 
 # Steps that Opus publishes: simulations, a smoke run, runs on Perlmutter
 
@@ -56,7 +47,8 @@ _PUBLISHED_STEPS = {
 def _published_steps(tables: Tables) -> DataFrame:
     """Published steps by source, setting, mode and latency, in the order of the tables.
 
-    ``base_s`` is the step without switching, ``spread_s`` the standard deviation.
+    ``base_s`` is the step without switching, ``zero_s`` that at latency 0, ``spread_s``
+    the standard deviation.
     """
     return tables.query(
         """
@@ -66,7 +58,8 @@ def _published_steps(tables: Tables) -> DataFrame:
             select 0 as part, s.rowid_ as number, 'simulation' as source, figure as setting,
                 concat(platform, ', ', gpus, ' GPUs (', replace(figure, 'fig', 'fig. '), ')')
                     as words,
-                mode, s.reconfig_latency_ms::double as latency_ms, s.step_latency_s as seconds,
+                mode, s.reconfig_latency_ms::double as reconfiguration_latency_ms,
+                s.step_latency_s as seconds,
                 base.step_latency_s as base_s, null as spread_s
             from simulation s join modes using (system)
             join simulation base using (figure, platform, gpus)
@@ -84,7 +77,9 @@ def _published_steps(tables: Tables) -> DataFrame:
             from perlmutter p join perlmutter alone using ("case")
             where p.mode != 'no_controller' and alone.mode = 'no_controller'
         )
-        select * exclude (part, number) from steps order by part, number
+        select * exclude (part, number), max(if(reconfiguration_latency_ms = 0, seconds, null))
+            over (partition by setting, mode) as zero_s
+        from steps order by part, number
         """
     )
 
@@ -114,11 +109,8 @@ _OVERHEAD_NOTE = """Published on Perlmutter: real jobs with emulated delays, bar
 
 
 @dataclass(frozen=True)
-class SwitchingOverheadSettings(RunChoice):
+class OverheadSettings(Choice):
     """Time that optical switching adds, published beside ours."""
-
-    figure: Literal["switching_overhead"] = "switching_overhead"
-    height_inches: Height = 8.6
 
     linear_percent: Annotated[float, Between(0.1, 1000)] = 10
     """Overhead up to which the axis is linear; logarithmic beyond."""
@@ -127,9 +119,15 @@ class SwitchingOverheadSettings(RunChoice):
     """Confidence of the intervals over our repeats."""
 
 
-def _draw_switching_overhead(
-    settings: SwitchingOverheadSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure("What optical switching adds to a training step", "opus", height=8.6)
+@reads(
+    iterations=f"training.iterations: {REPEAT_COLUMNS}",
+    times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    **_PUBLISHED_STEPS,
+    headline="opus.csv: id value",
+)
+def switching_overhead(settings: OverheadSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per source, all on the same axes."""
     frame = tables.read("iterations", "run", settings.only)
     repeats = per_repeat(frame)
@@ -159,32 +157,25 @@ def _draw_switching_overhead(
             line += -(-len(names) // _COLUMNS)
         _axes(grid, points, settings.linear_percent)
         legend: dict[str, Any] = {}
-        for mode, colour in mode_colours().items():
+        for mode, colour in colours(MODES).items():
             legend[f"{label(mode)}, published"] = published_series(colour)
             legend[f"{label(mode)}, ours"] = {"color": colour, "marker": "o"}
         legend[f"Abstract, {PUBLISHED}: below {promised:g} %"] = PUBLISHED_LINE
         share_legend(page, legend, 3)
-    return Drawn(_caption(points, repeats, promised), _alternative(points), points)
+    return Drawn(*_overhead_texts(points, repeats, promised), points)
 
 
 def _overhead_points(tables: Tables, repeats: DataFrame, confidence: float) -> DataFrame:
     """A row for each source, panel, mode and latency."""
-    points = stack(
-        [_overhead_ours(repeats, confidence), _replayed(tables), _overhead_published(tables)]
-    )
-    names = ["source", "panel", "mode", _LATENCY, "overhead_percent", "low_percent"]
-    points = points.reindex(columns=[*names, "high_percent", "set_aside"])
-    return points.assign(set_aside=points["set_aside"].eq(True))
-
-
-def _overhead_published(tables: Tables) -> DataFrame:
-    """Simulations, the smoke run and runs on Perlmutter, over their references."""
-    steps = _published_steps(tables).rename(columns={"latency_ms": _LATENCY})
+    steps = _published_steps(tables)
     spread = {"overhead_percent": 0.0, "low_percent": -1.0, "high_percent": 1.0}
     for column, sign in spread.items():
         seconds = steps["seconds"] + (sign * steps["spread_s"] if sign else 0.0)
         steps[column] = 100 * (seconds / steps["base_s"] - 1)
-    return steps.assign(panel=steps["words"].replace(_GENERATED))
+    published = steps.assign(panel=steps["words"].replace(_GENERATED))
+    points = stack([_overhead_ours(repeats, confidence), _replayed(tables), published])
+    points = points.reindex(columns=["source", "panel", "mode", _LATENCY, *spread, "set_aside"])
+    return points.assign(set_aside=points["set_aside"].eq(True))
 
 
 def _overhead_ours(repeats: DataFrame, confidence: float) -> DataFrame:
@@ -228,11 +219,11 @@ def _replayed(tables: Tables) -> DataFrame:
 def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
     axes.axhline(0, color=INK, linewidth=0.8)
     published_line(axes, promised, "y", zorder=1.5)
-    for mode, colour in mode_colours().items():
+    for mode, colour in colours(MODES).items():
         line = rows[rows["mode"] == mode].sort_values(_LATENCY)
         style: dict[str, Any] = published_series(colour)
         if source in ("ours", "replay"):
-            style = {"marker": "o", "linewidth": LINE_POINTS, "color": colour}
+            style = {"marker": "o", "color": colour}
         axes.plot(line[_LATENCY], line["overhead_percent"], **style)
         bars = line[line["low_percent"].notna()]
         ends = (bars["low_percent"], bars["high_percent"])
@@ -262,14 +253,7 @@ def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
     grid[-1, 1 if grid[-1, 1].get_visible() else 0].set_xlabel("Switching latency (ms)")
 
 
-def _within(rows: DataFrame, column: str, percent: float) -> float:
-    """The longest latency up to which every point stays within ``percent``."""
-    line = rows.sort_values(_LATENCY)
-    reached = (~(line[column] > percent)).cummin()
-    return float(line.loc[reached, _LATENCY].max())
-
-
-def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
+def _overhead_texts(points: DataFrame, repeats: DataFrame, promised: float) -> Texts:
     sentences = []
     for source, name in _SOURCES.items():
         parts = []
@@ -280,40 +264,25 @@ def _caption(points: DataFrame, repeats: DataFrame, promised: float) -> str:
                 continue
             # Ours count with the upper end of their interval.
             column = "high_percent" if source == "ours" else "overhead_percent"
-            longest = _within(line, column, promised)
+            rising = line.sort_values(_LATENCY)
+            longest = float(rising.loc[(~(rising[column] > promised)).cummin(), _LATENCY].max())
             reach = f"up to {quantity(longest)} ms" if longest == longest else "at no latency"
             parts.append(f"{panel} {reach}")
         if parts:
             sentences.append(f"{name}: {'; '.join(parts)}.")
-    return f"""Time that switching adds to a step. Provisioned switching stays within {promised:g} %
-        of the step without it: {" ".join(sentences)} The paper's points are other jobs on other
-        machines; only the shape can be compared. Ours live are real training steps on processor
-        cores, with emulated switches; ours replayed are generated steps at the published settings.
-        Ours: {repeats_words(repeats)}."""
-
-
-def _alternative(points: DataFrame) -> str:
+    caption = f"""Time that switching adds to a step. Provisioned switching stays within
+        {promised:g} % of the step without it: {" ".join(sentences)} The paper's points are other
+        jobs on other machines; only the shape can be compared. Ours live are real training steps on
+        processor cores, with emulated switches; ours replayed are generated steps at the published
+        settings. Ours: {repeats_words(repeats)}."""
     parts = []
     for source, name in _SOURCES.items():
         for panel, rows in where(points, source=source).groupby("panel", sort=False):
             latency = rows[_LATENCY].max()
-            longest = where(rows, **{_LATENCY: latency})
-            values = phrases(longest, "{mode:lower} {overhead_percent:q} %", ", ")
+            last = where(rows, **{_LATENCY: latency})
+            values = phrases(last, "{mode:lower} {overhead_percent:q} %", ", ")
             parts.append(f"{name}, {panel}: {values} at {quantity(latency)} ms")
-    return f"Panels of added time over switching latency. {'; '.join(parts)}."
-
-
-SWITCHING_OVERHEAD = declare(
-    SwitchingOverheadSettings,
-    "What optical switching adds to a training step",
-    "opus",
-    _draw_switching_overhead,
-    iterations=f"training.iterations: {REPEAT_COLUMNS}",
-    times="steps.times (optional): step job gradients scale_out_gb_s rule mode"
-    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
-    **_PUBLISHED_STEPS,
-    headline="opus.csv: id value",
-)
+    return caption, f"Panels of added time over switching latency. {'; '.join(parts)}."
 
 
 # Generated steps at the published settings
@@ -346,25 +315,32 @@ _STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter wi
 class StepSwitchesSettings(CanvasSettings):
     """Time that switching adds to generated steps, published beside ours."""
 
-    figure: Literal["step_switches"] = "step_switches"
-    height_inches: Height = 6.8
-
     rule: Annotated[str, NotEmpty()] = "stage_bits"
     """Circuit rule of the rows to show: ``circuits`` or ``stage_bits``."""
 
 
-def _draw_step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("What switching adds to a step at the published settings", "opus", height=6.8)
+@reads(
+    times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    **_PUBLISHED_STEPS,
+)
+def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each job that has published numbers."""
-    points = _step_points(tables, settings.rule)
+    points = stack([_step_ours(tables, settings.rule), _step_published(tables)])
+    ours = where(points, source="ours")
+    points = points[points["panel"].isin(set(ours["panel"])) & (points[_LATENCY] > 0)]
+    points = points.reset_index(drop=True)
+    if points.empty:
+        refuse("times: no job with published numbers", _PANELS)
     panels = [name for name in _PANELS if name in set(points["panel"])]
     subtitle = """Step less the same job's step at latency 0 (simulations) or without a controller
         (A100). Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients."""
-    ours = points.loc[points["source"] == "ours", "fidelity"]
-    with canvas(subtitle, fidelity_line(ours, _STEP_NOTE)) as page:
+    with canvas(subtitle, fidelity_line(ours["fidelity"], _STEP_NOTE)) as page:
         columns = min(3, len(panels))
         grid = tiles(page, len(panels), columns, sharex=True)
         for axes, name in zip(grid, panels, strict=True):
-            _step_panel(axes, points[points["panel"] == name])
+            _step_panel(axes, where(points, panel=name))
             axes.set_title(panel_title(_PANELS[name], columns, settings))
         # One label for all panels: a panel is too narrow for it.
         page.supylabel("Added time (ms)")
@@ -373,7 +349,7 @@ def _draw_step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: 
         for axes in grid[-columns:]:
             axes.tick_params(labelbottom=True)
         legend: dict[str, Any] = {}
-        for mode, colour in mode_colours().items():
+        for mode, colour in colours(MODES).items():
             legend[f"{MODE_LABELS[mode]}, ours"] = {"color": colour}
             legend[f"{MODE_LABELS[mode]}, {PUBLISHED}"] = published_series(colour)
         for key in ("overlapped", "in_line", "at_end"):
@@ -381,16 +357,7 @@ def _draw_step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: 
                 style, words = _STYLES[key]
                 legend[f"Gradients {words}"] = {"color": INK, "linestyle": style}
         share_legend(page, legend, 4)
-    return Drawn(*_texts(points, panels), points)
-
-
-def _step_points(tables: Tables, rule: str) -> DataFrame:
-    points = stack([_step_ours(tables, rule), _step_published(tables)])
-    ours = set(where(points, source="ours")["panel"])
-    shown = points[points["panel"].isin(ours) & (points[_LATENCY] > 0)]
-    if shown.empty:
-        raise UserError("times: no job with published numbers; allowed: h200_128, smoke, ...")
-    return shown.reset_index(drop=True)
+    return Drawn(*_step_texts(points, panels), points)
 
 
 def _step_ours(tables: Tables, rule: str) -> DataFrame:
@@ -423,25 +390,18 @@ def _step_ours(tables: Tables, rule: str) -> DataFrame:
 
 def _step_published(tables: Tables) -> DataFrame:
     """Simulations of figs. 12 and 13, the smoke run and the runs on Perlmutter."""
-    steps = _published_steps(tables).rename(columns={"latency_ms": _LATENCY})
-    zero = steps["seconds"].where(steps[_LATENCY] == 0)
-    first = zero.groupby([steps["setting"], steps["mode"]]).transform("max")
+    steps = _published_steps(tables)
     simulated = steps["setting"].isin(_SIMULATED)
-    added = 1e3 * (steps["seconds"] - first.where(simulated, steps["base_s"]))
-    steps = steps.assign(
-        source="published",
-        panel=steps["setting"].replace(_SIMULATED),
-        gradients="",
-        added_ms=added,
-        fidelity="",
-    )
+    added = 1e3 * (steps["seconds"] - steps["zero_s"].where(simulated, steps["base_s"]))
+    steps = steps.assign(panel=steps["setting"].replace(_SIMULATED), added_ms=added)
+    steps = steps.assign(source="published", gradients="", fidelity="")
     lines = steps[simulated].sort_values(["setting", "mode"], kind="stable")
     return stack([lines, steps[~simulated]])[_POINT]
 
 
 def _step_panel(axes: Axes, rows: DataFrame) -> None:
     above = rows[rows["added_ms"] > 0.05]
-    for mode, colour in mode_colours().items():
+    for mode, colour in colours(MODES).items():
         ours = where(above, mode=mode, source="ours")
         for gradients, line in ours.groupby("gradients", sort=False):
             style = _STYLES[str(gradients)][0]
@@ -469,8 +429,7 @@ def _words(points: DataFrame, panel: str) -> str:
     return f"{_PANELS[panel]} at {quantity(latency)} ms: {'; '.join(parts)}"
 
 
-def _texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _step_texts(points: DataFrame, panels: list[str]) -> Texts:
     hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
     left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
     words = ". ".join(_words(points, panel) for panel in panels)
@@ -479,14 +438,3 @@ def _texts(points: DataFrame, panels: list[str]) -> tuple[str, str]:
     alternative = f"""Lines of added time over switching latency on logarithmic axes, a panel per
         job: {words}."""
     return caption, alternative
-
-
-STEP_SWITCHES = declare(
-    StepSwitchesSettings,
-    "What switching adds to a step at the published settings",
-    "opus",
-    _draw_step_switches,
-    times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
-    " reconfiguration_latency_ms step_ms electrical_ms fidelity",
-    **_PUBLISHED_STEPS,
-)

@@ -8,19 +8,17 @@ ratio are in columns at the edge.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, share_legend
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrases, quantity, span
 from railx.settings import Between
-
-__all__ = ["FIGURE", "AllClaimsSettings"]
 
 _VERDICTS = {
     "reproduced": PALETTE[2],
@@ -53,9 +51,6 @@ _FEW = 2
 class AllClaimsSettings(CanvasSettings):
     """Every claim: ours over published."""
 
-    figure: Literal["all_claims"] = "all_claims"
-    height_inches: Height = 11
-
     largest_ratio: Annotated[float, Between(1.5, 1000)] = 4
     """Ours over published at the right end of the axis, and its inverse at the left;
     a value beyond is drawn at the end with its number."""
@@ -72,12 +67,14 @@ class _Row:
     y: float = 0.0
 
 
-def draw(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Rows of dots by paper on a logarithmic axis of ours over published.
-
-    Raises ValueError for an unknown verdict.
-    """
-    frame = _placed(tables.read("claims"), settings.largest_ratio)
+@figure("All claims: ours over published", "all", height=11)
+@reads(
+    claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
+    " tolerance fidelity verdict"
+)
+def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Rows of dots by paper on a logarithmic axis of ours over published."""
+    frame = _with_ratios(tables.read("claims"), settings.largest_ratio)
     names, rows = _rows(frame)
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
     subtitle = f"""What this run found over what the paper states, {int(counts.sum())} published
@@ -98,10 +95,13 @@ def draw(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
         for mark, words in (_FIDELITIES[name] for name in fidelities):
             legend[label(words)] = dot(GREY, marker=mark)
         share_legend(page, legend, 4)
-    return Drawn(_caption(frame, counts), _alternative(frame, counts), _data(frame))
+    columns = """paper claim kind headline published ours low high ratio ratio_low ratio_high
+        comparison fidelity verdict edge"""
+    data = frame[columns.split()].assign(edge=frame["edge"].str.replace("\n", " "))
+    return Drawn(*_texts(frame, counts), data)
 
 
-def _placed(frame: DataFrame, largest: float) -> DataFrame:
+def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
     """The claims with their ratio and the column at the edge of those without."""
     refuse_unknown("verdict", sorted(set(frame["verdict"])), _VERDICTS)
     published, ours = frame["published"].astype(float), frame["ours"].astype(float)
@@ -171,12 +171,12 @@ def _heaps(ratios: np.ndarray) -> list[list[int]]:
     """Dots too near to stand side by side: their numbers, from left to right."""
     heaps: list[list[int]] = []
     start = -np.inf
-    places = np.log(ratios)
-    for number in np.argsort(places, kind="stable"):
+    positions = np.log(ratios)
+    for number in np.argsort(positions, kind="stable"):
         wide = _NEAR * -(-len(heaps[-1]) // _MOST) if heaps else 0.0
-        if places[number] - start > wide:
+        if positions[number] - start > wide:
             heaps.append([])
-            start = places[number]
+            start = positions[number]
         heaps[-1].append(int(number))
     return heaps
 
@@ -278,20 +278,11 @@ def _dot(axes: Axes, x: float, y: float, claim: Series[Any]) -> None:
     axes.plot(x, y, **dot(colour, 6.5, zorder=3, **style))
 
 
-def _data(frame: DataFrame) -> DataFrame:
-    columns = (
-        "paper claim kind headline published ours low high ratio ratio_low ratio_high comparison"
-        " fidelity verdict edge"
-    )
-    data = frame[columns.split()]
-    return data.assign(edge=data["edge"].str.replace("\n", " "))
-
-
 def _counted(counts: Series[Any]) -> str:
     return ", ".join(f"{int(counts[name])} {name}" for name in _VERDICTS if counts.get(name, 0))
 
 
-def _caption(frame: DataFrame, counts: Series[Any]) -> str:
+def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
     published = where(frame, kind="published")
     others = len(frame) - len(published)
     by_paper = "; ".join(
@@ -304,24 +295,12 @@ def _caption(frame: DataFrame, counts: Series[Any]) -> str:
     ratios = f"Not reproduced, ours over published: {failed}." if failed else ""
     count = "one claim" if others == 1 else f"{others} claims"
     below = f"Below them the {count} that this project derived or checks." if others else ""
-    return f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
+    caption = f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
         {by_paper}. {ratios} {below}"""
-
-
-def _alternative(frame: DataFrame, counts: Series[Any]) -> str:
-    inside = frame[(frame["kind"] == "published") & (frame["edge"] == "")]
+    inside = where(published, edge="")
     near = int(inside["ratio"].between(0.9, 1.1).sum())
-    return f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
+    alternative = f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
         {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
         the published number. Columns at the right edge hold those without a ratio, undecided and
         not attempted."""
-
-
-FIGURE = declare(
-    AllClaimsSettings,
-    "All claims: ours over published",
-    "all",
-    draw,
-    claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
-    " tolerance fidelity verdict",
-)
+    return caption, alternative

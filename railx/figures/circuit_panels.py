@@ -10,23 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
-from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, share_legend, ticks
-from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, where
-from railx.figures.theme import BASES, GREY, LINE_POINTS, PALETTE
+from railx.figures.tables import records, refuse, refuse_unknown, stack, where
+from railx.figures.theme import BASES, GREY, PALETTE
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases
-
-__all__ = [
-    "RAIL_STEPS",
-    "SWITCHED_CIRCUITS",
-    "CircuitPanelsSettings",
-    "RailStepsSettings",
-    "SwitchedCircuitsSettings",
-    "SwitchedLine",
-]
+from railx.settings import mapping
 
 _DRAWN = "latency_ms changes step_ms stall_ms"
 _BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
@@ -61,8 +53,6 @@ class SwitchedLine:
 class CircuitPanelsSettings(CanvasSettings):
     """Step times over the latency of the switches."""
 
-    height_inches: Height = 9.6
-
     jobs: dict[str, str]
     """Jobs of the table with words for each, a column of panels each."""
 
@@ -93,14 +83,7 @@ _BARS = {
 class SwitchedCircuitsSettings(CircuitPanelsSettings):
     """Step times over the latency of the switches."""
 
-    figure: Literal["switched_circuits"] = "switched_circuits"
-    jobs: dict[str, str] = field(
-        default_factory=lambda: {
-            "dense": "Dense",
-            "dense_long": "Long sequences",
-            "experts": "Experts",
-        }
-    )
+    jobs: dict[str, str] = mapping(dense="Dense", dense_long="Long sequences", experts="Experts")
     lines: tuple[SwitchedLine, ...] = (
         SwitchedLine("RailX set once", "railx", "set_once"),
         SwitchedLine("Opus, every phase, asked for ahead", "photonic_rails", "every_phase"),
@@ -125,13 +108,10 @@ class SwitchedCircuitsSettings(CircuitPanelsSettings):
 class RailStepsSettings(CircuitPanelsSettings):
     """Step times of generated steps over the latency of the switches."""
 
-    figure: Literal["rail_steps"] = "rail_steps"
-    jobs: dict[str, str] = field(
-        default_factory=lambda: {
-            "llama16": "Llama-3 8B, 16 GPUs",
-            "llama64": "Llama-3 8B, 64 GPUs",
-            "deepseek_236b": "DeepSeek-V2 236B",
-        }
+    jobs: dict[str, str] = mapping(
+        llama16="Llama-3 8B, 16 GPUs",
+        llama64="Llama-3 8B, 64 GPUs",
+        deepseek_236b="DeepSeek-V2 236B",
     )
     lines: tuple[SwitchedLine, ...] = (
         SwitchedLine("Electrical rails", "electrical_rails", "packets"),
@@ -158,16 +138,13 @@ class RailStepsSettings(CircuitPanelsSettings):
         }
     )
     below: float = 0.95
-    above: dict[str, float] = field(
-        default_factory=lambda: {"llama16": 1.2, "llama64": 1.2, "deepseek_236b": 4.0}
-    )
+    above: dict[str, float] = mapping(llama16=1.2, llama64=1.2, deepseek_236b=4.0)
 
 
-def _draw_switched(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of panels per basis, and bars of cost and power.
-
-    Raises ValueError for a job, a network or a mode that the table does not have.
-    """
+@figure("Circuits set once for a job, switched in it, or both", "all", height=9.6)
+@reads(steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}")
+def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row of panels per basis, and bars of cost and power."""
     table = tables.read("steps")
     subtitle = f"""Time of a training step on {int(table["gpus"].max()):,} GPUs over the latency of
         the optical switches, in times of RailX set once. No paper compares these: nothing is
@@ -177,11 +154,17 @@ def _draw_switched(settings: SwitchedCircuitsSettings, tables: Tables, canvas: C
     return _draw(settings, table, canvas, subtitle, note, "at equal bandwidth")
 
 
-def _draw_generated(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of panels per basis, and bars of cost and power.
-
-    Raises ValueError for a step, a network or a mode that the table does not have.
-    """
+@figure(
+    "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
+    "all",
+    height=9.6,
+)
+@reads(
+    generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
+    f" step_ms stall_ms {_BILL}"
+)
+def rail_steps(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row of panels per basis, and bars of cost and power."""
     # Jobs of the table are variants of the steps.
     table = tables.read("generated").drop(columns="job", errors="ignore")
     table = table.rename(columns={"step": "job", "reconfigurations": "changes"})
@@ -202,7 +185,10 @@ def _draw(
     note: str,
     bars_of: str,
 ) -> Drawn:
-    points, bars = _points(settings, table), _bars(settings, table)
+    points = _points(settings, table)
+    last = where(table, basis="equal_bandwidth", job=list(settings.jobs)[-1])
+    bars = last.drop_duplicates("network").set_index("network").loc[list(settings.bars)]
+    bars = bars.assign(words=list(settings.bars.values()))
     base, wide = settings.lines[0].words, len(settings.jobs)
     with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
         grid = page.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
@@ -219,7 +205,7 @@ def _draw(
         _bar_panel(power, bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
         legend = {line.words: _style(settings, i) for i, line in enumerate(settings.lines)}
         share_legend(page, legend, 2)
-    return Drawn(_caption(settings, points, bars, bars_of), _alternative(settings, points), points)
+    return Drawn(*_texts(settings, points, bars, bars_of), points)
 
 
 def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
@@ -235,7 +221,6 @@ def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
     return {
         "color": colour,
         "linestyle": (0, (4, 2)) if line.dashed else "solid",
-        "linewidth": LINE_POINTS,
         "marker": _MARKS[number % len(_MARKS)],
         "markersize": 4,
     }
@@ -247,7 +232,7 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
     refuse_unknown("bars", settings.bars, table["network"])
     refuse_unknown("lines", [line.network for line in settings.lines], table["network"])
     if set(settings.above) != set(settings.jobs):
-        raise UserError(f"above: got {', '.join(settings.above)}; allowed: the jobs")
+        refuse(f"above: got {', '.join(settings.above)}", "the jobs")
     steps = table[table["step_ms"].notna()]
     parts = []
     for job, basis in product(settings.jobs, BASES):
@@ -266,12 +251,6 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
     return points.assign(relative=points["step_ms"] / points["job"].map(lowest))
 
 
-def _bars(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
-    rows = where(table, basis="equal_bandwidth", job=list(settings.jobs)[-1])
-    bars = rows.drop_duplicates("network").set_index("network").loc[list(settings.bars)]
-    return bars.assign(words=list(settings.bars.values())).reset_index()
-
-
 def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> None:
     latencies = sorted({value for value in points["latency_ms"] if value > 0})
     zero = latencies[0] / _ZERO
@@ -279,13 +258,12 @@ def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> No
         rows = where(points, line=number)
         x = rows["latency_ms"].where(rows["latency_ms"] > 0, zero)
         axes.plot(x, rows["relative"], **_style(settings, number))
-    axes.set_xscale("log")
     powers = [power for power in (0.1, 10.0, 1000.0) if latencies[0] <= power <= latencies[-1]]
-    ticks(
-        axes.xaxis,
-        [zero, *powers],
-        lambda value: "0" if abs(value / zero - 1) < 1e-6 else f"{value:,g}",
-    )
+
+    def text(latency: float) -> str:
+        return "0" if abs(latency / zero - 1) < 1e-6 else f"{latency:,g}"
+
+    ticks(axes.xaxis, [zero, *powers], text, 10)
 
 
 def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
@@ -296,9 +274,9 @@ def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
     axes.set(xlim=(0, 1.8 * float(bars[column].max())), xticks=[], yticks=[], title=title)
 
 
-def _caption(
+def _texts(
     settings: CircuitPanelsSettings, points: DataFrame, bars: DataFrame, bars_of: str
-) -> str:
+) -> Texts:
     parts = []
     for (basis, basis_words), (job, name) in product(BASES.items(), settings.jobs.items()):
         rows = where(points, basis=basis, job=job)
@@ -311,10 +289,7 @@ def _caption(
         parts.append(f"{text}{packets}.")
     cost = "{words} {cost_per_gpu_usd:q} USD and {watts_per_gpu:q} W per GPU"
     costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
-    return f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
-
-
-def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
+    caption = f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
     wide = where(points, basis="equal_bandwidth")
     wide = wide.assign(name=wide["job"].map(settings.jobs))
     ends = wide.groupby(["job", "line"], sort=False).agg(
@@ -325,22 +300,6 @@ def _alternative(settings: CircuitPanelsSettings, points: DataFrame) -> str:
         latency_ms=("latency_ms", "last"),
     )
     text = "{name}, {words}: {first:q} without latency, {last:q} at {latency_ms:g} ms"
-    return f"""Step times over switching latency at equal bandwidth and at equal cost, with bars of
-        cost and power of {len(settings.bars)} networks. {phrases(ends, text)}."""
-
-
-SWITCHED_CIRCUITS = declare(
-    SwitchedCircuitsSettings,
-    "Circuits set once for a job, switched in it, or both",
-    "all",
-    _draw_switched,
-    steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}",
-)
-RAIL_STEPS = declare(
-    RailStepsSettings,
-    "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
-    "all",
-    _draw_generated,
-    generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
-    f" step_ms stall_ms {_BILL}",
-)
+    alternative = f"""Step times over switching latency at equal bandwidth and at equal cost, with
+        bars of cost and power of {len(settings.bars)} networks. {phrases(ends, text)}."""
+    return caption, alternative

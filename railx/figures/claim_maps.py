@@ -7,32 +7,19 @@ one. Those on photonic rails depend on what the electrical rails are built of.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
-from railx.figures.panels import patch, share_legend
-from railx.figures.tables import records, stack, where
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.panels import few_ticks, patch, share_legend
+from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, span, spoken
-from railx.settings import Fraction, NotEmpty
-
-__all__ = [
-    "CLAIM_MAP",
-    "PRICE_SENSITIVITY",
-    "RAIL_CLAIMS",
-    "ClaimMapFigureSettings",
-    "PriceSensitivitySettings",
-    "RailBoundary",
-    "RailClaimsSettings",
-    "RailPoint",
-]
-
+from railx.settings import Fraction, NotEmpty, mapping
 
 # RailX: half-planes of price ratios, and a strip of USD
 
@@ -61,36 +48,31 @@ Lines = Mapping[str, tuple[float, ...]]
 class ClaimMapFigureSettings(CanvasSettings):
     """Where the cost claims hold over price ratios (RailX, arXiv 2507.18889)."""
 
-    figure: Literal["claim_map"] = "claim_map"
-    height_inches: Height = 6
-
-    injection_lines: dict[str, tuple[float, ...]] = field(
-        default_factory=lambda: {"m": (1, 2, 3), "tiers": (1,)}
-    )
+    injection_lines: dict[str, tuple[float, ...]] = mapping(m=(1, 2, 3), tiers=(1,))
     """Further boundaries of the claim per injection bandwidth: factors and levels of
     the claim map."""
 
-    all_to_all_lines: dict[str, tuple[float, ...]] = field(
-        default_factory=lambda: {
-            "all_to_all_share": (0.766,),
-            "leaf_cable_over_transceiver": (0.9,),
-            "tiers": (2, 1),
-            "taper": (0.5,),
-        }
+    all_to_all_lines: dict[str, tuple[float, ...]] = mapping(
+        all_to_all_share=(0.766,), leaf_cable_over_transceiver=(0.9,), tiers=(2, 1), taper=(0.5,)
     )
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-def _draw_claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One panel per claim. Raises ValueError for lines that the table does not have."""
+@figure("Where the cost claims hold", "railx", height=6)
+@reads(
+    claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
+    " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
+    " boundary_intercept source fidelity"
+)
+def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One panel per claim."""
     table = tables.read("claim_map")
     lists = where(table, view="price_set").drop_duplicates("prices")
+    sources = zip(lists["prices"], lists["source"], cycle(_PRICE_MARKS), strict=False)
     marks = {
-        name: _INFERRED if "not a price" in str(source) else mark
-        for name, source, mark in zip(
-            lists["prices"], lists["source"], cycle(_PRICE_MARKS), strict=False
-        )
+        name: _INFERRED if "not a price" in str(source) else mark for name, source, mark in sources
     }
+    table["mark"] = table["prices"].map(marks)
     lines: dict[str, Lines] = {
         "injection": settings.injection_lines,
         "all_to_all": settings.all_to_all_lines,
@@ -102,14 +84,14 @@ def _draw_claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Ca
     with canvas(subtitle, fidelity_line(table["fidelity"]), title=title) as page:
         panels = page.subplots(1, 3)
         for axes, (claim, extra) in zip(panels, lines.items(), strict=False):
-            _relative(axes, where(table, claim=claim), claim, extra, marks)
-        _absolute(panels[2], _base(table, "absolute"), marks)
+            _relative(axes, where(table, claim=claim), claim, extra)
+        _absolute(panels[2], _base(table, "absolute"))
         legend: dict[str, Any] = {
             label(name): dot(GREY if mark == _INFERRED else INK, 7, marker=mark)
             for name, mark in marks.items()
         }
         share_legend(page, legend | {"claim holds": patch(lighter(*_HOLDS))}, len(legend) + 1)
-    return Drawn(_caption(table), _alternative(table), _data(tables, table, lines))
+    return Drawn(*_map_texts(table), _data(tables, table, lines))
 
 
 def _base(table: DataFrame, claim: str) -> DataFrame:
@@ -131,10 +113,11 @@ def _data(tables: Tables, table: DataFrame, lines: Mapping[str, Lines]) -> DataF
     return where(table[drawn], view="price_set")[tables.columns("claim_map")].reset_index(drop=True)
 
 
-def _caption(table: DataFrame) -> str:
+def _map_texts(table: DataFrame) -> Texts:
+    bases = {claim: _base(table, claim) for claim in (*_TITLES, "absolute")}
+    titles = _TITLES | {"absolute": "Cost of the whole network"}
     parts = []
-    for claim, title in (*_TITLES.items(), ("absolute", "Cost of the whole network")):
-        points = _base(table, claim)
+    for claim, points in bases.items():
         limit, tolerance = (float(points[name].iloc[0]) for name in ("limit", "tolerance"))
         priced = points[~points["source"].astype(str).str.contains("not a price")]
         passed, failed = (
@@ -146,28 +129,24 @@ def _caption(table: DataFrame) -> str:
             bound = f"about {quantity(limit / 1e9)} B USD, to {quantity(100 * tolerance)} %"
         holds = f"holds under {passed or 'none of the price lists'}"
         fails = f", not under {failed}" if passed and failed else ""
-        parts.append(f"{title}, {PUBLISHED} as {bound}: {holds}{fails}.")
-    injection, exchange, total = (_base(table, claim).iloc[0] for claim in (*_TITLES, "absolute"))
-    return f"""{" ".join(parts)} With an optical port x and an electrical port y transceivers dear,
-        the first holds above {_boundary(injection)}, the second above {_boundary(exchange)}; the
-        third where transceiver and optical port together cost
+        parts.append(f"{titles[claim]}, {PUBLISHED} as {bound}: {holds}{fails}.")
+    injection, exchange, total = (points.iloc[0] for points in bases.values())
+    caption = f"""{" ".join(parts)} With an optical port x and an electrical port y transceivers
+        dear, the first holds above {_boundary(injection)}, the second above
+        {_boundary(exchange)}; the third where transceiver and optical port together cost
         {quantity(total["boundary_intercept"])} USD. The cross is inferred from the abstract and no
         price."""
-
-
-def _alternative(table: DataFrame) -> str:
-    points = stack(_base(table, claim) for claim in (*_TITLES, "absolute"))
+    points = stack(bases.values())
     points["verb"] = np.where(points["holds"], "holds", "does not hold")
     points["claim"] = points["claim"].str.replace("_", " ")
     text = f"""{{prices:spoken}}: OCS port {{{_RATIOS[0]}:q}}, switch port {{{_RATIOS[1]}:q}}
         transceivers, {{verb}} for {{claim}}"""
-    return f"""Three maps of prices with the region where each cost claim holds.
+    alternative = f"""Three maps of prices with the region where each cost claim holds.
         {phrases(points, text)}."""
+    return caption, alternative
 
 
-def _relative(
-    axes: Axes, rows: DataFrame, claim: str, lines: Lines, marks: Mapping[str, str]
-) -> None:
+def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
     base = where(rows, factor="base")
     right, top = (float(base[column].max()) for column in _RATIOS)
     x = np.linspace(0.0, right, 301)
@@ -179,14 +158,12 @@ def _relative(
         at = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
         if at.empty:
             others = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
-            raise UserError(
-                f"lines.{factor}: the table has no level {level:g}; allowed:"
-                f" {phrases(others, '{factor} {level:g}', ', ')}"
-            )
+            got = f"lines.{factor}: the table has no level {level:g}"
+            refuse(got, phrases(others, "{factor} {level:g}", ", "))
         name = _FACTORS.get(factor, factor + " {0:g}").format(level)
         style: dict[str, Any] = {"linestyle": _DASHES[1 + i % 4], "linewidth": 1.4, "label": name}
         axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
-    _price_lists(axes, where(base, view="price_set"), *_RATIOS, marks)
+    _price_lists(axes, where(base, view="price_set"), *_RATIOS)
     limit = quantity(100 * float(base["limit"].iloc[0]))
     axes.set(
         title=f"{_TITLES[claim]}\nbelow {limit} % of a fat tree",
@@ -196,9 +173,7 @@ def _relative(
     _finish(axes, right, top)
 
 
-def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _absolute(axes: Axes, rows: DataFrame) -> None:
     first, columns = rows.iloc[0], ("transceiver_usd", "ocs_port_usd")
     slope, intercept = float(first["boundary_slope"]), float(first["boundary_intercept"])
     right, top = (1.25 * max(float(rows[column].max()), intercept) for column in columns)
@@ -207,11 +182,11 @@ def _absolute(axes: Axes, rows: DataFrame, marks: Mapping[str, str]) -> None:
     _shade(axes, x, low, high)
     text = f"both together {quantity(intercept)} USD"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
-    _price_lists(axes, rows, *columns, marks)
+    _price_lists(axes, rows, *columns)
     axes.set_title(f"Whole network\nabout {quantity(float(first['limit']) / 1e9)} B USD")
     axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
     _finish(axes, right, top)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    few_ticks(axes.xaxis, 5)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
 
@@ -233,11 +208,9 @@ def _finish(axes: Axes, right: float, top: float) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
 
 
-def _price_lists(
-    axes: Axes, rows: DataFrame, horizontal: str, vertical: str, marks: Mapping[str, str]
-) -> None:
+def _price_lists(axes: Axes, rows: DataFrame, horizontal: str, vertical: str) -> None:
     for row in records(rows):
-        _mark(axes, row[horizontal], row[vertical], marks[row["prices"]], row["holds"], 4)
+        _mark(axes, row[horizontal], row[vertical], row["mark"], row["holds"], 4)
 
 
 def _line(row: Series[Any], x: np.ndarray) -> np.ndarray:
@@ -249,17 +222,6 @@ def _boundary(row: Series[Any]) -> str:
     intercept = float(row["boundary_intercept"])
     sign = "-" if intercept < 0 else "+"
     return f"y = {float(row['boundary_slope']):.2f} x {sign} {abs(intercept):.2f}"
-
-
-CLAIM_MAP = declare(
-    ClaimMapFigureSettings,
-    "Where the cost claims hold",
-    "railx",
-    _draw_claim_map,
-    claim_map="economics.claim_map: view factor level claim prices transceiver_usd ocs_port_usd"
-    " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
-    " boundary_intercept source fidelity",
-)
 
 
 # Photonic rails: switch ports of a GPU over a transceiver
@@ -308,9 +270,6 @@ class RailClaimsSettings(CanvasSettings):
     4 times lower cost and 23 times lower power: Opus (arXiv 2602.12521), abstract.
     """
 
-    figure: Literal["rail_claims"] = "rail_claims"
-    height_inches: Height = 6.2
-
     boundaries: tuple[RailBoundary, ...] = (
         RailBoundary("400G, one transceiver a GPU", "h200_400g", 1),
         RailBoundary("400G, two transceivers a GPU", "h200_400g", 2),
@@ -327,17 +286,17 @@ class RailClaimsSettings(CanvasSettings):
     )
     """Points that are marked, filled where the claim holds at the first boundary."""
 
-    contours: dict[str, tuple[float, ...]] = field(
-        default_factory=lambda: {"cost": (1, 2, 3, 5), "power": (5, 10, 15, 20, 30)}
-    )
+    contours: dict[str, tuple[float, ...]] = mapping(cost=(1, 2, 3, 5), power=(5, 10, 15, 20, 30))
     """Ratios with a contour line, by claim (cost, power)."""
 
 
-def _draw_rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for cost and one for power.
-
-    Raises ValueError for a boundary that the table does not have.
-    """
+@figure("What the saving of photonic rails rests on", "opus", height=6.2)
+@reads(
+    map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
+    " ratio limit holds ports_at_boundary fidelity"
+)
+def rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for cost and one for power."""
     table = tables.read("map")
     points = _points(settings, table)
     limits = {str(claim): float(rows["limit"].iloc[0]) for claim, rows in table.groupby("claim")}
@@ -369,10 +328,8 @@ def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
     rows = where(table, **keys)
     if rows.empty:
         pair = "{platform} with {transceivers_per_gpu}"
-        raise UserError(
-            f"boundaries: got {phrase(pair, keys)}; allowed:"
-            f" {phrases(table[[*keys]].drop_duplicates(), pair, ', ')}"
-        )
+        allowed = phrases(table[[*keys]].drop_duplicates(), pair, ", ")
+        refuse(f"boundaries: got {phrase(pair, keys)}", allowed)
     return rows
 
 
@@ -386,10 +343,8 @@ def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
         rows = where(base, claim=claim)
         near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_MAP_PORTS], point.ports)
         if not near.any():
-            raise UserError(
-                f"points: no {claim} at {level:g} and {point.ports:g} ports; allowed: points of"
-                " the map"
-            )
+            got = f"points: no {claim} at {level:g} and {point.ports:g} ports"
+            refuse(got, "points of the map")
         at: dict[str, Any] = {"transceiver": float(level), _MAP_PORTS: float(point.ports)}
         parts.append(rows[near].head(1).assign(kind="point", words=point.words, **at))
     for boundary in settings.boundaries:
@@ -435,10 +390,7 @@ def _contour(base: DataFrame, ratio: float) -> Series[Any]:
     return low[_MAP_PORTS] + (ratio - low["ratio"]) / slope
 
 
-def _texts(
-    settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]
-) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _texts(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]) -> Texts:
     parts = []
     marked = where(points, kind="point")
     for claim, (title, _, unit) in _CLAIMS.items():
@@ -458,16 +410,6 @@ def _texts(
     return " ".join(parts), alternative
 
 
-RAIL_CLAIMS = declare(
-    RailClaimsSettings,
-    "What the saving of photonic rails rests on",
-    "opus",
-    _draw_rail_claims,
-    map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
-    " ratio limit holds ports_at_boundary fidelity",
-)
-
-
 # RailX: a grid of price ratios
 
 _GRID_PORTS = {"ocs_port": "ocs_port_usd", "switch_port": "electrical_switch_port_usd"}
@@ -476,9 +418,6 @@ _GRID_PORTS = {"ocs_port": "ocs_port_usd", "switch_port": "electrical_switch_por
 @dataclass(frozen=True)
 class PriceSensitivitySettings(CanvasSettings):
     """Cost per bandwidth relative to a reference over a grid of price ratios."""
-
-    figure: Literal["price_sensitivity"] = "price_sensitivity"
-    height_inches: Height = 4.4
 
     reference: Annotated[str, NotEmpty()] = "fat_tree_full"
     """Topology that the cost is relative to."""
@@ -495,21 +434,19 @@ class PriceSensitivitySettings(CanvasSettings):
     reference's."""
 
 
-def _draw_price_sensitivity(
-    settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """Two heat maps from the rows of view ``ratio``.
-
-    Raises ValueError when none has the reference and all-to-all bandwidth.
-    """
+@figure("For which prices the cost claims hold", "railx", height=4.4)
+@reads(
+    sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
+    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity"
+)
+def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Two heat maps from the rows of view ``ratio``."""
     table = tables.read("sensitivity")
     rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
     if rows.empty:
         pairs = sorted(set(phrases(table, "{reference} with {all_to_all}", "\n").splitlines()))
-        raise UserError(
-            f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
-            f" allowed: {', '.join(pairs)}"
-        )
+        got = f"reference: no price ratios for {settings.reference} with {settings.all_to_all}"
+        refuse(got, pairs)
     for port, column in _GRID_PORTS.items():
         rows[f"{port}_over_transceiver"] = (rows[column] / rows["transceiver_usd"]).round(6)
     limits = {
@@ -532,11 +469,11 @@ def _draw_price_sensitivity(
         parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
             {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
-        lines = [
+        lines = ", ".join(
             f"switch port {index:g}: {' '.join(map(quantity, line))}"
             for index, line in cells[bandwidth].iterrows()
-        ]
-        grids.append(f"per {bandwidth} {', '.join(lines)}")
+        )
+        grids.append(f"per {bandwidth} {lines}")
     caption = f"""Cost of {spoken(label(str(rows["topology"].iloc[0])))} for the same bandwidth,
         over the prices of an optical and of an electrical switch port relative to a transceiver
         (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
@@ -578,13 +515,3 @@ def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
     axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])
     axes.set_yticks([y + 0.5 for y in range(len(cells))], [f"{v:g}" for v in cells.index])
     axes.grid(visible=False)
-
-
-PRICE_SENSITIVITY = declare(
-    PriceSensitivitySettings,
-    "For which prices the cost claims hold",
-    "railx",
-    _draw_price_sensitivity,
-    sensitivity="economics.sensitivity: view reference all_to_all transceiver_usd ocs_port_usd"
-    " electrical_switch_port_usd injection_cost_ratio all_to_all_cost_ratio fidelity",
-)

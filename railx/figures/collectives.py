@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, DataFrame, Drawn, Height, TopologyChoice, declare
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
-from railx.figures.tables import Tables, refuse, where
+from railx.figures.tables import refuse, refuse_unknown, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import (
     counted,
     fidelity_line,
@@ -22,30 +22,28 @@ from railx.figures.words import (
 )
 from railx.settings import Between, NotEmpty
 
-__all__ = ["COLLECTIVE_TIME", "RING_ALL_REDUCE", "CollectiveTimeSettings", "RingAllReduceSettings"]
-
 # Ring all-reduce: the rings of all rails share the payload (RailX)
 
 _MARKERS = "osD^vP"
 
 
 @dataclass(frozen=True)
-class RingAllReduceSettings(TopologyChoice):
+class RingAllReduceSettings(Choice):
     """Ring all-reduce over the payload, one line per topology."""
-
-    figure: Literal["ring_all_reduce"] = "ring_all_reduce"
-    height_inches: Height = 4.9
 
     scope: str | None = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips); null:
     all."""
 
 
-def _draw_ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One line per topology and scope.
-
-    Raises ValueError when no row has ``settings.scope``.
-    """
+@figure("Ring all-reduce by topology", "railx", height=4.9)
+@reads(
+    collectives="network.collectives: topology family collective scope participants rings"
+    " payload_bytes time_ms algorithm_gb_s fidelity",
+    topologies="metrics.topologies: topology injection_gb_s_per_chip",
+)
+def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One line per topology and scope."""
     from matplotlib.ticker import EngFormatter
 
     rows = _rows(settings, tables)
@@ -64,8 +62,7 @@ def _draw_ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canva
         groups = list(rows.groupby(["topology", "scope"], sort=False))
         for i, ((topology, _), group) in enumerate(groups):
             line = group.sort_values("payload_bytes")
-            # Lines that lie on one another stay visible: each is thinner than the one
-            # before.
+            # Lines that lie on one another stay visible: the next one is thinner.
             wide = 1.2 + 2.0 * (len(groups) - 1 - i) / max(len(groups) - 1, 1)
             common = line["injection_gb_s_per_chip"].iloc[0] == usual
             style: dict[str, Any] = {"color": colour[str(topology)], "linewidth": wide}
@@ -81,7 +78,12 @@ def _draw_ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canva
             ticks(axes.xaxis, text=EngFormatter(unit="B"))
         ticks(time.yaxis, text="{x:g}")
         share_legend(page, entries(time), 2)
-    return Drawn(_ring_caption(rows, kinds), _ring_alternative(rows), rows)
+    ends = _largest(rows)
+    row = """{topology:spoken} {time_ms:q} ms, {percent:.1f} % of {injection_gb_s_per_chip:,.0f}
+        GB/s"""
+    alternative = f"""Lines of all-reduce time and bandwidth over the payload. At the largest:
+        {phrases(ends, row)}."""
+    return Drawn(_ring_caption(rows, ends, kinds), alternative, rows)
 
 
 def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
@@ -94,30 +96,27 @@ def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
     if settings.scope is not None:
         rows = where(rows, scope=settings.scope)
     if rows.empty:
-        refuse(
-            f"scope: no ring all-reduce in scope {settings.scope!r}", sorted(set(frame["scope"]))
-        )
+        got = f"scope: no ring all-reduce in scope {settings.scope!r}"
+        refuse(got, sorted(set(frame["scope"])))
     rows = where(rows, fidelity=ordered(rows["fidelity"])[0])
     speeds = tables.read("topologies")[tables.columns("topologies")].drop_duplicates("topology")
     rows = rows.merge(speeds, on="topology", how="left", validate="many_to_one")
     injection = rows["injection_gb_s_per_chip"]
     unknown = rows.loc[injection.isna(), "topology"]
     if len(unknown):
-        raise UserError(
-            f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}; allowed:"
-            " every topology of the collectives"
-        )
+        got = f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}"
+        refuse(got, "every topology of the collectives")
     return rows.assign(bandwidth_over_injection=rows["algorithm_gb_s"] / injection)
 
 
 def _largest(rows: DataFrame) -> DataFrame:
     """The row of the largest payload of each line."""
-    return rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
+    ends = rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
+    return ends.assign(percent=100 * ends["bandwidth_over_injection"])
 
 
-def _ring_caption(rows: DataFrame, kinds: str) -> str:
-    ends = _largest(rows).sort_values("bandwidth_over_injection", ascending=False)
-    ends = ends.assign(percent=100 * ends["bandwidth_over_injection"])
+def _ring_caption(rows: DataFrame, ends: DataFrame, kinds: str) -> str:
+    ends = ends.sort_values("bandwidth_over_injection", ascending=False)
     payloads = rows["payload_bytes"]
     small = where(rows, payload_bytes=payloads.min()).sort_values("time_ms")
     small = small.assign(time_us=1000 * small["time_ms"])
@@ -136,15 +135,6 @@ def _ring_caption(rows: DataFrame, kinds: str) -> str:
         {phrase("{topology:spoken} {time_us:q} µs", small.iloc[-1])}. {speeds}"""
 
 
-def _ring_alternative(rows: DataFrame) -> str:
-    ends = _largest(rows)
-    ends = ends.assign(percent=100 * ends["bandwidth_over_injection"])
-    row = """{topology:spoken} {time_ms:q} ms, {percent:.1f} % of {injection_gb_s_per_chip:,.0f}
-        GB/s"""
-    return f"""Lines of all-reduce time and bandwidth over the payload. At the largest:
-        {phrases(ends, row)}."""
-
-
 def _bytes(value: float) -> str:
     from matplotlib.ticker import EngFormatter
 
@@ -160,17 +150,6 @@ def _name(line: DataFrame, several: bool) -> str:
     )
 
 
-RING_ALL_REDUCE = declare(
-    RingAllReduceSettings,
-    "Ring all-reduce by topology",
-    "railx",
-    _draw_ring_all_reduce,
-    collectives="network.collectives: topology family collective scope participants rings"
-    " payload_bytes time_ms algorithm_gb_s fidelity",
-    topologies="metrics.topologies: topology injection_gb_s_per_chip",
-)
-
-
 # Every collective, a panel for each topology
 
 #: A collective has the same colour whatever else is drawn.
@@ -184,11 +163,8 @@ _ORDER = (
 
 
 @dataclass(frozen=True)
-class CollectiveTimeSettings(TopologyChoice):
+class CollectiveTimeSettings(Choice):
     """Bandwidth of every collective over the payload, one panel per topology."""
-
-    figure: Literal["collective_time"] = "collective_time"
-    height_inches: Height = 6.6
 
     scope: Annotated[str, NotEmpty()] = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
@@ -197,19 +173,18 @@ class CollectiveTimeSettings(TopologyChoice):
     """Panels side by side."""
 
 
-def _draw_collective_time(
-    settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """One panel per topology.
-
-    Raises ValueError when no row has ``settings.scope``.
-    """
+@figure("Collectives by topology", "railx", height=6.6)
+@reads(
+    collectives="network.collectives: topology collective scope participants payload_bytes"
+    " algorithm_gb_s fidelity"
+)
+def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One panel per topology."""
     from matplotlib.ticker import EngFormatter
 
     frame = tables.read("collectives", "topology", settings.only)
-    rows = frame[frame["scope"] == settings.scope]
-    if rows.empty:
-        refuse(f"scope: no collective in scope {settings.scope!r}", sorted(set(frame["scope"])))
+    refuse_unknown("scope", [settings.scope], sorted(set(frame["scope"])))
+    rows = where(frame, scope=settings.scope)
     names = [name for name in _ORDER if name in set(rows["collective"])]
     others = sorted(set(rows["collective"]) - set(names))
     colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}
@@ -236,13 +211,16 @@ def _draw_collective_time(
         if "flow" in set(rows["fidelity"]):
             legend["Messages on the links"] = dot(GREY, 5, fillstyle="none")
         share_legend(page, legend, 3)
-    return Drawn(_all_caption(rows), _all_alternative(rows), rows[tables.columns("collectives")])
+    row = "{topology:spoken}, {collective:lower} {algorithm_gb_s:q}"
+    alternative = f"""Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s:
+        {phrases(_ends(rows), row)}."""
+    return Drawn(_all_caption(rows), alternative, rows[tables.columns("collectives")])
 
 
 def _line(name: str, colour: dict[str, str]) -> dict[str, Any]:
     # Reduce-scatter and all-gather lie on one another: the second is dashed.
     style = "--" if name == "all_gather" else "-"
-    return {"color": colour[name], "linestyle": style, "linewidth": 1.8}
+    return {"color": colour[name], "linestyle": style}
 
 
 def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
@@ -284,19 +262,3 @@ def _against(rows: DataFrame) -> str:
     return f"""Lines add up latency and serialisation in closed form; circles send the messages of
         every step over the links, which they share max-min fairly, and reach {span(100 * ratios)} %
         of the lines."""
-
-
-def _all_alternative(rows: DataFrame) -> str:
-    row = "{topology:spoken}, {collective:lower} {algorithm_gb_s:q}"
-    return f"""Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s:
-        {phrases(_ends(rows), row)}."""
-
-
-COLLECTIVE_TIME = declare(
-    CollectiveTimeSettings,
-    "Collectives by topology",
-    "railx",
-    _draw_collective_time,
-    collectives="network.collectives: topology collective scope participants payload_bytes"
-    " algorithm_gb_s fidelity",
-)

@@ -13,24 +13,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, name_rows, share_legend, ticks
-from railx.figures.tables import records, refuse_unknown, to_frame, where
+from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
-from railx.settings import NotEmpty
-
-__all__ = [
-    "ADAPTIVE_SPEEDUPS",
-    "NETWORK_PRICES",
-    "PIPELINE_SPEEDUPS",
-    "AdaptiveSpeedupsSettings",
-    "NetworkPricesSettings",
-    "PipelineSpeedupsSettings",
-    "PublishedCase",
-]
+from railx.settings import NotEmpty, mapping
 
 
 def dots(axes: Axes, rows: DataFrame, x: Any, y: Any, colour: str, size: float = 7) -> None:
@@ -70,38 +59,38 @@ class PublishedCase:
     """Corpus, as the published tables name it."""
 
     system: Literal["megatron", "deepspeed", "flexsp_batch_ada", "flexsp"]
-    """System that the plan stands for."""
+    """System that the plan imitates."""
 
 
 def _published_cases() -> dict[str, PublishedCase]:
     """Every published case by the name of its plan."""
-    cases = {}
-    for model, context, corpus in product(
-        ("7b", "13b", "30b"), ("192k", "384k"), ("github", "commoncrawl", "wikipedia")
-    ):
-        setting = f"{model}_{context}_{corpus}"
-        for system, (planner, _) in _ADAPTIVE.items():
-            cases[f"{planner}_{setting}"] = PublishedCase(model, context, corpus, system)  # type: ignore[arg-type]
-    return cases
+    corpora = ("github", "commoncrawl", "wikipedia")
+    return {
+        f"{planner}_{'_'.join(case)}": PublishedCase(*case, system)  # type: ignore[arg-type]
+        for case in product(("7b", "13b", "30b"), ("192k", "384k"), corpora)
+        for system, (planner, _) in _ADAPTIVE.items()
+    }
 
 
 @dataclass(frozen=True)
 class AdaptiveSpeedupsSettings(CanvasSettings):
     """Speed-ups of adaptive groups, published beside ours."""
 
-    figure: Literal["adaptive_speedups"] = "adaptive_speedups"
-    height_inches: Height = 9
-
     plans: dict[str, PublishedCase] = field(default_factory=_published_cases)
     """Plans and the published case of each; those that the experiment lacks are left
     out."""
 
 
-def _draw_adaptive(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A column per corpus: speed-ups above, seconds of an iteration below.
-
-    Raises ValueError for a plan with a case that is not published.
-    """
+@figure("Groups that adapt to the batch: speed-up and time of an iteration", "flexsp", height=9)
+@reads(
+    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
+    " fidelity",
+    speedups="flexsp_speedups.csv: model context corpus system reference value",
+    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
+    " reading_error_seconds",
+)
+def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A column per corpus: speed-ups above, seconds of an iteration below."""
     seconds = tables.read("seconds")
     ours = _ours(settings, tables, seconds)
     points = _adaptive_points(tables, ours)
@@ -135,20 +124,18 @@ def _draw_adaptive(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: C
             if system in set(ours["system"]):
                 legend[f"{words}, ours"] = dot(colour)
         share_legend(page, legend, 2)
-    return Drawn(_adaptive_caption(points), _adaptive_alternative(points, corpora), points)
+    return Drawn(*_adaptive_texts(points, corpora), points)
 
 
 def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame) -> DataFrame:
-    """Mean seconds of an iteration of each plan that stands for a published case."""
+    """Mean seconds of an iteration of each plan that reproduces a published case."""
     case_columns = [*_CASE, "system"]
     published = set(seconds[case_columns].itertuples(index=False, name=None))
     cases = [(plan, *astuple(case)) for plan, case in settings.plans.items()]
     for plan, *case in cases:
         if tuple(case) not in published:
-            raise UserError(
-                f"plans.{plan}: got {', '.join(case)}; allowed: a case of the published iteration"
-                " seconds"
-            )
+            got = f"plans.{plan}: got {', '.join(case)}"
+            refuse(got, "a case of the published iteration seconds")
     groups = tables.read("groups")
     plans = groups.drop_duplicates("plan").rename(columns={"corpus": "lengths"})
     plans = plans.assign(value=plans["plan"].map(plan_seconds(groups)))
@@ -222,7 +209,7 @@ def _by_system(axes: Axes, rows: DataFrame, name: str, cases: list[tuple[str, st
     axes.grid(visible=False, axis="x")
 
 
-def _adaptive_caption(points: DataFrame) -> str:
+def _adaptive_texts(points: DataFrame, corpora: list[str]) -> Texts:
     speedups = where(points, quantity="speedup")
 
     def ranges(source: str, tail: str = "") -> list[str]:
@@ -244,33 +231,18 @@ def _adaptive_caption(points: DataFrame) -> str:
             " {corpus:label}; our lengths: {lengths:label})",
         )
         compared = f"Ours against published: {texts}." if texts else f"{_NO_PLAN}."
-    return f"""The paper prints {" and ".join(ranges("printed"))}. Its bars give
+    caption = f"""The paper prints {" and ".join(ranges("printed"))}. Its bars give
         {" and ".join(ranges("read off"))}. {compared} Ours come from the cost model with the
         published constants, not from a machine."""
-
-
-def _adaptive_alternative(points: DataFrame, corpora: list[str]) -> str:
-    values = where(points, quantity="speedup").groupby(["corpus", "source"])["value"].apply(span)
+    values = speedups.groupby(["corpus", "source"])["value"].apply(span)
     parts = [
         f"{label(corpus)}: published {values[corpus, 'printed']}, ours"
         f" {values.get((corpus, 'ours'), 'none')}"
         for corpus in corpora
     ]
-    return f"""Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the
-        seconds of an iteration of each system. Speed-ups: {"; ".join(parts)}."""
-
-
-ADAPTIVE_SPEEDUPS = declare(
-    AdaptiveSpeedupsSettings,
-    "Groups that adapt to the batch: speed-up and time of an iteration",
-    "flexsp",
-    _draw_adaptive,
-    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
-    " fidelity",
-    speedups="flexsp_speedups.csv: model context corpus system reference value",
-    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
-    " reading_error_seconds",
-)
+    alternative = f"""Above, speed-ups of FlexSP by model and context, a panel per corpus; below,
+        the seconds of an iteration of each system. Speed-ups: {"; ".join(parts)}."""
+    return caption, alternative
 
 
 # Elastic pipelines: speed-ups over baselines, and the idle share of stages
@@ -286,41 +258,46 @@ _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree
 
 
 @dataclass(frozen=True)
-class PipelineSpeedupsSettings(CanvasSettings):
+class PipelineSpeedupsSettings(Choice):
     """Speed-ups of elastic pipelines, published beside ours."""
 
-    figure: Literal["pipeline_speedups"] = "pipeline_speedups"
-    height_inches: Height = 8
-
-    rows: dict[str, str] = field(
-        default_factory=lambda: {
-            "speedup_over_megatron_most": "Most over Megatron-LM",
-            "speedup_over_deepspeed_most": "Most over DeepSpeed",
-            "speedup_over_flexsp_most": "Most over FlexSP",
-            "speedup_over_flexsp_7b_commoncrawl_48k": "7B, CommonCrawl, 48K, over FlexSP",
-            "speedup_over_flexsp_case_study": "Case study, 13B, over FlexSP",
-            "speedup_over_seq1f1b_96k_most": "Most at 96K over Seq1F1B",
-            "speedup_over_seq1f1b_48k_most": "Most at 48K over Seq1F1B",
-            "bubble_share_most": "Case study, 13B, with transfers between stages",
-        }
+    rows: dict[str, str] = mapping(
+        speedup_over_megatron_most="Most over Megatron-LM",
+        speedup_over_deepspeed_most="Most over DeepSpeed",
+        speedup_over_flexsp_most="Most over FlexSP",
+        speedup_over_flexsp_7b_commoncrawl_48k="7B, CommonCrawl, 48K, over FlexSP",
+        speedup_over_flexsp_case_study="Case study, 13B, over FlexSP",
+        speedup_over_seq1f1b_96k_most="Most at 96K over Seq1F1B",
+        speedup_over_seq1f1b_48k_most="Most at 48K over Seq1F1B",
+        bubble_share_most="Case study, 13B, with transfers between stages",
     )
     """Published rows to show by id, in that order, and the words for each."""
 
-    only: tuple[str, ...] = ()
-    """Plans to set side by side, of one model; empty: all."""
 
-
-def _draw_pipelines(settings: PipelineSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row per published headline and per pair of our plans, and the bubbles below.
-
-    Raises ValueError for a row that is not published.
-    """
+@figure("Elastic pipelines: speed-up and bubbles", "infinipipe", height=8)
+@reads(
+    groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
+    " fidelity planner",
+    schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
+    " fidelity",
+    published="infinipipe.csv: id value place",
+)
+def pipeline_speedups(settings: PipelineSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row per published headline and per pair of our plans, and the bubbles below."""
     published = tables.values("published")
     refuse_unknown("rows", settings.rows, published.index)
     groups = tables.read("groups", "plan", settings.only)
     schedule = tables.read("schedule", "plan", settings.only)
-    rows = [*_headlines(settings.rows, published), *_our_pipelines(groups, schedule)]
-    points = to_frame(rows, ["source", "quantity", "row", "baseline", "value"])
+    baselines = {
+        name: next((system for system in _BASELINES if f"over_{system}" in name), "")
+        for name in settings.rows
+    }
+    headlines = [
+        ("published", "speedup" if base else "bubble", settings.rows[name], base, published[name])
+        for name, base in baselines.items()
+    ]
+    columns = ["source", "quantity", "row", "baseline", "value"]
+    points = to_frame([*headlines, *_our_pipelines(groups, schedule)], columns)
     subtitle = """Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost
         model predicts for plans of this experiment on the same batches; other models, devices and
         lengths than the paper's. The axis of speed-ups does not begin at 0."""
@@ -340,13 +317,6 @@ def _draw_pipelines(settings: PipelineSpeedupsSettings, tables: Tables, canvas: 
         share_legend(page, legend, 3)
     data = points.assign(row=points["row"].str.replace("\n", " "))
     return Drawn(*_pipeline_texts(data), data)
-
-
-def _headlines(rows: dict[str, str], published: Series[Any]) -> Iterator[tuple[Any, ...]]:
-    for name, words in rows.items():
-        baseline = next((system for system in _BASELINES if f"over_{system}" in name), "")
-        quantity = "speedup" if baseline else "bubble"
-        yield "published", quantity, words, baseline, float(published[name])
 
 
 def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any, ...]]:
@@ -370,13 +340,8 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
             if tokens[str(other)] == tokens[str(plan)]:
                 baseline, name = _PLANNERS[fact["planner"]]
                 row = f"Ours, {words},\n{fact['devices']} devices, over {name}"
-                yield (
-                    "ours",
-                    "speedup",
-                    row,
-                    baseline,
-                    1e3 * seconds[str(other)] / _pipeline_ms(ends),
-                )
+                ratio = 1e3 * seconds[str(other)] / _pipeline_ms(ends)
+                yield "ours", "speedup", row, baseline, ratio
         stage_ms = float(((ends["end"] - ends["start"]) * ends["stages"]).sum())
         yield "ours", "bubble", f"Ours, {words}", "", 1 - float(ends["busy"].sum()) / stage_ms
 
@@ -405,8 +370,7 @@ def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
     axes.margins(x=0.1)
 
 
-def _pipeline_texts(points: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _pipeline_texts(points: DataFrame) -> Texts:
     speed, bubble = (where(points, quantity=name) for name in ("speedup", "bubble"))
     parts = []
     for baseline, name in _BASELINES.items():
@@ -427,28 +391,12 @@ def _pipeline_texts(points: DataFrame) -> tuple[str, str]:
     return caption, alternative
 
 
-PIPELINE_SPEEDUPS = declare(
-    PipelineSpeedupsSettings,
-    "Elastic pipelines: speed-up and bubbles",
-    "infinipipe",
-    _draw_pipelines,
-    groups="plan.groups: plan corpus devices kind iteration micro_batch tokens predicted_ms"
-    " fidelity planner",
-    schedule="plan.schedule (pipeline): plan iteration pipeline replica stage start_ms end_ms"
-    " fidelity",
-    published="infinipipe.csv: id value place",
-)
-
-
 # Networks: cost over that of a full fat tree
 
 
 @dataclass(frozen=True)
 class NetworkPricesSettings(CanvasSettings):
     """Prices of networks over a fat tree's, published beside ours."""
-
-    figure: Literal["network_prices"] = "network_prices"
-    height_inches: Height = 5
 
     price_set: Annotated[str, NotEmpty()] = "hammingmesh_2022"
     """Price list of our costs over scale."""
@@ -472,13 +420,15 @@ class NetworkPricesSettings(CanvasSettings):
     for each; empty: none does."""
 
 
-def _draw_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel per published size, a row per network.
-
-    Raises ValueError for a price list or network that the tables do not have.
-    """
+@figure("Prices of networks relative to a fat tree", "railx", height=5)
+@reads(
+    scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
+    published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
+)
+def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel per published size, a row per network."""
     published, scale = tables.read("published"), tables.read("scale")
-    points = _price_points(settings, published, scale)
+    points = _price_points(settings, tables)
     sizes = sorted(set(points["size"]))
     subtitle = f"""Cost of a network over that of a full fat tree for as many chips: published per
         chip, ours per injection bandwidth. Hollow diamonds: published, confidence
@@ -491,12 +441,11 @@ def _draw_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas
             axes.set_title(f"About {size:,} chips")
         legend = {"Published (HammingMesh)": published_mark(INK), "Ours": dot(PALETTE[0])}
         share_legend(page, legend, 2)
-    return Drawn(_price_caption(points), _price_alternative(points), points)
+    return Drawn(*_price_texts(points), points)
 
 
-def _price_points(
-    settings: NetworkPricesSettings, published: DataFrame, scale: DataFrame
-) -> DataFrame:
+def _price_points(settings: NetworkPricesSettings, tables: Tables) -> DataFrame:
+    published, scale = tables.read("published"), tables.read("scale")
     reference = settings.published_reference
     refuse_unknown("networks", (reference, *settings.networks), published["network"])
     refuse_unknown("price_set", [settings.price_set], scale["price_set"])
@@ -507,9 +456,9 @@ def _price_points(
         million = prices.set_index("network")["million_usd"].astype(float)
         tree = costs.get((settings.networks[reference], size))
         for name, ours in settings.networks.items():
-            row = {"size": int(str(size)), "network": name, "source": "published"}
+            row = {"size": int(str(size)), "network": name}
             ratio = million[name] / million[reference]
-            rows.append(row | {"ratio": ratio, "million_usd": million[name]})
+            rows.append(row | {"source": "published", "ratio": ratio, "million_usd": million[name]})
             cost = costs.get((ours, size))
             if cost and tree:
                 rows.append(row | {"source": "ours", "ratio": cost / tree, "topology": ours})
@@ -524,14 +473,13 @@ def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
         dots(axes, rows, rows["ratio"], at, colour, 6.5)
         for ratio, position in zip(rows["ratio"], at, strict=True):
             beside(axes, quantity(float(ratio)), ratio, position)
-    axes.set_xscale("log")
-    ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1])
+    ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1], base=10)
     name_rows(axes, [name[:1].upper() + name[1:] for name in names])
     ends = (0.7 * float(points["ratio"].min()), 2 * float(points["ratio"].max()))
     axes.set(xlim=ends, xlabel="Cost / that of a full fat tree")
 
 
-def _price_caption(points: DataFrame) -> str:
+def _price_texts(points: DataFrame) -> Texts:
     sentences = []
     for size, rows in points.groupby("size"):
         ours = where(rows, source="ours").set_index("network")["ratio"]
@@ -541,25 +489,13 @@ def _price_caption(points: DataFrame) -> str:
             for row in records(where(rows, source="published"))
         ]
         sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
-    return f"""{" ".join(sentences)} The published costs are from memory and per chip, ours per
+    caption = f"""{" ".join(sentences)} The published costs are from memory and per chip, ours per
         injection bandwidth at the ports of this experiment and without the links on a board, so
         that only ratios compare."""
-
-
-def _price_alternative(points: DataFrame) -> str:
     both = points.pivot_table(index=["size", "network"], columns="source", values="ratio")
     if "ours" not in both or both["ours"].notna().sum() == 0:
-        return f"Dots of {len(both)} published cost ratios over a fat tree; ours has none."
+        return caption, f"Dots of {len(both)} published cost ratios over a fat tree; ours has none."
     pairs = both.dropna()
-    return f"""Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours;
-        ours are {span(pairs["ours"] / pairs["published"])} times the published ratios."""
-
-
-NETWORK_PRICES = declare(
-    NetworkPricesSettings,
-    "Prices of networks relative to a fat tree",
-    "railx",
-    _draw_prices,
-    scale="economics.scale: topology target_chips price_set chips usd_per_injection_gb_s fidelity",
-    published="hammingmesh_cost.csv: id network accelerators million_usd confidence",
-)
+    alternative = f"""Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)}
+        ours; ours are {span(pairs["ours"] / pairs["published"])} times the published ratios."""
+    return caption, alternative

@@ -36,7 +36,7 @@ def contrast(entry: str, other: str) -> float:
 
 @functools.cache
 def dark_colour(colour: str) -> str:
-    """The colour ``#rrggbb`` that is on the dark background what this is on white."""
+    """The colour of this hue with the contrast to dark that this one has to white."""
     _, along, across = _to_oklab(_linear(colour))
     most = _MOST_WITH_HUE if math.hypot(along, across) > _HUED else _MOST
     stands_out = min(contrast(colour, "#ffffff") ** _POWER, most)

@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, DataFrame, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, published_marks, share_legend
-from railx.figures.tables import stack, to_frame
+from railx.figures.tables import refuse, stack, to_frame
 from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
+from railx.figures.types import DataFrame
 from railx.figures.words import quantity
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
-
-__all__ = ["FIGURE", "CorpusLengthsSettings"]
 
 _KINDS = {
     "real_text": "real text",
@@ -41,14 +39,8 @@ _FOOTNOTE = """Real text and real lengths are data as they are; synthetic ones a
 
 
 @dataclass(frozen=True)
-class CorpusLengthsSettings(CanvasSettings):
+class CorpusLengthsSettings(Choice):
     """Survival function of sequence lengths."""
-
-    figure: Literal["corpus_lengths"] = "corpus_lengths"
-    height_inches: Height = 5.4
-
-    only: tuple[str, ...] = ()
-    """Corpora to show, in that order; empty: all that there are."""
 
     points: Annotated[int, Between(20, 5000)] = 300
     """Most steps of a line."""
@@ -87,17 +79,14 @@ class _Corpus:
         return self.lengths[np.unique(tail)]
 
 
-def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One line per corpus with dots at ``settings.quantiles``.
-
-    Raises ValueError for a corpus without sequences.
-    """
+@figure("Sequence lengths of the corpora", "flexsp", height=5.4)
+@reads(sequences="corpus.sequences", published="wikipedia_length_quantiles.csv: kind key value")
+def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One line per corpus with dots at ``settings.quantiles``."""
     corpora = [_read(name, path) for name, path in tables.files("sequences", settings.only)]
-    subtitle = (
-        "Share of sequences with at least the given number of tokens. Dots: "
-        + ", ".join(f"{100 * q:g} %" for q in settings.quantiles)
-        + " of sequences are shorter. Hollow diamonds: published."
-    )
+    shares = ", ".join(f"{100 * quantile:g} %" for quantile in settings.quantiles)
+    subtitle = f"""Share of sequences with at least the given number of tokens. Dots: {shares} of
+        sequences are shorter. Hollow diamonds: published."""
     published = tables.query(
         """
         select key::bigint + 1 as length_tokens, value::double as share
@@ -112,21 +101,21 @@ def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Dra
         for corpus in corpora:
             words = f"{label(corpus.name)} ({corpus.words}; {len(corpus.lengths):,} sequences)"
             steps, last = corpus.steps(settings.points), len(corpus.lengths) - 1
-            stairs: dict[str, Any] = {"linewidth": 1.8, "drawstyle": "steps-pre", "label": words}
+            stairs: dict[str, Any] = {"drawstyle": "steps-pre", "label": words}
             axes.plot(steps, corpus.share(steps), color=colour[corpus.name], **stairs)
             marks = corpus.lengths[[min(int(q * (last + 1)), last) for q in settings.quantiles]]
             style = dot(colour[corpus.name], 5, markeredgecolor="white")
             axes.plot(marks, corpus.share(marks), **style)
         axes.set(xscale="log", yscale="log", xlabel="Sequence length (tokens)")
         axes.set_ylabel("Share of sequences")
-        shares = [float(published["share"].min()), *(1 / len(corpus.lengths) for corpus in corpora)]
-        axes.set_ylim(0.5 * min(shares), 1.6)
+        lowest = min(published["share"].min(), *(1 / len(corpus.lengths) for corpus in corpora))
+        axes.set_ylim(0.5 * lowest, 1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
         published_marks(axes, published["length_tokens"], published["share"])
         words = f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)"
         share_legend(page, entries(axes) | {words: PUBLISHED_MARK}, 1)
-    alternative = "; ".join(
+    texts = "; ".join(
         f"{label(corpus.name)} {100 * corpus.share(1e3):.3g} % from 1K tokens on,"
         f" {100 * corpus.share(1e5):.2g} % from 100K on"
         for corpus in corpora
@@ -136,17 +125,15 @@ def draw(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Dra
         steps = corpus.steps(settings.points)
         part = to_frame({"length_tokens": steps, "share": corpus.share(steps)})
         parts.append(part.assign(corpus=corpus.name, kind=corpus.kind))
-    return Drawn(
-        _caption(corpora, published),
-        f"Falling lines of the share of sequences with at least a given length: {alternative}.",
-        stack(parts)[["corpus", "kind", "length_tokens", "share"]],
-    )
+    alternative = f"Falling lines of the share of sequences with at least a given length: {texts}."
+    data = stack(parts)[["corpus", "kind", "length_tokens", "share"]]
+    return Drawn(_caption(corpora, published), alternative, data)
 
 
 def _read(name: str, path: Path) -> _Corpus:
     lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
     if not len(lengths):
-        raise UserError(f"{path}: the corpus has no sequences; allowed: one or more")
+        refuse(f"{path}: the corpus has no sequences", "one or more")
     return _Corpus(name, str(read_metadata(path).get("kind", "unknown")), lengths)
 
 
@@ -173,13 +160,3 @@ def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
                 published shares wherever ten or more of them are longer."""
     return f"""Sequence lengths in tokens: {"; ".join(parts)}. {off} A long straight tail, few
         sequences with many of the tokens, is what adaptive parallelism lives on."""
-
-
-FIGURE = declare(
-    CorpusLengthsSettings,
-    "Sequence lengths of the corpora",
-    "flexsp",
-    draw,
-    sequences="corpus.sequences",
-    published="wikipedia_length_quantiles.csv: kind key value",
-)

@@ -7,11 +7,10 @@ catalogue's, not the paper's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import (
     beside,
     entries,
@@ -21,7 +20,7 @@ from railx.figures.panels import (
     share_legend,
     ticks,
 )
-from railx.figures.tables import Tables, records, refuse, refuse_unknown, stack, to_frame, where
+from railx.figures.tables import records, refuse, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
     PALETTE,
     PUBLISHED,
@@ -31,6 +30,7 @@ from railx.figures.theme import (
     dot,
     label,
 )
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import (
     counted,
     fidelity_line,
@@ -41,9 +41,7 @@ from railx.figures.words import (
     span,
     spoken,
 )
-from railx.settings import Fraction, NotEmpty, SettingsError
-
-__all__ = ["COST", "COST_SCALE", "CostScaleSettings", "CostSettings"]
+from railx.settings import Fraction, NotEmpty, SettingsError, mapping
 
 # Bill of materials, and cost relative to a reference
 
@@ -60,11 +58,8 @@ _LISTS = {"injection": (PALETTE[0], -0.13), "all_to_all": (PALETTE[5], 0.13)}
 
 
 @dataclass(frozen=True)
-class CostSettings(CanvasSettings):
+class CostSettings(Choice):
     """Bill of materials and cost relative to a reference."""
-
-    figure: Literal["cost"] = "cost"
-    height_inches: Height = 6.8
 
     only: tuple[str, ...] = ("railx_hyperx_full", "fat_tree_full")
     """Topologies of the economics tables to show, in that order; empty: all."""
@@ -72,16 +67,14 @@ class CostSettings(CanvasSettings):
     reference: Annotated[str, NotEmpty()] = "fat_tree_full"
     """Topology that the others are compared with."""
 
-    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()] = field(
-        default_factory=lambda: {"injection": 0.10, "all_to_all": 0.50}
+    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()] = mapping(
+        injection=0.10, all_to_all=0.50
     )
     """What is compared: ``injection`` and ``all_to_all`` are costs per bandwidth,
     ``power`` is power per chip. Each has the share of the reference that the paper
     stays below; null where it states none."""
 
-    published_usd: dict[str, str] = field(
-        default_factory=lambda: {"railx_hyperx_full": "railx absolute_cost value"}
-    )
+    published_usd: dict[str, str] = mapping(railx_hyperx_full="railx absolute_cost value")
     """Published cost of networks by topology: table (railx, opus_cost_power), id of its
     row and column."""
 
@@ -93,13 +86,18 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def _draw_cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Draw ``settings.only`` (empty: all topologies of the economics tables).
-
-    Price lists are drawn where a sensitivity table has the reference. Raises ValueError
-    when ``settings.reference`` or one of ``settings.only`` is not in the summary, or
-    has no value to compare.
-    """
+@figure("Cost by topology", "railx", height=6.8)
+@reads(
+    bill="economics.bill: topology chips component total_usd fidelity",
+    summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
+    " usd_per_all_to_all_gb_s power_watts fidelity",
+    sensitivity="economics.sensitivity (optional): view prices topology reference all_to_all"
+    " injection_cost_ratio all_to_all_cost_ratio fidelity",
+    railx="railx.csv: id paper",
+    opus_cost_power="opus_cost_power.csv: id paper",
+)
+def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """The bill, costs over the reference's, and price lists where a table has them."""
     bill, summary = tables.read("bill"), _summary(settings, tables)
     bill = bill[bill["topology"].isin(summary.index)]
     prices = _price_lists(settings, tables, summary)
@@ -134,13 +132,9 @@ def _draw_cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             hollow = dot(colour, 7, markerfacecolor="white")
             legend["per all-to-all, published routing"] = hollow
         share_legend(page, legend, 4)
-    return Drawn(
-        f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}",
-        _bill_alternative(bill, ratios, totals),
-        _data(bill, ratios, totals, prices),
-        title,
-        paper,
-    )
+    caption = f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}"
+    data = _data(bill, ratios, totals, prices)
+    return Drawn(caption, _bill_alternative(bill, ratios, totals), data, title, paper)
 
 
 def _bill_name(topology: Any) -> str:
@@ -148,23 +142,16 @@ def _bill_name(topology: Any) -> str:
 
 
 def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str, float], str]:
-    """Published cost of networks by topology, and the paper that states them.
-
-    Raises ValueError for a cell that the published tables do not have.
-    """
+    """Published cost of networks by topology, and the paper that states them."""
     totals, papers = {}, []
     for topology, cell in settings.published_usd.items():
         table, row, column = (*cell.split(), "", "")[:3]
         if table not in _PUBLISHED:
-            raise UserError(
-                f"published_usd.{topology}: got table {table}; allowed: {', '.join(_PUBLISHED)}"
-            )
+            refuse(f"published_usd.{topology}: got table {table}", _PUBLISHED)
         rows = tables.read(table).set_index("id")
         if row not in rows.index or column not in rows.columns:
-            raise UserError(
-                f"published_usd.{topology}: {table} has no {row} {column}; allowed: a table, the id"
-                " of a row and a column"
-            )
+            got = f"published_usd.{topology}: {table} has no {row} {column}"
+            refuse(got, "a table, the id of a row and a column")
         totals[topology] = float(str(rows.loc[row, column]))
         papers.append(str(rows.loc[row, "paper"]).split(",")[0].lower())
     return totals, papers[0] if papers else ""
@@ -175,18 +162,14 @@ def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
     power = summary["power_watts"].astype(float) / summary["chips"]
     summary = summary.assign(power_per_chip_watts=power)
     shown = list(settings.only) or list(summary.index)
-    for key, names in (("only", shown), ("reference", [settings.reference])):
-        unknown = [name for name in names if name not in shown or name not in summary.index]
-        if unknown:
-            refuse(f"{key}: got {', '.join(unknown)}", summary.index if key == "only" else shown)
+    refuse_unknown("only", shown, summary.index)
+    refuse_unknown("reference", [settings.reference], shown)
     for what in settings.compare:
         column = _COMPARED[what][1]
         empty = [name for name in shown if not summary[column].notna()[name]]
         if empty:
-            raise UserError(
-                f"compare.{what}: {', '.join(empty)} has no {column}; allowed: what all topologies"
-                " of the figure have"
-            )
+            got = f"compare.{what}: {', '.join(empty)} has no {column}"
+            refuse(got, "what all topologies of the figure have")
     return summary.loc[shown]
 
 
@@ -237,14 +220,9 @@ def _bill_of_materials(
         if total < 0.3 * totals.max():
             words += f": {_shares(table.loc[str(name)].squeeze() / total)}"
         beside(axes, words, max(total, stated or 0.0) / divisor, position)
-    name_rows(
-        axes,
-        [
-            f"{label(row['topology'])}\n{int(row['chips']):,} chips,"
-            f" ${quantity(float(row['cost_usd']) / row['chips'])} a chip"
-            for row in records(summary)
-        ],
-    )
+    prices = summary.assign(price=summary["cost_usd"] / summary["chips"])
+    text = "{topology:label}\n{chips:,.0f} chips, ${price:q} a chip"
+    name_rows(axes, [phrase(text, row) for row in records(prices)])
     axes.set(title="Bill of materials", xlabel=f"Cost of the network ({unit})")
     axes.set_xlim(0, totals.max() / divisor * 1.36)
     axes.xaxis.set_major_formatter("{x:,g}")
@@ -311,15 +289,13 @@ def _data(
     bill: DataFrame, ratios: DataFrame, totals: dict[str, float], prices: DataFrame | None
 ) -> DataFrame:
     published = to_frame({"topology": list(totals), "total_usd": list(totals.values())})
-    parts = [
-        bill[["topology", "component", "total_usd"]].assign(panel="bill"),
-        published.assign(component=PUBLISHED, panel="bill"),
-        ratios.assign(panel="relative"),
-    ]
+    published = published.assign(component=PUBLISHED)
+    parts = {"bill": stack([bill[["topology", "component", "total_usd"]], published])}
+    parts["relative"] = ratios
     if prices is not None:
         columns = "topology prices all_to_all injection_cost_ratio all_to_all_cost_ratio"
-        parts.append(prices[columns.split()].assign(panel="prices"))
-    data = stack(parts)
+        parts["prices"] = prices[columns.split()]
+    data = stack(rows.assign(panel=panel) for panel, rows in parts.items())
     return data[["panel", *data.columns.drop("panel")]]
 
 
@@ -373,21 +349,6 @@ def _usd(value: float) -> str:
     return f"{quantity(value)} USD"
 
 
-COST = declare(
-    CostSettings,
-    "Cost by topology",
-    "railx",
-    _draw_cost,
-    bill="economics.bill: topology chips component total_usd fidelity",
-    summary="economics.summary: topology chips cost_usd usd_per_injection_gb_s"
-    " usd_per_all_to_all_gb_s power_watts fidelity",
-    sensitivity="economics.sensitivity (optional): view prices topology reference all_to_all"
-    " injection_cost_ratio all_to_all_cost_ratio fidelity",
-    railx="railx.csv: id paper",
-    opus_cost_power="opus_cost_power.csv: id paper",
-)
-
-
 # Cost and power over the number of chips
 
 _PANELS = (
@@ -400,11 +361,8 @@ _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
 @dataclass(frozen=True)
-class CostScaleSettings(CanvasSettings):
+class CostScaleSettings(Choice):
     """Cost per bandwidth and power over the number of chips, one line per topology."""
-
-    figure: Literal["cost_scale"] = "cost_scale"
-    height_inches: Height = 6.2
 
     only: tuple[str, ...] = (
         "railx_hyperx_full",
@@ -428,13 +386,18 @@ class CostScaleSettings(CanvasSettings):
     """Price set of the rows to show."""
 
 
-def _draw_cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Three panels; a topology is left out of a panel where it has no value.
-
-    Raises ValueError for an unknown name or price set.
-    """
+@figure("Cost and power over the number of chips", "railx", height=6.2)
+@reads(
+    scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
+    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity"
+)
+def cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Three panels; a topology is left out of a panel where it has no value."""
     table = tables.read("scale")
-    rows = _chosen(settings, table)
+    refuse_unknown("price_set", [settings.price_set], table["price_set"])
+    rows = where(table, price_set=settings.price_set)
+    refuse_unknown("only", settings.only, rows["topology"])
+    rows = rows[rows["topology"].isin(settings.only)] if settings.only else rows
     names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
     subtitle = f"""All at {injection} GB/s of injection per chip and the prices of
@@ -446,16 +409,13 @@ def _draw_cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas
             _panel(axes, rows, names, column)
             axes.set(title=title, xlabel="Chips", ylabel=unit)
         share_legend(page, entries(panels[0]), 5)
-    return Drawn(
-        _scale_caption(rows, settings), _scale_alternative(rows), rows[tables.columns("scale")]
+    parts = ". ".join(
+        f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
+        f" {unit}"
+        for column, title, unit in _PANELS
     )
-
-
-def _chosen(settings: CostScaleSettings, table: DataFrame) -> DataFrame:
-    refuse_unknown("price_set", [settings.price_set], table["price_set"])
-    rows = where(table, price_set=settings.price_set)
-    refuse_unknown("only", settings.only, rows["topology"])
-    return rows[rows["topology"].isin(settings.only)] if settings.only else rows
+    alternative = f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
+    return Drawn(_scale_caption(rows, settings), alternative, rows[tables.columns("scale")])
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
@@ -500,24 +460,5 @@ def _scale_caption(rows: DataFrame, settings: CostScaleSettings) -> str:
         tiers of switches. {" ".join(parts)}"""
 
 
-def _scale_alternative(rows: DataFrame) -> str:
-    parts = ". ".join(
-        f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
-        f" {unit}"
-        for column, title, unit in _PANELS
-    )
-    return f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
-
-
 def _scale_name(topology: str) -> str:
     return label(topology.removesuffix("_full").replace("_full_", "_"))
-
-
-COST_SCALE = declare(
-    CostScaleSettings,
-    "Cost and power over the number of chips",
-    "railx",
-    _draw_cost_scale,
-    scale="economics.scale: topology price_set chips injection_gb_s_per_chip"
-    " usd_per_injection_gb_s usd_per_all_to_all_gb_s watts_per_chip fidelity",
-)

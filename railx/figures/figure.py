@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated, Any, Literal, Protocol, cast, get_type_hints
 
 from railx.figures.tables import FigureInput, Tables
-from railx.figures.types import Axes, DataFrame, Page, Series
+from railx.figures.types import DataFrame, Page
 from railx.settings import Between, NonNegative
 
 __all__ = [
-    "Axes",
     "AxisScale",
     "Canvas",
     "CanvasSettings",
-    "DataFrame",
+    "Choice",
+    "Draw",
     "Drawn",
     "Figure",
     "Height",
-    "Page",
     "PlanChoice",
-    "RunChoice",
-    "Series",
     "Tables",
-    "TopologyChoice",
-    "declare",
+    "Texts",
+    "figure",
+    "reads",
 ]
 
 
 AxisScale = Literal["linear", "log"]
 Height = Annotated[float, Between(2, 30)]
+#: Caption and alternative text of a figure.
+Texts = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CanvasSettings:
     """Size, resolution and type size of a figure."""
 
     figure: str
-    """Which figure it is; a ``Literal`` with the figure's name in each of them."""
+    """Which figure it is."""
 
     width_inches: Annotated[float, Between(3, 30)] = 10
     """Width on paper in inches."""
@@ -55,27 +55,17 @@ class CanvasSettings:
 
 
 @dataclass(frozen=True)
-class TopologyChoice(CanvasSettings):
-    """Settings of a figure that shows some of the topologies."""
+class Choice(CanvasSettings):
+    """Settings of a figure that shows some of what its tables hold."""
 
     only: tuple[str, ...] = ()
-    """Topologies to show, in that order; empty: all that there are."""
+    """Topologies, runs, plans or other items to show, in that order; empty: all that
+    there are."""
 
 
 @dataclass(frozen=True)
-class RunChoice(CanvasSettings):
-    """Settings of a figure that shows some of the training runs."""
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all that there are."""
-
-
-@dataclass(frozen=True)
-class PlanChoice(CanvasSettings):
+class PlanChoice(Choice):
     """Settings of a figure that shows one iteration of some of the plans."""
-
-    only: tuple[str, ...] = ()
-    """Plans to show, in that order; empty: all of this kind."""
 
     iteration: Annotated[int, NonNegative()] = 0
     """Iteration to show."""
@@ -98,9 +88,8 @@ class Drawn:
 
     ``caption`` is reStructuredText and ``alternative_text`` replaces the figure for a
     reader who cannot see it; both are paragraphs written from the data, and white space
-    in them is one space. ``data`` has a row for
-    each mark. ``title`` and ``paper`` replace the figure's own where one kind of figure
-    is drawn from different tables; empty: the figure's.
+    in them is one space. ``data`` has a row for each mark. ``title`` and ``paper``
+    replace the figure's own where they depend on the settings; empty: the figure's.
     """
 
     caption: str
@@ -110,33 +99,61 @@ class Drawn:
     paper: str = ""
 
 
+#: Draws a figure from its settings, the tables of its inputs and the canvas.
+Draw = Callable[[Any, Tables, Canvas], Drawn]
+
+
 @dataclass(frozen=True)
 class Figure:
-    """A figure, as its module declares it under the name ``FIGURE``.
+    """A figure, as its module declares it under its name.
 
-    ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` takes the
-    settings, the tables of ``inputs`` and the canvas. It raises UserError for a table
-    that lacks what it needs.
+    ``paper`` is a key of resources/papers.yaml, or ``all``. ``draw`` raises UserError
+    for a table that lacks what it needs.
     """
 
     settings: type[CanvasSettings]
     title: str
     paper: str
     inputs: tuple[FigureInput, ...]
-    draw: Callable[[Any, Tables, Canvas], Drawn]
+    draw: Draw
 
 
-def declare(
-    settings: type[CanvasSettings],
-    title: str,
-    paper: str,
-    draw: Callable[[Any, Tables, Canvas], Drawn],
-    /,
-    **sources: str,
-) -> Figure:
-    """A figure whose inputs are written as ``key="stage.output: columns"``.
+def figure(title: str, paper: str, /, *, height: float) -> Callable[[Draw], Figure]:
+    """Declare the figure that the decorated function draws; it has the function's name.
+
+    The type of the function's first argument has the options of the figure. ``height``
+    is the default of its height on paper in inches. :func:`reads` declares its tables.
+    """
+
+    def declared(draw: Draw) -> Figure:
+        return Figure(_settings(draw, height), title, paper, vars(draw)["inputs"], draw)
+
+    return declared
+
+
+def reads(**sources: str) -> Callable[[Draw], Draw]:
+    """Declare the tables that a figure reads as ``key="stage.output: columns"``.
 
     :meth:`FigureInput.of` has the syntax of a source.
     """
     inputs = tuple(FigureInput.of(key, source) for key, source in sources.items())
-    return Figure(settings, title, paper, inputs, draw)
+
+    def declared(draw: Draw) -> Draw:
+        vars(draw)["inputs"] = inputs
+        return draw
+
+    return declared
+
+
+def _settings(draw: Draw, height: float) -> type[CanvasSettings]:
+    """The options of a figure with its name and height as defaults."""
+    options: type[CanvasSettings] = get_type_hints(draw)["settings"]
+    name, literal = draw.__name__, cast("Any", Literal)
+    fields = [("figure", literal[name], name), ("height_inches", Height, height)]
+    has_options = options.__module__ == draw.__module__
+    words = options.__qualname__ if has_options else f"{name.title().replace('_', '')}Settings"
+    settings = make_dataclass(words, fields, bases=(options,), frozen=True)
+    # Descriptions of fields are looked up in the source by module and class.
+    settings.__module__, settings.__qualname__ = draw.__module__, words
+    settings.__doc__ = options.__doc__ if has_options else draw.__doc__
+    return settings

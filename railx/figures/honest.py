@@ -1,7 +1,7 @@
 """What a figure may not hide: compressed axes, cut bars, curves under a legend.
 
 ``say_compressed`` writes on an axis that it is compressed. ``cut_bars`` marks bars that
-are drawn shorter than they are. ``refuse_hidden`` is the last look at a figure.
+are drawn shorter than they are. ``refuse_hidden`` checks the finished figure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["cut_bars", "refuse_hidden", "say_compressed"]
 
 
 def say_compressed(figure: Figure) -> None:
-    """Add to the label of every axis that is not linear what it is.
+    """Name the scale in the label of every axis that is not linear.
 
-    Raises ValueError for one that has no label, nor shares one.
+    Raises ValueError where neither the axis nor one that shares it has a label.
     """
     for axes in figure.axes:
         if not axes.get_visible() or not axes.axison:
@@ -42,7 +42,7 @@ def say_compressed(figure: Figure) -> None:
 
 
 def cut_bars(
-    axes: Axes, values: Sequence[float], places: Sequence[float], limit: float, texts: Sequence[str]
+    axes: Axes, values: Sequence[float], ys: Sequence[float], limit: float, texts: Sequence[str]
 ) -> list[str]:
     """Mark the horizontal bars that are drawn only up to ``limit``.
 
@@ -50,7 +50,7 @@ def cut_bars(
     end. The texts of the cut bars are returned, for the caption.
     """
     cut = []
-    for value, position, text in zip(values, places, texts, strict=True):
+    for value, position, text in zip(values, ys, texts, strict=True):
         if value <= limit:
             continue
         cut.append(text)

@@ -6,36 +6,34 @@ Saturation is shown as a share of the network's static limits.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import name_rows, share_legend
-from railx.figures.tables import Tables
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity, spoken
 from railx.settings import AtLeast
 
-__all__ = ["FIGURE", "LatencyLoadSettings"]
-
 _OFFERED = "offered_flits_per_chip_cycle"
+_LIMITS = {
+    "saturation": "saturation point",
+    "accepted": "largest rate accepted",
+    "bound": "static bound: busiest channel full",
+    "ideal": "ideal: external links evenly loaded",
+}
 #: Rows of text that the limits need besides one per sweep.
 _ROWS_AROUND = 4.5
 
 
 @dataclass(frozen=True)
-class LatencyLoadSettings(CanvasSettings):
+class LatencyLoadSettings(Choice):
     """Latency over the offered load, one line per sweep, and the saturation points.
 
     The points are drawn beside the static limits.
     """
-
-    figure: Literal["latency_load"] = "latency_load"
-    height_inches: Height = 8.6
-
-    only: tuple[str, ...] = ()
-    """Sweeps to show, in that order; empty: all that there are."""
 
     panels: dict[str, tuple[str, ...]] = field(
         default_factory=lambda: {
@@ -56,7 +54,14 @@ class LatencyLoadSettings(CanvasSettings):
     """Top of the latency axis in cycles; null: the largest latency."""
 
 
-def draw(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Latency against offered load", "railx", height=8.6)
+@reads(
+    points="packets.points: sweep topology family chips traffic routing"
+    " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
+    " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
+    " ideal_flits_per_chip_cycle seed fidelity"
+)
+def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Above, the mean latency over the offered load by group of families.
 
     Below, saturation and limits of every sweep. Over several seeds lines are medians
@@ -70,11 +75,10 @@ def draw(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn
         {repeats if seeds > 1 else "one seed, bars: 95 % confidence"}; hollow: saturated; dotted:
         the saturation point. Below: the loads at which each network saturates and would at best."""
     panels = _panels(frame, settings.panels)
-    order = [sweep for members in panels.values() for sweep in members]
-    places = [position for members in panels.values() for position in range(len(members))]
     colour = {
         sweep: PALETTE[position % len(PALETTE)]
-        for sweep, position in zip(order, places, strict=True)
+        for members in panels.values()
+        for position, sweep in enumerate(members)
     }
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         below = min(0.6, max(0.28, (len(sweeps) + _ROWS_AROUND) * 0.21 / settings.height_inches))
@@ -90,19 +94,16 @@ def draw(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) -> Drawn
             lambda value, _: quantity(value) if f"{value:.0e}"[0] in "25" else ""
         )
         halves[0].supxlabel("Offered load (flits/chip/cycle)")
-        _limits(halves[1].subplots(), sweeps.loc[order], colour, names)
-        marks = {
-            "saturation point": dot(INK, 5.5),
-            "largest rate accepted": dot(INK, 5.5, markerfacecolor="none"),
-            "static bound: busiest channel full": dot(INK, 11, marker="|", markeredgewidth=1.8),
-            "ideal: external links evenly loaded": dot(
-                GREY, 7, marker="s", markerfacecolor="none", markeredgecolor=GREY
-            ),
-        }
-        share_legend(page, marks, 2)
+        _limits(halves[1].subplots(), sweeps.loc[[*colour]], colour, names)
+        marks = _limit_marks(INK)
+        share_legend(page, {words: marks[column] for column, words in _LIMITS.items()}, 2)
     limits = sweeps.drop(columns="seeds")
     data = points.merge(limits, left_on="sweep", right_index=True, validate="many_to_one")
-    return Drawn(_caption(sweeps, names), _alternative(sweeps, names), data)
+    rows = sweeps.assign(name=[spoken(names[str(sweep)]) for sweep in sweeps.index])
+    row = "{name}: saturates at {saturation:q}, bound {bound:q}, ideal {ideal:q}"
+    alternative = f"""Lines of mean latency over offered load that turn up at saturation, and the
+        saturation points in flits per chip and cycle. {phrases(rows, row)}."""
+    return Drawn(_caption(rows), alternative, data)
 
 
 def _points(frame: DataFrame) -> DataFrame:
@@ -188,6 +189,15 @@ def _line(axes: Axes, line: DataFrame, colour: str, name: str) -> None:
         axes.plot(points[_OFFERED], points["latency"], **dot(colour, 4.5, markerfacecolor=face))
 
 
+def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
+    return {
+        "ideal": dot(GREY, 7, marker="s", markerfacecolor="none"),
+        "bound": dot(INK, 11, marker="|", markeredgewidth=1.8),
+        "accepted": dot(shade, 5.5, markerfacecolor="none"),
+        "saturation": dot(shade, 5.5),
+    }
+
+
 def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[str, str]) -> None:
     for row, (sweep, limits) in enumerate(sweeps.iterrows()):
         shade = colour[str(sweep)]
@@ -195,12 +205,7 @@ def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[s
         axes.hlines(row, limits["saturation"], best, color=shade, linewidth=1)
         ends = (limits["saturation_least"], limits["saturation_most"])
         axes.hlines(row, *ends, color=shade, linewidth=4)
-        for column, style in (
-            ("ideal", dot(GREY, 7, marker="s", markerfacecolor="none")),
-            ("bound", dot(INK, 11, marker="|", markeredgewidth=1.8)),
-            ("accepted", dot(shade, 5.5, markerfacecolor="none")),
-            ("saturation", dot(shade, 5.5)),
-        ):
+        for column, style in _limit_marks(shade).items():
             axes.plot(limits[column], row, **style)
     name_rows(axes, [names[str(sweep)] for sweep in sweeps.index], above=0.6, below=0.6)
     axes.set(xlabel="Offered load (flits/chip/cycle)", title="Saturation and limits")
@@ -220,12 +225,9 @@ def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[s
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
-def _caption(sweeps: DataFrame, names: dict[str, str]) -> str:
-    seeds = int(sweeps["seeds"].max())
-    rows = sweeps.assign(
-        name=[spoken(names[str(sweep)]) for sweep in sweeps.index],
-        share=sweeps["saturation"] / sweeps["bound"],
-    )
+def _caption(rows: DataFrame) -> str:
+    seeds = int(rows["seeds"].max())
+    rows = rows.assign(share=rows["saturation"] / rows["bound"])
     late, early = (rows.loc[getattr(rows["saturation"], end)()] for end in ("idxmax", "idxmin"))
     far, near = (rows.sort_values("share").iloc[end] for end in (0, -1))
     over = list(rows.loc[rows["accepted"] > 1.005 * rows["bound"], "name"])
@@ -233,7 +235,7 @@ def _caption(sweeps: DataFrame, names: dict[str, str]) -> str:
     agree = f"Saturation points lie within {quantity(100 * spread)} % over the seeds."
     overload = f"""Under overload more than the bound arrives on {listed(over)}: traffic that does
         not cross the busiest channel goes on."""
-    return f"""{counted(len(sweeps), "sweep")} of the offered load, packet by packet, under
+    return f"""{counted(len(rows), "sweep")} of the offered load, packet by packet, under
         {counted(seeds, "seed")}. {agree if seeds > 1 else ""}
         {phrase("{name} saturates last, at {saturation:q} flits per chip and cycle", late)},
         {phrase("{name} first, at {saturation:q}", early)}. Packets come nearest to the static
@@ -243,13 +245,6 @@ def _caption(sweeps: DataFrame, names: dict[str, str]) -> str:
         head holds up what stands behind it. {overload if over else ""} The ideal is the load at
         which the external links would be full if they were evenly loaded. The paper's own curves
         are not available as numbers."""
-
-
-def _alternative(sweeps: DataFrame, names: dict[str, str]) -> str:
-    rows = sweeps.assign(name=[spoken(names[str(sweep)]) for sweep in sweeps.index])
-    row = "{name}: saturates at {saturation:q}, bound {bound:q}, ideal {ideal:q}"
-    return f"""Lines of mean latency over offered load that turn up at saturation, and the
-        saturation points in flits per chip and cycle. {phrases(rows, row)}."""
 
 
 def _names(frame: DataFrame) -> dict[str, str]:
@@ -264,15 +259,3 @@ def _names(frame: DataFrame) -> dict[str, str]:
         parts += [str(row["routing"])] if extra["routing"] else []
         names[str(sweep)] = ", ".join(parts)
     return names
-
-
-FIGURE = declare(
-    LatencyLoadSettings,
-    "Latency against offered load",
-    "railx",
-    draw,
-    points="packets.points: sweep topology family chips traffic routing"
-    " offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
-    " latency_ci95_cycles saturated saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
-    " ideal_flits_per_chip_cycle seed fidelity",
-)

@@ -1,26 +1,16 @@
-"""Models against what they stand for: points around a diagonal, and their errors."""
+"""Models against simulations and measurements: points around a diagonal, and errors."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
-from railx.figures.tables import Tables, records, where
+from railx.figures.tables import records, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
+from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
-
-__all__ = [
-    "AGREEMENT",
-    "COST_MODEL_ERROR",
-    "STEP_MODEL",
-    "AgreementFigureSettings",
-    "CostModelErrorSettings",
-    "StepModelSettings",
-]
 
 # Flow model against packet simulator, and their ratio
 
@@ -28,16 +18,13 @@ _MARKERS = "os^DvPX"
 _MODELS = ["flow_flits_per_chip_cycle", "packet_flits_per_chip_cycle"]
 
 
-@dataclass(frozen=True)
-class AgreementFigureSettings(CanvasSettings):
-    """Throughput of the flow model against the packet simulator's, and their ratio."""
-
-    figure: Literal["agreement"] = "agreement"
-    height_inches: Height = 5.4
-
-
-def _draw_agreement(settings: AgreementFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One point per topology, traffic pattern, routing and load.
+@figure("Flow model against packet simulator", "railx", height=5.4)
+@reads(
+    comparison="agreement.comparison: topology traffic routing load_over_bound"
+    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity"
+)
+def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Throughput of the flow model against the packet simulator's, and their ratio.
 
     Colour by topology, shape by traffic, hollow for balanced routing.
     """
@@ -78,7 +65,10 @@ def _draw_agreement(settings: AgreementFigureSettings, tables: Tables, canvas: C
             style = {} if name == routings[0] else {"fillstyle": "none"}
             legend[f"Routing {name}"] = dot(GREY, **style)
         share_legend(page, legend, 5)
-    return Drawn(_caption(rows), _alternative(rows), rows)
+    ratios = rows.groupby(["topology", "traffic"], sort=False)["ratio"].apply(span).reset_index()
+    alternative = f"""Throughput of packets over that of flows, around the diagonal. Ratios:
+        {phrases(ratios, "{topology:spoken}, {traffic:lower} {ratio}")}."""
+    return Drawn(_caption(rows), alternative, rows)
 
 
 def _caption(rows: DataFrame) -> str:
@@ -102,22 +92,6 @@ def _caption(rows: DataFrame) -> str:
         the flow model does not see."""
 
 
-def _alternative(rows: DataFrame) -> str:
-    ratios = rows.groupby(["topology", "traffic"], sort=False)["ratio"].apply(span).reset_index()
-    return f"""Throughput of packets over that of flows, around the diagonal. Ratios:
-        {phrases(ratios, "{topology:spoken}, {traffic:lower} {ratio}")}."""
-
-
-AGREEMENT = declare(
-    AgreementFigureSettings,
-    "Flow model against packet simulator",
-    "railx",
-    _draw_agreement,
-    comparison="agreement.comparison: topology traffic routing load_over_bound"
-    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio flow_fidelity packet_fidelity",
-)
-
-
 # Time and memory of a layer
 
 #: What is predicted: its column of errors and whether layers are recomputed.
@@ -129,25 +103,23 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class CostModelErrorSettings(CanvasSettings):
+@figure("Cost model against measured layers", "infinipipe", height=4.8)
+@reads(
+    points="profile.points: profile model part degree context tokens checkpointed forward_ms"
+    " backward_ms kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error"
+    " fidelity",
+    published="infinipipe.csv: id value",
+)
+def cost_model_error(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Predicted times and memory of measured layers."""
-
-    figure: Literal["cost_model_error"] = "cost_model_error"
-    height_inches: Height = 4.8
-
-    only: tuple[str, ...] = ()
-    """Profiles to show, in that order; empty: all."""
-
-
-def _draw_cost_model_error(
-    settings: CostModelErrorSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """One point for each measured slice, filled where the fit has not seen it."""
     rows = where(tables.read("points", "profile", settings.only), part="layer")
     rows = rows.assign(measured_ms=rows["forward_ms"] + rows["backward_ms"])
     allowed = float(tables.values("published")["cost_model_error_most"])
-    unseen = {name: _unseen(rows, *kind) for name, kind in _KINDS.items()}
+    fresh = where(rows, held_out=True)
+    unseen = {
+        name: [*(100 * where(fresh, checkpointed=recomputed)[column].dropna().astype(float))]
+        for name, (column, recomputed) in _KINDS.items()
+    }
     subtitle = """Left: forward and backward pass of a layer. Right: how far predictions are off
         where the fit has not seen the point."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
@@ -192,39 +164,19 @@ def _draw_cost_model_error(
     return Drawn(caption, alternative, rows)
 
 
-def _unseen(rows: DataFrame, column: str, recomputed: bool) -> list[float]:
-    """Errors in percent of the points that the fit has not seen."""
-    errors = where(rows, checkpointed=recomputed, held_out=True)[column].dropna()
-    return [100 * float(error) for error in errors]
-
-
-COST_MODEL_ERROR = declare(
-    CostModelErrorSettings,
-    "Cost model against measured layers",
-    "infinipipe",
-    _draw_cost_model_error,
-    points="profile.points: profile model part degree context tokens checkpointed forward_ms"
-    " backward_ms kept_bytes held_out predicted_ms error predicted_kept_bytes memory_error"
-    " fidelity",
-    published="infinipipe.csv: id value",
-)
-
-
 # Training steps measured by others
 
 _UNITS = {"seconds": "Time of a step (s)", "gib": "Memory of a device (GiB)"}
 
 
-@dataclass(frozen=True)
-class StepModelSettings(CanvasSettings):
+@figure("The model of a training step against measured runs", "all", height=4.2)
+@reads(
+    rows="validation.rows: set device precision quantity measured ours fidelity",
+    errors="validation.errors: set quantity group rows left_out mean_error mean_error_roofline"
+    " fidelity",
+)
+def step_model(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The model of a step: measured against modelled, and mean errors by set."""
-
-    figure: Literal["step_model"] = "step_model"
-    height_inches: Height = 4.2
-
-
-def _draw_step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Measured against modelled, a dot a run; on the right errors by set."""
     rows, errors = tables.read("rows"), where(tables.read("errors"), group="all")
     timed = errors["set"].isin(where(errors, quantity="seconds")["set"])
     memory = (timed & (errors["quantity"] == "gib")).map({True: ", memory", False: ""})
@@ -243,7 +195,14 @@ def _draw_step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas
             if len(part):
                 diagonal(axes, part[["measured", "ours"]])
             axes.set(title=title, xlabel="Measured", ylabel="Model")
-        _errors(panels[2], errors, colour)
+        for position, row in enumerate(records(errors)):
+            panels[2].plot(100 * row["mean_error"], position, **dot(colour[row["set"]], 7))
+            if row["quantity"] == "seconds":
+                plain = 100 * row["mean_error_roofline"]
+                panels[2].plot(plain, position, **dot(GREY, 7, fillstyle="none"))
+        name_rows(panels[2], list(errors["words"]))
+        panels[2].set(title="Mean error", xlabel="Error (%)")
+        panels[2].set_xlim(left=0)
         legend = {label(name): dot(shade, 6) for name, shade in colour.items()}
         legend["Plain roofline"] = dot(GREY, 7, fillstyle="none")
         share_legend(page, legend, 4)
@@ -254,25 +213,3 @@ def _draw_step_model(settings: StepModelSettings, tables: Tables, canvas: Canvas
         fit."""
     alternative = f"Model over measurement around the diagonal. Mean errors: {means}."
     return Drawn(caption, alternative, rows)
-
-
-def _errors(axes: Axes, errors: DataFrame, colour: dict[str, str]) -> None:
-    for position, row in enumerate(records(errors)):
-        axes.plot(100 * row["mean_error"], position, **dot(colour[row["set"]], 7))
-        if row["quantity"] == "seconds":
-            plain = 100 * row["mean_error_roofline"]
-            axes.plot(plain, position, **dot(GREY, 7, fillstyle="none"))
-    name_rows(axes, list(errors["words"]))
-    axes.set(title="Mean error", xlabel="Error (%)")
-    axes.set_xlim(left=0)
-
-
-STEP_MODEL = declare(
-    StepModelSettings,
-    "The model of a training step against measured runs",
-    "all",
-    _draw_step_model,
-    rows="validation.rows: set device precision quantity measured ours fidelity",
-    errors="validation.errors: set quantity group rows left_out mean_error mean_error_roofline"
-    " fidelity",
-)

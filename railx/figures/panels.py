@@ -16,6 +16,7 @@ __all__ = [
     "beside",
     "diagonal",
     "entries",
+    "few_ticks",
     "name_rows",
     "panel_title",
     "patch",
@@ -32,13 +33,18 @@ __all__ = [
 _BOLD_WIDTH = 0.65
 
 
-def ticks(axis: Any, at: Iterable[float] | None = None, text: Any = quantity) -> None:
+def ticks(
+    axis: Any, at: Iterable[float] | None = None, text: Any = quantity, base: float | None = None
+) -> None:
     """Write the ticks of an axis as numbers, those in ``at`` alone where it is given.
 
-    ``text`` is a format, a function or a formatter. There are no minor ticks.
+    ``text`` is a format, a function or a formatter. There are no minor ticks. The axis
+    is logarithmic where a ``base`` is given.
     """
     from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, NullLocator
 
+    if base is not None:
+        getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
     if at is not None:
         axis.set_major_locator(FixedLocator(list(at)))
     axis.set_minor_locator(NullLocator())
@@ -46,6 +52,13 @@ def ticks(axis: Any, at: Iterable[float] | None = None, text: Any = quantity) ->
         axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     else:
         axis.set_major_formatter(text)
+
+
+def few_ticks(axis: Any, most: int, **choices: Any) -> None:
+    """At most so many intervals between the ticks of a linear axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, **choices))
 
 
 def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.5, below: float = 0.5) -> None:
@@ -82,10 +95,8 @@ def diagonal(axes: Axes, points: DataFrame) -> None:
 
 def plain_ticks(axis: Any) -> None:
     """Plain numbers at the ticks of a logarithmic axis, none at minor ones."""
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
-
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 def tiles(page: Page, count: int, columns: int, **shared: Any) -> list[Axes]:

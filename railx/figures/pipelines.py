@@ -9,24 +9,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, declare
-from railx.figures.panels import name_rows, patch, share_legend, time_unit
+from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure, reads
+from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
-from railx.figures.theme import GREY, INK, LINE_POINTS, PALETTE, dot, label, lighter
+from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import NonNegative
-
-__all__ = [
-    "HELD_MEMORY",
-    "PIPELINE_SCHEDULE",
-    "STAGE_MEMORY",
-    "HeldMemorySettings",
-    "PipelineScheduleSettings",
-    "StageMemorySettings",
-]
 
 # Gantt chart of a plan: a row for each stage, a block for each pass of a chunk
 
@@ -54,21 +45,18 @@ _DIGIT = 0.64
 class PipelineScheduleSettings(PlanChoice):
     """Gantt chart of one iteration of pipeline plans."""
 
-    figure: Literal["pipeline_schedule"] = "pipeline_schedule"
-    height_inches: Height = 5.4
-
     label_blocks: bool = True
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def _draw_pipeline_schedule(
-    settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
-
-    A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
-    one lacks the iteration.
-    """
+@figure("Pipeline schedule", "infinipipe", height=5.4)
+@reads(
+    schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
+    " start_ms end_ms fidelity",
+    groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
+)
+def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One iteration of every schedule, a panel per plan."""
     frame = _with_kinds(tables.read("schedule", "plan", settings.only), tables)
     schedules = {
         plan: _in_sequence(rows)
@@ -213,17 +201,6 @@ def _schedule_facts(name: str, frame: DataFrame) -> str:
         chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"""
 
 
-PIPELINE_SCHEDULE = declare(
-    PipelineScheduleSettings,
-    "Pipeline schedule",
-    "infinipipe",
-    _draw_pipeline_schedule,
-    schedule="plan.schedule (pipeline): plan iteration pipeline replica schedule stage chunk kind"
-    " start_ms end_ms fidelity",
-    groups="plan.groups (optional, pipeline): plan iteration micro_batch group chunk_kind",
-)
-
-
 # What the stages of a plan hold, by the cost model (InfiniPipe eqs. 5, 9 and 10)
 
 _GIB = 2.0**30
@@ -239,18 +216,17 @@ _ROOM: dict[str, Any] = {"color": GREY, "linewidth": 1.3, "linestyle": (0, (4, 2
 class StageMemorySettings(PlanChoice):
     """Activations of the stages of pipeline plans over one iteration."""
 
-    figure: Literal["stage_memory"] = "stage_memory"
-    height_inches: Height = 5.4
-
     replica: Annotated[int, NonNegative()] = 0
     """Replica to show; the others do the same with other chunks."""
 
 
-def _draw_stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Draw one iteration of one replica of every plan.
-
-    Raises ValueError where a plan lacks the iteration or the replica.
-    """
+@figure("Memory of pipeline stages over time", "infinipipe", height=5.4)
+@reads(
+    memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
+    " activation_bytes capacity_bytes fidelity"
+)
+def stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One iteration of one replica of every plan."""
     table = tables.read("memory", "plan", settings.only)
     plans = plans_at(table, "plan", iteration=settings.iteration, replica=settings.replica)
     drawn = stack(plans.values())
@@ -263,9 +239,7 @@ def _draw_stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Ca
         for axes, (name, rows) in zip(panels, plans.items(), strict=True):
             _plan_panel(axes, rows, in_bytes, bounded)
             axes.set_title(label(name))
-        legend: dict[str, Any] = {
-            f"Stage {stage}": _line(stage) for stage in sorted(set(drawn["stage"]))
-        }
+        legend = {f"Stage {stage}": _line(stage) for stage in sorted(set(drawn["stage"]))}
         if bounded:
             legend["room of the stage that has least"] = _ROOM
         share_legend(page, legend, min(len(legend), 5))
@@ -294,7 +268,7 @@ def _plan_panel(axes: Axes, rows: DataFrame, in_bytes: bool, bounded: bool) -> N
 
 
 def _line(stage: Any) -> dict[str, Any]:
-    return {"color": PALETTE[int(stage) % len(PALETTE)], "linewidth": LINE_POINTS}
+    return {"color": PALETTE[int(stage) % len(PALETTE)]}
 
 
 def _plan_facts(name: str, rows: DataFrame, in_bytes: bool) -> str:
@@ -306,34 +280,18 @@ def _plan_facts(name: str, rows: DataFrame, in_bytes: bool) -> str:
         {", ".join(map(str, peaks.index))}"""
 
 
-STAGE_MEMORY = declare(
-    StageMemorySettings,
-    "Memory of pipeline stages over time",
-    "infinipipe",
-    _draw_stage_memory,
-    memory="plan.memory (pipeline): plan iteration pipeline replica stage time_ms live_chunks"
-    " activation_bytes capacity_bytes fidelity",
-)
-
-
 # What the stages of a run hold, measured beside expected
 
 _MIB = 2**20
 
 
-@dataclass(frozen=True)
-class HeldMemorySettings(CanvasSettings):
+@figure("Memory of pipeline stages over time", "infinipipe", height=6.4)
+@reads(
+    passes="training.passes: run plan device iteration rank replica stage place position kind"
+    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity"
+)
+def held_memory(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Memory of pipeline stages over time, measured beside predicted."""
-
-    figure: Literal["held_memory"] = "held_memory"
-    height_inches: Height = 6.4
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all with pipelines."""
-
-
-def _draw_held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A column of panels for each run: the first rank of each stage of replica 0."""
     rows = where(tables.read("passes", "run", settings.only), replica=0, place=0)
     runs = list(rows["run"].unique())
     stages = int(rows["stage"].max()) + 1
@@ -372,8 +330,6 @@ def _draw_held_memory(settings: HeldMemorySettings, tables: Tables, canvas: Canv
 
 
 def _run_panel(axes: Axes, rows: DataFrame) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     done = rows["position"] + 1
     axes.plot(done, rows["held_bytes"] / _MIB, color=PALETTE[0])
     axes.plot(done, rows["predicted_held_bytes"] / _MIB, **dot(INK, 3.5))
@@ -382,15 +338,5 @@ def _run_panel(axes: Axes, rows: DataFrame) -> None:
     other = axes.twinx()
     other.step(done, rows["live_chunks"], where="post", color=PALETTE[5], linewidth=1.2)
     other.set(ylim=(0, 2.2 * max(1, int(rows["live_chunks"].max()))), ylabel="Chunks alive")
-    other.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    few_ticks(other.yaxis, 6, integer=True)
     other.grid(visible=False)
-
-
-HELD_MEMORY = declare(
-    HeldMemorySettings,
-    "Memory of pipeline stages over time",
-    "infinipipe",
-    _draw_held_memory,
-    passes="training.passes: run plan device iteration rank replica stage place position kind"
-    " chunk live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes fidelity",
-)

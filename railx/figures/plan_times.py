@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.errors import UserError
 from railx.figures.comparisons import plan_seconds
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import (
     at_edge,
+    few_ticks,
     name_rows,
     panel_title,
     patch,
@@ -23,13 +23,21 @@ from railx.figures.panels import (
     share_legend,
     tiles,
 )
-from railx.figures.tables import Tables, records, to_frame, where
-from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, PUBLISHED_MARK, label, lighter
+from railx.figures.tables import records, refuse, to_frame, where
+from railx.figures.theme import (
+    FAINT,
+    GREY,
+    PALETTE,
+    PUBLISHED,
+    PUBLISHED_MARK,
+    SYSTEMS,
+    label,
+    lighter,
+)
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.io import read_json
-from railx.settings import Between, NotEmpty, SettingsError
-
-__all__ = ["ITERATION_PARTS", "PLANNERS", "IterationPartsSettings", "PlannersSettings"]
+from railx.settings import Between, NotEmpty, SettingsError, mapping
 
 # Planners by corpus; where FlexSP publishes a bar of the system, it is a hollow diamond
 
@@ -42,21 +50,16 @@ _NOTE = "No paper compares these planners; the comparison is ours"
 class PlannersSettings(CanvasSettings):
     """Predicted time of an iteration by planner and corpus."""
 
-    figure: Literal["planners"] = "planners"
-    height_inches: Height = 6
-
-    planners: Annotated[dict[str, str], NotEmpty()] = field(
-        default_factory=lambda: {
-            "static": "One degree",
-            "static_per_batch": "Best degree of each batch",
-            "megatron": "Megatron-LM, best TP and CP",
-            "wlb": "WLB-LLM packing",
-            "dynamic_cp": "Megatron dynamic CP",
-            "byte_scale": "ByteScale, balanced",
-            "any_degree": "Any degree, greedy",
-            "flexsp_milp": "FlexSP's, as published",
-            "flexsp": "Groups that adapt",
-        }
+    planners: Annotated[dict[str, str], NotEmpty()] = mapping(
+        static="One degree",
+        static_per_batch="Best degree of each batch",
+        megatron="Megatron-LM, best TP and CP",
+        wlb="WLB-LLM packing",
+        dynamic_cp="Megatron dynamic CP",
+        byte_scale="ByteScale, balanced",
+        any_degree="Any degree, greedy",
+        flexsp_milp="FlexSP's, as published",
+        flexsp="Groups that adapt",
     )
     """Beginnings of plan names, and the words for each: a bar is the plan that is
     called by one of them, _ and the corpus; those that the experiment lacks are left
@@ -65,14 +68,12 @@ class PlannersSettings(CanvasSettings):
     reference: Annotated[str, NotEmpty()] = "static_per_batch"
     """Planner that the others are compared with, one of ``planners``."""
 
-    published: dict[str, str] = field(
-        default_factory=lambda: {
-            "static": "deepspeed",
-            "static_per_batch": "flexsp_batch_ada",
-            "megatron": "megatron",
-            "flexsp_milp": "flexsp",
-            "flexsp": "flexsp",
-        }
+    published: dict[str, str] = mapping(
+        static="deepspeed",
+        static_per_batch="flexsp_batch_ada",
+        megatron="megatron",
+        flexsp_milp="flexsp",
+        flexsp="flexsp",
     )
     """Published system of a planner, as the published table names it."""
 
@@ -91,7 +92,13 @@ class PlannersSettings(CanvasSettings):
                 )
 
 
-def _draw_planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Planners for sequences of varying length", "flexsp", height=6)
+@reads(
+    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
+    " fidelity",
+    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration",
+)
+def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel per corpus, a bar per planner."""
     bars = _bars(settings, tables)
     corpora = list(dict.fromkeys(bars["corpus"]))
@@ -144,10 +151,9 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
         systems=to_frame(list(systems.items()), ["planner", "system"]).reset_index(),
     )
     if bars.empty:
-        raise UserError(
-            f"planners: got {', '.join(settings.planners)}; allowed: beginnings of plan names of"
-            " this experiment, each with its model, context and corpus"
-        )
+        allowed = """beginnings of plan names of this experiment, each with its model, context and
+            corpus"""
+        refuse(f"planners: got {', '.join(settings.planners)}", " ".join(allowed.split()))
     base = where(bars, planner=settings.reference).set_index("corpus")["seconds"]
     if len(base):
         # Without the reference a corpus is planned for something else.
@@ -166,8 +172,6 @@ def _fill(planner: str, settings: PlannersSettings) -> dict[str, Any]:
 def _planner_panel(
     axes: Axes, bars: DataFrame, planners: list[str], settings: PlannersSettings
 ) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     bars = bars.assign(at=bars["planner"].map(planners.index))
     for row in records(bars):
         axes.barh(row["at"], row["seconds"], 0.66, **_fill(row["planner"], settings))
@@ -179,11 +183,10 @@ def _planner_panel(
     name_rows(axes, [settings.planners[name] for name in planners])
     most = 2.1 * float(bars[["seconds", "published_seconds"]].max().max())
     axes.set(xlim=(0, most), xlabel="Seconds an iteration")
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    few_ticks(axes.xaxis, 4, steps=[1, 2, 5, 10])
 
 
-def _texts(settings: PlannersSettings, bars: DataFrame) -> tuple[str, str]:
-    """Caption and alternative text."""
+def _texts(settings: PlannersSettings, bars: DataFrame) -> Texts:
     bars = bars.assign(words=bars["planner"].map(settings.planners))
     ranges, values = [], []
     for corpus, rows in bars.groupby("corpus", sort=False):
@@ -202,17 +205,6 @@ def _texts(settings: PlannersSettings, bars: DataFrame) -> tuple[str, str]:
     return caption, alternative
 
 
-PLANNERS = declare(
-    PlannersSettings,
-    "Planners for sequences of varying length",
-    "flexsp",
-    _draw_planners,
-    groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
-    " fidelity",
-    seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration",
-)
-
-
 # Parts of an iteration, means over the devices
 
 #: The parts of a bar in their order, with their colours; waiting is drawn lighter.
@@ -228,13 +220,8 @@ _PARTS = {
 
 def _settings_of_the_paper() -> dict[str, dict[str, str]]:
     """Every model, context and corpus of InfiniPipe's end-to-end figure."""
-    systems = {
-        "pipeline": "Elastic pipelines",
-        "seq1f1b": "Seq1F1B",
-        "flexsp": "FlexSP",
-        "deepspeed": "DeepSpeed",
-        "megatron": "Megatron-LM",
-    }
+    baselines = ("seq1f1b", "flexsp", "deepspeed", "megatron")
+    systems = {"pipeline": "Elastic pipelines"} | {name: SYSTEMS[name][0] for name in baselines}
     cases = product(("commoncrawl", "github"), ("48k", "96k"), ("7b", "13b", "30b"))
     return {
         f"{model.upper()}, {context.upper()}, {label(corpus)}": {
@@ -247,9 +234,6 @@ def _settings_of_the_paper() -> dict[str, dict[str, str]]:
 @dataclass(frozen=True)
 class IterationPartsSettings(CanvasSettings):
     """Parts of an iteration by plan."""
-
-    figure: Literal["iteration_parts"] = "iteration_parts"
-    height_inches: Height = 10
 
     title: Annotated[str, NotEmpty()] = "Elastic pipelines and four baselines on 32 A800"
     """What the plans are compared for."""
@@ -275,13 +259,15 @@ def _colour(part: str) -> Any:
     return lighter(FAINT, 0.55) if part == "waiting" else _PARTS[part]
 
 
-def _draw_iteration_parts(
-    settings: IterationPartsSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """A panel for each comparison, a bar for each plan.
-
-    Raises ValueError where the experiment has none of the plans.
-    """
+@figure("What an iteration consists of", "infinipipe", height=10)
+@reads(
+    groups="plan.groups: plan devices kind iteration micro_batch degree predicted_ms"
+    " predicted_all_to_all_ms predicted_other_ms fidelity",
+    schedule="plan.schedule: plan iteration replica stage start_ms end_ms",
+    summary="plan.summary",
+)
+def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for each comparison, a bar for each plan."""
     rows = _rows(settings, tables)
     panels = list(dict.fromkeys(rows["panel"]))
     columns = min(settings.columns, len(panels))
@@ -301,7 +287,18 @@ def _draw_iteration_parts(
             if (rows[part] > 0).any()
         }
         share_legend(page, legend, 6)
-    return Drawn(_caption(settings, rows), _alternative(rows), rows, title=settings.title)
+    texts = " ".join(
+        f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}."
+        for panel, bars in rows.groupby("panel", sort=False)
+    )
+    caption = f"""{settings.title}. {texts} All are predictions of the cost model, parted into means
+        over the devices."""
+    bars = []
+    for row in records(rows):
+        parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
+        bars.append(f"{row['panel']}, {row['words']}: {parts}")
+    alternative = f"Stacked bars of seconds of an iteration. {'; '.join(bars)}."
+    return Drawn(caption, alternative, rows, title=settings.title)
 
 
 def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
@@ -310,33 +307,29 @@ def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
     chosen = [plan for plans in settings.panels.values() for plan in plans]
     groups = groups[groups["plan"].isin(chosen)]
     if groups.empty:
-        raise UserError(
-            f"panels: got {', '.join(chosen)}; allowed: plans of this experiment, one or more"
-        )
+        refuse(f"panels: got {', '.join(chosen)}", "plans of this experiment, one or more")
     pipelined = bool((groups["kind"] == "pipeline").any())
     schedules = dict(iter(tables.read("schedule").groupby("plan"))) if pipelined else {}
     by_plan = dict(iter(groups.groupby("plan")))
     #: Exposed traffic of ZeRO-3 in ms of a batch.
     summaries = [read_json(path) for path in tables.paths("summary")]
     sharding = {summary["plan"]: float(summary["predicted_sharding_ms"]) for summary in summaries}
-    rows: list[dict[str, Any]] = []
+    rows = []
     for panel, plans in settings.panels.items():
-        first: float | None = None
         for plan, words in plans.items():
-            if plan not in by_plan:
-                continue
-            plan_groups = by_plan[plan]
-            head = plan_groups.iloc[0]
-            if head["kind"] == "pipeline":
-                parts = _of_pipelines(plan_groups, schedules[plan], sharding[plan])
-            else:
-                parts = _of_groups(plan_groups, sharding[plan])
-            seconds = sum(parts.values())
-            first = first or seconds
-            total = {"seconds": seconds, "over_first": seconds / first}
-            names = {"panel": panel, "plan": plan, "words": words}
-            rows.append(names | parts | total | {"fidelity": str(head["fidelity"])})
-    return to_frame(rows)
+            if plan in by_plan:
+                of_plan = by_plan[plan]
+                first = of_plan.iloc[0]
+                if first["kind"] == "pipeline":
+                    parts = _of_pipelines(of_plan, schedules[plan], sharding[plan])
+                else:
+                    parts = _of_groups(of_plan, sharding[plan])
+                bar = {"panel": panel, "plan": plan, "words": words, **parts}
+                rows.append(bar | {"seconds": sum(parts.values()), "fidelity": first["fidelity"]})
+    bars = to_frame(rows)
+    over_first = bars["seconds"] / bars.groupby("panel")["seconds"].transform("first")
+    bars.insert(len(bars.columns) - 1, "over_first", over_first)
+    return bars
 
 
 def _means(groups: DataFrame, *columns: str) -> list[float]:
@@ -384,8 +377,6 @@ def _parts(*milliseconds: float) -> dict[str, float]:
 
 
 def _part_panel(axes: Axes, rows: DataFrame) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     for position, row in enumerate(records(rows)):
         left = 0.0
         for part in _PARTS:
@@ -394,33 +385,4 @@ def _part_panel(axes: Axes, rows: DataFrame) -> None:
         at_edge(axes, f"{quantity(row['seconds'])} ({row['over_first']:.2f})", position, 4)
     name_rows(axes, list(rows["words"]))
     axes.set_xlim(0, 1.75 * float(rows["seconds"].max()))
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-
-
-def _caption(settings: IterationPartsSettings, rows: DataFrame) -> str:
-    panels = " ".join(
-        f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}."
-        for panel, bars in rows.groupby("panel", sort=False)
-    )
-    return f"""{settings.title}. {panels} All are predictions of the cost model, parted into means
-        over the devices."""
-
-
-def _alternative(rows: DataFrame) -> str:
-    bars = []
-    for row in records(rows):
-        parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
-        bars.append(f"{row['panel']}, {row['words']}: {parts}")
-    return f"Stacked bars of seconds of an iteration. {'; '.join(bars)}."
-
-
-ITERATION_PARTS = declare(
-    IterationPartsSettings,
-    "What an iteration consists of",
-    "infinipipe",
-    _draw_iteration_parts,
-    groups="plan.groups: plan devices kind iteration micro_batch degree predicted_ms"
-    " predicted_all_to_all_ms predicted_other_ms fidelity",
-    schedule="plan.schedule: plan iteration replica stage start_ms end_ms",
-    summary="plan.summary",
-)
+    few_ticks(axes.xaxis, 4, steps=[1, 2, 5, 10])

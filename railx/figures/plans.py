@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, PlanChoice, Tables, declare
+from railx.figures.figure import (
+    Canvas,
+    CanvasSettings,
+    Choice,
+    Drawn,
+    PlanChoice,
+    Tables,
+    Texts,
+    figure,
+    reads,
+)
 from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
-from railx.figures.tables import plans_at, records, refuse_unknown, stack, to_frame, where
+from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import AtLeast, NotEmpty
-
-__all__ = [
-    "ALL_TO_ALL_DEGREE",
-    "SEQUENCE_PARALLEL_PLAN",
-    "UNDERLAY",
-    "AllToAllDegreeSettings",
-    "SequenceParallelPlanSettings",
-    "UnderlayFigureSettings",
-]
 
 # Devices over predicted time: a block for each group (FlexSP, section 4)
 
@@ -35,55 +35,37 @@ _IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#d4d8dd", "hatch"
 
 @dataclass(frozen=True)
 class _Look:
-    """What all panels share.
+    """What all panels share: unit of time and milliseconds in it, colour by degree.
 
-    Unit of time, milliseconds in it, colour per degree, whether blocks are labelled,
-    size of a panel.
+    ``labels`` says whether blocks are labelled, ``inches`` is the size of a panel.
     """
 
     unit: str
     divisor: float
     shade: dict[int, str]
     labels: bool
-    panel_width_inches: float
-    panel_height_inches: float
-
-    def fits(self, text: str, width_share: float, height_share: float) -> bool:
-        """Whether a text fits in a block that has these shares of a panel.
-
-        A character is about 0.08 inches wide, a line 0.15.
-        """
-        lines = text.split("\n")
-        return self.panel_width_inches * width_share > 0.08 * max(
-            map(len, lines)
-        ) and self.panel_height_inches * height_share > 0.15 * len(lines)
+    inches: tuple[float, float]
 
 
 @dataclass(frozen=True)
-class SequenceParallelPlanSettings(PlanChoice):
+class PlanGroupsSettings(PlanChoice):
     """One iteration of sequence-parallel plans, one above the other."""
-
-    figure: Literal["sequence_parallel_plan"] = "sequence_parallel_plan"
-    height_inches: Height = 10.5
 
     label_blocks: bool = True
     """Whether blocks say what they hold, where there is room."""
 
 
-def _draw_sequence_parallel_plan(
-    settings: SequenceParallelPlanSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """Draw ``settings.iteration`` of every sequence-parallel plan given.
-
-    Plans of another kind are passed over. Raises ValueError when none is left, or when
-    a plan lacks the iteration.
-    """
+@figure("Sequence-parallel plans", "flexsp", height=10.5)
+@reads(
+    groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
+    " degree sequences tokens predicted_ms"
+)
+def sequence_parallel_plan(settings: PlanGroupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One iteration of every sequence-parallel plan; others are left out."""
     frame = tables.read("groups", "plan", settings.only)
     frame = frame[frame["kind"] == "sequence_parallel"]
     if frame.empty:
-        raise UserError(
-            "input groups: no sequence-parallel plan among the tables; allowed: at least one"
-        )
+        refuse("input groups: no sequence-parallel plan among the tables", "at least one")
     plans = plans_at(frame, "plan", iteration=settings.iteration)
     if not settings.only:  # those of the same work one below the other
         order = list(dict.fromkeys(map(_work, plans.values())))
@@ -96,7 +78,7 @@ def _draw_sequence_parallel_plan(
     degrees = {int(degree) for groups in plans.values() for degree in groups["degree"]}
     shade = degree_colours(degrees, max(devices for devices, _ in spans))
     size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
-    look = _Look(unit, divisor, shade, settings.label_blocks, *size)
+    look = _Look(unit, divisor, shade, settings.label_blocks, size)
     subtitle = f"""Iteration {settings.iteration}; plans of the same batch have the same axis of
         time. Hatched: devices that wait for the slowest group of their micro-batch."""
     footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
@@ -112,7 +94,9 @@ def _draw_sequence_parallel_plan(
         legend = {f"Degree {degree}": patch(colour) for degree, colour in shade.items()}
         legend["Idle"] = patch(_IDLE["facecolor"], edgecolor=_IDLE["edgecolor"], hatch="////")
         share_legend(page, legend, len(legend))
-    return Drawn(_groups_caption(plans), _groups_alternative(plans), stack(plans.values()))
+    facts = "; ".join(_facts(name, groups) for name, groups in plans.items())
+    alternative = f"Blocks of devices over predicted time, a panel per plan: {facts}."
+    return Drawn(_groups_caption(plans), alternative, stack(plans.values()))
 
 
 def _work(groups: DataFrame) -> tuple[int, int]:
@@ -159,13 +143,19 @@ def _draw_group(
 
     degree, first, length = group["degree"], group["first_rank"], group["predicted_ms"]
     fill = look.shade[degree]
-    edge = min(0.7, 12 * look.panel_height_inches * degree / devices)
+    wide, high = look.inches[0] * length / span, look.inches[1] * degree / devices
+    edge = min(0.7, 12 * high)
     style: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": edge}
     corner = (start / look.divisor, first)
     axes.add_patch(Rectangle(corner, length / look.divisor, degree, **style))
     count, tokens = group["sequences"], _tokens(group["tokens"])
     texts = (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}")
-    fits = [text for text in texts if look.fits(text, length / span, degree / devices)]
+    # A character is about 0.08 inches wide, a line 0.15 high.
+    fits = []
+    for text in texts:
+        lines = text.split("\n")
+        if wide > 0.08 * max(map(len, lines)) and high > 0.15 * len(lines):
+            fits.append(text)
     if look.labels and fits:
         centred: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.2}
         colour = "white" if sum(to_rgb(fill)) < 1.6 else INK
@@ -200,35 +190,17 @@ def _groups_caption(plans: Mapping[str, DataFrame]) -> str:
         model, not measurements."""
 
 
-def _groups_alternative(plans: Mapping[str, DataFrame]) -> str:
-    facts = "; ".join(_facts(name, groups) for name, groups in plans.items())
-    return f"Blocks of devices over predicted time, a panel per plan: {facts}."
-
-
-SEQUENCE_PARALLEL_PLAN = declare(
-    SequenceParallelPlanSettings,
-    "Sequence-parallel plans",
-    "flexsp",
-    _draw_sequence_parallel_plan,
-    groups="plan.groups (sequence_parallel): plan kind devices iteration micro_batch first_rank"
-    " degree sequences tokens predicted_ms",
-)
-
-
 # Times and degrees of plans made for each network
 
 _WAITING = "#dfe3e8"
-_MADE, _LISTED, _BEST = "made for it", "made for the published bandwidths", "best single degree"
+_ADAPTED, _LISTED, _BEST = "made for it", "made for the published bandwidths", "best single degree"
 _CARRIED, _SINGLE = dot(INK, marker="x"), dot(PALETTE[1], 11, marker="|")
 _OURS = "No paper has this comparison; it is ours."
 
 
 @dataclass(frozen=True)
-class UnderlayFigureSettings(CanvasSettings):
+class UnderlayFigureSettings(Choice):
     """Iteration time and degrees of a plan made for each network."""
-
-    figure: Literal["underlay"] = "underlay"
-    height_inches: Height = 4.4
 
     adaptive: Annotated[str, NotEmpty()] = "flexsp_7b_384k_commoncrawl"
     """Plan whose groups adapt; its degrees are shown."""
@@ -236,20 +208,17 @@ class UnderlayFigureSettings(CanvasSettings):
     single: Annotated[str, NotEmpty()] = "static_per_batch_7b_384k_commoncrawl"
     """Plan with a single degree for each batch, shown as a mark."""
 
-    only: tuple[str, ...] = ()
-    """Networks to show, in that order; empty: all that there are."""
 
-
-def _draw_underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for each rate that networks are compared at, a bar for each network.
-
-    Raises ValueError where one of the plans is not there.
-    """
+@figure("The network under adaptive sequence parallelism", "flexsp", height=4.4)
+@reads(
+    mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
+    " degree device_ms fidelity"
+)
+def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for each rate that networks are compared at, a bar for each network."""
     frame = tables.read("mix", "network", settings.only)
     for key in ("adaptive", "single"):
-        plan, plans = getattr(settings, key), sorted(set(frame["plan"]))
-        if plan not in plans:
-            raise UserError(f"{key}: got {plan!r}; allowed: {', '.join(plans)}")
+        refuse_unknown(key, [getattr(settings, key)], sorted(set(frame["plan"])))
     rows = _rows(frame, settings)
     panels = {str(panel): part for panel, part in rows.groupby("panel", sort=False)}
     degrees = sorted({int(degree) for degree in rows["degree"].dropna() if degree > 0})
@@ -267,10 +236,8 @@ def _draw_underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Can
             axes.set_xlabel("Iteration (s)")
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
-        legend: dict[str, Any] = {
-            f"degree {degree}": patch(shades[degree], edgecolor="none") for degree in degrees
-        }
-        legend["waiting"] = patch(_WAITING, edgecolor="none")
+        fills = {f"degree {degree}": shades[degree] for degree in degrees} | {"waiting": _WAITING}
+        legend = {name: patch(fill, edgecolor="none") for name, fill in fills.items()}
         share_legend(page, legend | {f"plan {_LISTED}": _CARRIED, _BEST: _SINGLE}, 5)
     texts = {
         panel: "; ".join(
@@ -297,16 +264,14 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     equal = where(frame, basis="equal_rate")
     first, *others = sorted(set(equal["outside_gb_s"]))
     published = where(frame, basis="own")
-    made = published.assign(made_for="network")
+    adapted = published.assign(made_for="network")
+    at_first = stack([published, adapted, where(equal, outside_gb_s=first)])
+    title = "Equal rate: {} GB/s a device"
     panels = {
-        f"Equal rate: {quantity(first)} GB/s a device": stack(
-            [published, made, where(equal, outside_gb_s=first)]
-        ),
+        title.format(quantity(first)): at_first,
         "Equal cost: as InfiniBand": where(frame, basis="equal_cost"),
-    } | {
-        f"Equal rate: {quantity(rate)} GB/s a device": where(equal, outside_gb_s=rate)
-        for rate in others
     }
+    panels |= {title.format(quantity(rate)): where(equal, outside_gb_s=rate) for rate in others}
     parts = []
     for panel, rows in panels.items():
         for (network, name), bar in rows.groupby(["network", "label"], sort=False):
@@ -318,15 +283,15 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
 
 def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any]]:
     marks: list[dict[str, Any]] = []
-    for mark, plan, made_for in (
-        (_MADE, settings.adaptive, "network"),
+    for mark, plan, target in (
+        (_ADAPTED, settings.adaptive, "network"),
         (_LISTED, settings.adaptive, "cluster"),
         (_BEST, settings.single, "network"),
     ):
-        rows = where(bar, plan=plan, made_for=made_for)
+        rows = where(bar, plan=plan, made_for=target)
         seconds = float(rows.drop_duplicates("iteration")["iteration_ms"].mean()) / 1e3
         marks.append({"mark": mark, "degree": None, "seconds": seconds, "share": 1.0})
-        if mark == _MADE:
+        if mark == _ADAPTED:
             busy = rows.groupby("degree")["device_ms"].sum()
             for degree, share in (busy / busy.sum()).items():
                 part = {"mark": "degree", "degree": int(str(degree))}
@@ -355,18 +320,8 @@ def _words(bar: DataFrame) -> str:
     total = bar.set_index("mark")["seconds"]
     parts = bar[bar["degree"] > 0].sort_values("share").iloc[::-1].head(2)
     degrees = phrases(parts, "degree {degree:.0f} {share:q%}", " and ")
-    return f"""{quantity(total[_MADE])} s (best single degree {quantity(total[_BEST])} s; most in
+    return f"""{quantity(total[_ADAPTED])} s (best single degree {quantity(total[_BEST])} s; most in
         {degrees})"""
-
-
-UNDERLAY = declare(
-    UnderlayFigureSettings,
-    "The network under adaptive sequence parallelism",
-    "flexsp",
-    _draw_underlay,
-    mix="underlay.mix: network label plan basis outside_gb_s made_for iteration iteration_ms"
-    " degree device_ms fidelity",
-)
 
 
 # Bandwidth of an all-to-all by degree, and what the times of plans imply
@@ -379,9 +334,6 @@ _NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is meas
 @dataclass(frozen=True)
 class AllToAllDegreeSettings(CanvasSettings):
     """All-to-all bandwidth against the degree of sequence parallelism."""
-
-    figure: Literal["all_to_all_degree"] = "all_to_all_degree"
-    height_inches: Height = 5.2
 
     tables: dict[str, str] = field(
         default_factory=lambda: {
@@ -410,13 +362,14 @@ class AllToAllDegreeSettings(CanvasSettings):
     """Highest degree inside a node."""
 
 
-def _draw_all_to_all_degree(
-    settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """A line per published table and dots of the plans.
-
-    Raises UserError for a table or model that is not published.
-    """
+@figure("All-to-all bandwidth by degree of sequence parallelism", "flexsp", height=5.2)
+@reads(
+    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
+    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
+    constants="flexsp_cost_constants.csv: model quantity value",
+)
+def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A line per published table and dots of the plans."""
     refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
     points = _points(settings, tables)
     ours = points[points["source"] == "ours"]
@@ -432,8 +385,7 @@ def _draw_all_to_all_degree(
         if len(ours):
             legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
         share_legend(page, legend, 2)
-    caption, alternative = _degree_caption(settings, points), _degree_alternative(settings, points)
-    return Drawn(caption, alternative, points.drop(columns="fidelity"))
+    return Drawn(*_degree_texts(settings, points), points.drop(columns="fidelity"))
 
 
 def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
@@ -441,10 +393,8 @@ def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
     constants = tables.read("constants")
     model = constants[constants["model"] == settings.model].set_index("quantity")["value"]
     if not {"layers", "hidden"} <= set(model.index):
-        raise UserError(
-            f"model: got {settings.model}; allowed: one with layers and hidden among"
-            f" {', '.join(dict.fromkeys(constants['model']))}"
-        )
+        models = ", ".join(dict.fromkeys(constants["model"]))
+        refuse(f"model: got {settings.model}", f"one with layers and hidden among {models}")
     # The published table counts 2^20 bytes a millisecond as a GB/s.
     width = float(model["layers"]) * float(model["hidden"])
     mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * width / 2**20
@@ -475,10 +425,8 @@ def _lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> 
         axes.plot(line["degree"], line["gb_s"], **published_series(shade))
     axes.plot(points["degree"][ours], points["gb_s"][ours], **dot(INK, 4.5, zorder=3))
     degrees = sorted({int(degree) for degree in points["degree"]})
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    ticks(axes.xaxis, degrees)
-    ticks(axes.yaxis, [2, 5, 10, 20, 50, 100, 200])
+    ticks(axes.xaxis, degrees, base=2)
+    ticks(axes.yaxis, [2, 5, 10, 20, 50, 100, 200], base=10)
     low, high = float(points["gb_s"].min()), float(points["gb_s"].max())
     axes.set(xlim=(0.85 * degrees[0], 1.18 * degrees[-1]), ylim=(0.8 * low, 1.6 * high))
     axes.set(xlabel="Degree of sequence parallelism (GPUs of a group)", ylabel="All-to-all (GB/s)")
@@ -489,45 +437,30 @@ def _lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> 
     beside(axes, "across nodes", border, 1, 6, -6, ha="left", **style)
 
 
-def _degree_caption(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
-    node = settings.devices_per_node
-    published = points[points["source"] == "published"].set_index(["name", "degree"])["gb_s"]
-    parts = []
-    for name, words in settings.tables.items():
-        table = published[name]
-        if {node, 2 * node} <= set(table.index):
-            inside, outside = float(table[node]), float(table[2 * node])
-            parts.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
+def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
+    node, ours = settings.devices_per_node, where(points, source="ours")
+    steps, ends = [], []
+    published = where(points, source="published").sort_values("degree")
+    tables = {name: where(published, name=name) for name in settings.tables}
+    for words, table in zip(settings.tables.values(), tables.values(), strict=True):
+        rate = table.set_index("degree")["gb_s"]
+        if {node, 2 * node} <= set(rate.index):
+            inside, outside = float(rate[node]), float(rate[2 * node])
+            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
                 {quantity(inside / outside)} times less""")
-    text = f"From degree {node} to {2 * node}, out of the node: {'; '.join(parts)}."
-    ours = points[points["source"] == "ours"]
-    if not len(ours):
-        return f"{text} This experiment has no plan for the published cluster."
-    table = published[next(iter(settings.tables))]
-    off = (ours["gb_s"] / ours["degree"].map(table) - 1).abs().max()
-    exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
-    return f"""{text} The {ours["name"].nunique()} plans of this experiment for the published
-        cluster were costed {exact} the first of these tables, which shows that they rest on it, not
-        that it holds."""
-
-
-def _degree_alternative(settings: AllToAllDegreeSettings, points: DataFrame) -> str:
-    parts = []
-    for name, words in settings.tables.items():
-        line = points[(points["source"] == "published") & (points["name"] == name)]
-        first, last = (line.sort_values("degree").iloc[end] for end in (0, -1))
-        parts.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
+        first, last = table.iloc[0], table.iloc[-1]
+        ends.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
             {first["degree"]} to {quantity(float(last["gb_s"]))} at {last["degree"]}""")
-    return f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism, with a
-        cliff between a node and several: {"; ".join(parts)}."""
-
-
-ALL_TO_ALL_DEGREE = declare(
-    AllToAllDegreeSettings,
-    "All-to-all bandwidth by degree of sequence parallelism",
-    "flexsp",
-    _draw_all_to_all_degree,
-    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
-    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
-    constants="flexsp_cost_constants.csv: model quantity value",
-)
+    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
+    if len(ours):
+        rate = next(iter(tables.values())).set_index("degree")["gb_s"]
+        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
+        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
+        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
+            cluster were costed {exact} the first of these tables, which shows that they rest on it,
+            not that it holds."""
+    else:
+        caption += " This experiment has no plan for the published cluster."
+    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
+        with a cliff between a node and several: {"; ".join(ends)}."""
+    return caption, alternative

@@ -15,22 +15,18 @@ from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.figures.contrast import readable
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside
-from railx.figures.tables import Tables, read_frame, where
+from railx.figures.tables import read_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, spoken
 from railx.settings import Between, NonNegative
 
-__all__ = ["FIGURE", "RailRingsSettings"]
-
 
 @dataclass(frozen=True)
-class RailRingsSettings(CanvasSettings):
+class RailRingsSettings(Choice):
     """Rail rings of one line of nodes."""
-
-    figure: Literal["rail_rings"] = "rail_rings"
-    height_inches: Height = 5.6
 
     only: tuple[str, ...] = ("railx_hyperx",)
     """Topologies to look in, in that order; empty: in all that there are. The first
@@ -46,12 +42,10 @@ class RailRingsSettings(CanvasSettings):
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-def draw(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Draw one line from the first topology file that has circuits there.
-
-    The line is ``settings.line`` of ``settings.dimension``. Raises ValueError when no
-    file has any.
-    """
+@figure("Rail rings and optical switch ports", "railx", height=5.6)
+@reads(graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b")
+def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """The line of the settings, of the first topology that has circuits there."""
     name, circuits = _circuits(settings, tables)
     nodes = sorted({*circuits["node_a"], *circuits["node_b"]})
     rails = sorted(set(circuits["rail"]))
@@ -182,12 +176,3 @@ def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
     below = "node · port      port · node" if few else "ports"
     axes.text(0.5, count - 0.45, below, ha="center", va="top", color=GREY)
     axes.set_axis_off()
-
-
-FIGURE = declare(
-    RailRingsSettings,
-    "Rail rings and optical switch ports",
-    "railx",
-    draw,
-    graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b",
-)

@@ -7,11 +7,11 @@ photonic rails whose rank outgrows a switch need more of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import (
     at_edge,
     patch,
@@ -24,7 +24,6 @@ from railx.figures.tables import refuse_unknown, stack, where
 from railx.figures.theme import (
     GREY,
     INK,
-    LINE_POINTS,
     PALETTE,
     PUBLISHED,
     PUBLISHED_LINE,
@@ -35,16 +34,7 @@ from railx.figures.theme import (
 )
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, span
-from railx.settings import AtLeast
-
-__all__ = [
-    "RAIL_BILLS",
-    "RAIL_SAVINGS",
-    "RailBillsSettings",
-    "RailPlatformWords",
-    "RailSavingsSettings",
-    "SavingsPlatform",
-]
+from railx.settings import AtLeast, mapping
 
 # Bills per GPU
 
@@ -53,46 +43,25 @@ _BILLS_PANELS = {
     "cost": ("cost_per_gpu_usd", "usd", "Cost (USD per GPU)", "USD"),
     "power": ("watts_per_gpu", "w", "Power (W per GPU)", "W"),
 }
-#: Series: words, style, and the network and counting of its rows.
-_SERIES: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "fat_tree": (
-        "Fat tree, counted as the artifact does",
-        {"color": PALETTE[6], "linestyle": (0, (4, 2)), "marker": "s"},
-        "fat_tree",
-        "artifact",
-    ),
-    "rail_opt": (
-        "Electrical rails, counted as the artifact does",
-        {"color": GREY, "linestyle": "solid", "marker": "o"},
-        "electrical_rails",
-        "artifact",
-    ),
-    "spine": (
-        "Electrical rails with a spine, used ports",
-        {"color": PALETTE[0], "linestyle": "solid", "marker": "o"},
-        "electrical_rails",
-        "used_ports",
-    ),
-    "alone": (
-        "Electrical rails without a spine, used ports",
-        {"color": PALETTE[2], "linestyle": "solid", "marker": "o"},
-        "electrical_rails_alone",
-        "used_ports",
-    ),
-    "opus": (
-        "Photonic rails, counted as the artifact does",
-        {"color": PALETTE[5], "linestyle": "solid", "marker": "o"},
-        "photonic_rails",
-        "artifact",
-    ),
-}
-#: Arrangements of switches beyond one: words, colour and mark.
-_BEYOND = {
+#: Series: words, colour and mark; the last two are arrangements of switches beyond one.
+_SERIES = {
+    "fat_tree": ("Fat tree, counted as the artifact does", PALETTE[6], "s"),
+    "rail_opt": ("Electrical rails, counted as the artifact does", GREY, "o"),
+    "spine": ("Electrical rails with a spine, used ports", PALETTE[0], "o"),
+    "alone": ("Electrical rails without a spine, used ports", PALETTE[2], "o"),
+    "opus": ("Photonic rails, counted as the artifact does", PALETTE[5], "o"),
     "clos": ("Photonic rails on leaves and spines, circuits may move", PALETTE[3], "^"),
     "clos_strict": ("The same, no circuit ever moves", PALETTE[7], "v"),
 }
-
-
+#: Network and counting of the rows of a series.
+_NETWORKS = {
+    "fat_tree": {"network": "fat_tree", "counting": "artifact"},
+    "rail_opt": {"network": "electrical_rails", "counting": "artifact"},
+    "spine": {"network": "electrical_rails", "counting": "used_ports"},
+    "alone": {"network": "electrical_rails_alone", "counting": "used_ports"},
+    "opus": {"network": "photonic_rails", "counting": "artifact"},
+}
+_BEYOND = ("clos", "clos_strict")
 #: Electrical rails that the caption compares with photonic ones.
 _COUNTED = {
     "rail_opt": "as the artifact counts",
@@ -118,16 +87,9 @@ class RailPlatformWords:
 class RailBillsSettings(CanvasSettings):
     """Cost and power of rails per GPU, by size."""
 
-    figure: Literal["rail_bills"] = "rail_bills"
-    height_inches: Height = 8.6
-
-    platforms: dict[str, RailPlatformWords] = field(
-        default_factory=lambda: {
-            "h200_400g": RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
-            "gb200_800g": RailPlatformWords(
-                "GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"
-            ),
-        }
+    platforms: dict[str, RailPlatformWords] = mapping(
+        h200_400g=RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
+        gb200_800g=RailPlatformWords("GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"),
     )
     """Platforms of the bills, a column of panels each."""
 
@@ -141,13 +103,17 @@ class RailBillsSettings(CanvasSettings):
     """Transceivers of a GPU on photonic rails."""
 
 
-def _draw_rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A column of panels for each platform: cost above power.
-
-    Raises ValueError for a platform or a switch that the tables do not have.
-    """
+@figure("What rails cost and draw, by size and by what is counted", "opus", height=8.6)
+@reads(
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
+    " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
+    published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
+    " power_fat_tree_w power_rail_opt_w power_opus_w",
+)
+def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A column of panels for each platform: cost above power."""
     bills = tables.read("rails")
-    points = _bills_points(settings, bills, tables.read("published"))
+    points = _bills_points(settings, tables)
     subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
         the published bills. A rail of more GPUs than half of the switch's ports needs leaves and
         spines of such switches; shaded: circuits may move, at half to twice the sourced price per
@@ -158,30 +124,22 @@ def _draw_rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas
         panels = page.subplots(2, len(settings.platforms), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
             for axes, (platform, words) in zip(row, settings.platforms.items(), strict=True):
-                _bills_panel(
-                    axes, points[(points["platform"] == platform) & (points["quantity"] == key)]
-                )
+                _bills_panel(axes, where(points, platform=platform, quantity=key))
                 axes.set(title=words.words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
                 if key == "power":
-                    axes.set_yscale("log")
-                    ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}")
+                    ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}", 10)
                     axes.set_ylim(8, 500)
                 else:
                     axes.set_ylim(0, None)
-        legend: dict[str, Any] = {
-            words: {**style, "markersize": 4.5} for words, style, *_ in _SERIES.values()
-        }
-        legend |= {
-            words: {"color": colour, "marker": mark, "markersize": 5}
-            for words, colour, mark in _BEYOND.values()
-        }
+        legend: dict[str, Any] = {_SERIES[name][0]: _style(name) for name in _SERIES}
         legend["Half to twice the price of an optical port"] = patch(lighter(PALETTE[3], 0.7))
         share_legend(page, legend | {PUBLISHED.capitalize(): PUBLISHED_MARK}, 2)
-    return Drawn(_caption(settings, points), _alternative(settings, points), points)
+    return Drawn(*_bill_texts(settings, points), points)
 
 
-def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: DataFrame) -> DataFrame:
+def _bills_points(settings: RailBillsSettings, tables: Tables) -> DataFrame:
     """A row for each mark."""
+    bills, published = tables.read("rails"), tables.read("published")
     refuse_unknown("platforms", settings.platforms, bills["platform"])
     refuse_unknown("switch", [settings.switch], bills["switch"].dropna())
     bills, published = (rows[rows["gpus"] >= settings.least_gpus] for rows in (bills, published))
@@ -195,8 +153,8 @@ def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: Data
         ours = ours.assign(value=ours[column], source="ours")
         theirs = where(published, config=words.published)
         head = {"platform": platform, "quantity": key}
-        for series, (*_, network, counting) in _SERIES.items():
-            rows = where(ours, network=network, counting=counting)
+        for series, network in _NETWORKS.items():
+            rows = where(ours, **network)
             parts.append(rows.assign(**head, series=series, ocs_port_price_factor=1.0))
             cell = f"{key}_{series}_{unit}"
             if cell in theirs:
@@ -210,30 +168,35 @@ def _bills_points(settings: RailBillsSettings, bills: DataFrame, published: Data
     return stack(parts).reindex(columns=_DRAWN)
 
 
+def _style(series: str) -> dict[str, Any]:
+    _, colour, mark = _SERIES[series]
+    dashes: Any = (0, (4, 2)) if series == "fat_tree" else "solid"
+    size = 5 if series in _BEYOND else 4.5
+    return {"color": colour, "marker": mark, "markersize": size, "linestyle": dashes}
+
+
 def _bills_panel(axes: Axes, points: DataFrame) -> None:
     ours, theirs = (where(points, source=source) for source in ("ours", "published"))
-    for series, (_, style, *_) in _SERIES.items():
+    for series in _NETWORKS:
         rows = where(ours, series=series).sort_values("gpus")
-        axes.plot(rows["gpus"], rows["value"], **style, linewidth=LINE_POINTS, markersize=4.5)
-    for series, (_, colour, mark) in _BEYOND.items():
+        axes.plot(rows["gpus"], rows["value"], **_style(series))
+    for series in _BEYOND:
         rows = where(ours, series=series)
         bands = rows.pivot_table(index="gpus", columns="ocs_port_price_factor", values="value")
         if bands.empty:
             continue
         if series == "clos":
-            shade = lighter(colour, 0.75)
+            shade = lighter(_SERIES[series][1], 0.75)
             axes.fill_between(bands.index, bands[0.5], bands[2.0], color=shade, linewidth=0)
-        style = {"color": colour, "marker": mark, "markersize": 5, "linewidth": LINE_POINTS}
-        axes.plot(bands.index, bands[1.0], **style)
+        axes.plot(bands.index, bands[1.0], **_style(series))
     published_marks(axes, theirs["gpus"], theirs["value"])
     sizes = sorted(set(points["gpus"]))
-    axes.set_xscale("log", base=2)
-    ticks(axes.xaxis, [size for size in sizes if not size & (size - 1)], "{x:,.0f}")
+    ticks(axes.xaxis, [size for size in sizes if not size & (size - 1)], "{x:,.0f}", 2)
     ticks(axes.yaxis, text="{x:,.0f}")
     axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
 
 
-def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
+def _bill_texts(settings: RailBillsSettings, points: DataFrame) -> Texts:
     sentences = []
     ours = where(points, source="ours")
     plain = where(ours, ocs_port_price_factor=1)
@@ -255,27 +218,12 @@ def _caption(settings: RailBillsSettings, points: DataFrame) -> str:
         sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
             {int(beyond["gpus"].min()):,} GPUs on a rail may outgrow one switch, and leaves and
             spines take three ports for each of a GPU.""")
-    return " ".join(sentences)
-
-
-def _alternative(settings: RailBillsSettings, points: DataFrame) -> str:
     sizes = sorted(set(points["gpus"]))
-    return f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
+    alternative = f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
         {sizes[-1]:,} GPUs on {len(settings.platforms)} platforms. Lines are nearly level in size;
         those counted as the artifact does lie highest, electrical rails without a spine nearest to
         photonic ones, which rise where a rail needs leaves and spines of switches."""
-
-
-RAIL_BILLS = declare(
-    RailBillsSettings,
-    "What rails cost and draw, by size and by what is counted",
-    "opus",
-    _draw_rail_bills,
-    rails="economics.rails: platform gpus network counting transceivers_per_gpu switch arrangement"
-    " ocs_port_price_factor cost_per_gpu_usd watts_per_gpu fidelity",
-    published="opus_cost_power.csv: config gpus cost_fat_tree_usd cost_rail_opt_usd cost_opus_usd"
-    " power_fat_tree_w power_rail_opt_w power_opus_w",
-)
+    return " ".join(sentences), alternative
 
 
 # What photonic rails save over electrical ones
@@ -302,32 +250,30 @@ class SavingsPlatform:
 class RailSavingsSettings(CanvasSettings):
     """Cost and power of electrical over photonic rails, by size."""
 
-    figure: Literal["rail_savings"] = "rail_savings"
-    height_inches: Height = 5.4
-
-    platforms: dict[str, SavingsPlatform] = field(
-        default_factory=lambda: {
-            "H200_400G_fig15_trx879": SavingsPlatform(
-                "H200, 400G, transceiver at 879 USD", "h200_400g"
-            ),
-            "GB200_800G_fig15_trx879": SavingsPlatform(
-                "GB200, 800G, transceiver at 879 USD", "gb200_800g"
-            ),
-            "H100_400G_notebook_trx219": SavingsPlatform(
-                "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
-            ),
-        }
+    platforms: dict[str, SavingsPlatform] = mapping(
+        H200_400G_fig15_trx879=SavingsPlatform("H200, 400G, transceiver at 879 USD", "h200_400g"),
+        GB200_800G_fig15_trx879=SavingsPlatform(
+            "GB200, 800G, transceiver at 879 USD", "gb200_800g"
+        ),
+        H100_400G_notebook_trx219=SavingsPlatform(
+            "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
+        ),
     )
     """Published platforms (column config), in the order of the legend."""
 
 
-def _draw_rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for cost and one for power.
-
-    Raises ValueError for a platform that a table does not have.
-    """
+@figure("What photonic rails save, by size of the cluster", "opus", height=5.4)
+@reads(
+    rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
+    " power_ratio fidelity",
+    published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"
+    " power_ratio_rail_over_opus",
+    headline="opus.csv: id value",
+)
+def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for cost and one for power."""
     headline, rails = tables.values("headline"), tables.read("rails")
-    points = _savings_points(settings, tables.read("published"), rails)
+    points = _savings_points(settings, tables)
     subtitle = """Electrical rails over photonic rails: network cost, network power. Hollow
         diamonds: published bills; dots: ours, counted as the published script does. The axes of
         ratios begin at 0."""
@@ -343,13 +289,12 @@ def _draw_rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Ca
         }
         legend["Ours, in the colour of its platform"] = dot(INK)
         share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
-    return Drawn(*_texts(settings, points, headline), points)
+    return Drawn(*_savings_texts(settings, points, headline), points)
 
 
-def _savings_points(
-    settings: RailSavingsSettings, published: DataFrame, rails: DataFrame
-) -> DataFrame:
+def _savings_points(settings: RailSavingsSettings, tables: Tables) -> DataFrame:
     """A row for each platform, quantity, source and size."""
+    published, rails = tables.read("published"), tables.read("rails")
     refuse_unknown("platforms", settings.platforms, published["config"])
     counted = where(rails, network="photonic_rails", counting="artifact", transceivers_per_gpu=1)
     parts = []
@@ -376,16 +321,14 @@ def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promi
         ours = where(rows, source="ours")
         axes.plot(ours["gpus"], ours["ratio"], **dot(colour, 3.5, zorder=2.2))
     sizes = sorted(set(where(points, source="published")["gpus"]))
-    axes.set_xscale("log", base=2)
-    ticks(axes.xaxis, sizes, "{x:,.0f}")
+    ticks(axes.xaxis, sizes, "{x:,.0f}", 2)
     axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
     axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
 
 
-def _texts(
+def _savings_texts(
     settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]
-) -> tuple[str, str]:
-    """Caption and alternative text."""
+) -> Texts:
     keys = ["quantity", "platform"]
     both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
     sentences = []
@@ -405,16 +348,3 @@ def _texts(
         {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
         saving in cost is {best["cost"]}, in power {best["power"]}."""
     return " ".join(sentences), alternative
-
-
-RAIL_SAVINGS = declare(
-    RailSavingsSettings,
-    "What photonic rails save, by size of the cluster",
-    "opus",
-    _draw_rail_savings,
-    rails="economics.rails: platform gpus network counting transceivers_per_gpu cost_ratio"
-    " power_ratio fidelity",
-    published="opus_cost_power.csv: config gpus cost_ratio_rail_over_opus"
-    " power_ratio_rail_over_opus",
-    headline="opus.csv: id value",
-)

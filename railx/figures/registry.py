@@ -12,7 +12,6 @@ import importlib
 from pathlib import Path
 from typing import Annotated
 
-from railx.errors import UserError
 from railx.figures.canvas import canvas
 from railx.figures.figure import CanvasSettings, Figure
 from railx.figures.tables import FigureFiles, Tables, refuse
@@ -21,77 +20,34 @@ from railx.settings import Registered
 
 __all__ = ["FIGURES", "FigureSettings", "draw_figure", "figure_module", "figure_of"]
 
-#: Every figure: the modules of this package that declare one.
-FIGURES: tuple[str, ...] = (
-    "all_claims",
-    "rail_rings",
-    "topology_metrics",
-    "all_to_all_bandwidth",
-    "cost",
-    "cost_model_error",
-    "price_sensitivity",
-    "cost_scale",
-    "claim_map",
-    "network_prices",
-    "live_switching",
-    "switching_overhead",
-    "switching_windows",
-    "step_switches",
-    "step_sweeps",
-    "step_windows",
-    "step_model",
-    "plans_at_scale",
-    "sharded_replicas",
-    "rail_savings",
-    "rail_bills",
-    "rail_claims",
-    "switch_technologies",
-    "switched_circuits",
-    "rail_steps",
-    "reconfiguration",
-    "cluster_time",
-    "loss_curves",
-    "planning_hidden",
-    "adaptive_speedups",
-    "planners",
-    "all_to_all_degree",
-    "corpus_lengths",
-    "sequence_parallel_plan",
-    "underlay",
-    "pipeline_speedups",
-    "pipeline_schedule",
-    "iteration_parts",
-    "held_memory",
-    "stage_memory",
-    "channel_loads",
-    "ring_all_reduce",
-    "collective_time",
-    "agreement",
-    "latency_load",
-    "largest_job",
-    "step_time",
-    "utilisation",
-)
-#: Modules that declare several figures; else a module has the name of its figure.
-_SHARED_MODULES = {
-    "added_time": ("switching_overhead", "step_switches"),
-    "circuit_panels": ("rail_steps", "switched_circuits"),
-    "claim_maps": ("claim_map", "rail_claims", "price_sensitivity"),
-    "collectives": ("ring_all_reduce", "collective_time"),
-    "comparisons": ("adaptive_speedups", "network_prices", "pipeline_speedups"),
-    "cost": ("cost", "cost_scale"),
-    "model_errors": ("agreement", "cost_model_error", "step_model"),
-    "pipelines": ("pipeline_schedule", "stage_memory", "held_memory"),
-    "plan_times": ("planners", "iteration_parts"),
-    "plans": ("sequence_parallel_plan", "underlay", "all_to_all_degree"),
-    "rails": ("rail_bills", "rail_savings"),
-    "scale": ("plans_at_scale", "sharded_replicas"),
-    "switched_runs": ("reconfiguration", "live_switching"),
-    "tenancy": ("largest_job", "utilisation"),
-    "topologies": ("topology_metrics", "all_to_all_bandwidth", "channel_loads"),
-    "training_runs": ("loss_curves", "planning_hidden", "cluster_time"),
-    "windows": ("switching_windows", "step_windows", "switch_technologies"),
+#: Modules of this package with the figures that each declares.
+_MODULES = {
+    "all_claims": "all_claims",
+    "rail_rings": "rail_rings",
+    "topologies": "topology_metrics all_to_all_bandwidth channel_loads",
+    "cost": "cost cost_scale",
+    "model_errors": "cost_model_error step_model agreement",
+    "claim_maps": "price_sensitivity claim_map rail_claims",
+    "comparisons": "network_prices adaptive_speedups pipeline_speedups",
+    "switched_runs": "live_switching reconfiguration",
+    "added_time": "switching_overhead step_switches",
+    "windows": "switching_windows step_windows switch_technologies",
+    "step_sweeps": "step_sweeps",
+    "scale": "plans_at_scale sharded_replicas",
+    "rails": "rail_savings rail_bills",
+    "circuit_panels": "switched_circuits rail_steps",
+    "training_runs": "cluster_time loss_curves planning_hidden",
+    "plan_times": "planners iteration_parts",
+    "plans": "all_to_all_degree sequence_parallel_plan underlay",
+    "corpus_lengths": "corpus_lengths",
+    "pipelines": "pipeline_schedule held_memory stage_memory",
+    "collectives": "ring_all_reduce collective_time",
+    "latency_load": "latency_load",
+    "tenancy": "largest_job utilisation",
+    "step_time": "step_time",
 }
+#: The module of each figure.
+FIGURES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def figure_module(name: str) -> str:
@@ -100,16 +56,14 @@ def figure_module(name: str) -> str:
     Raises ValueError for a name that is not in the list.
     """
     if name not in FIGURES:
-        raise UserError(f"figure: got {name!r}; allowed: {', '.join(FIGURES)}")
-    module = next((key for key, names in _SHARED_MODULES.items() if name in names), name)
-    return f"railx.figures.{module}"
+        refuse(f"figure: got {name!r}", FIGURES)
+    return f"railx.figures.{FIGURES[name]}"
 
 
 def figure_of(name: str) -> Figure:
     """The figure of this name; ValueError for a name that is not in the list."""
-    members = vars(importlib.import_module(figure_module(name))).values()
-    figures = [member for member in members if isinstance(member, Figure)]
-    return next(figure for figure in figures if getattr(figure.settings, "figure", "") == name)
+    declared: Figure = getattr(importlib.import_module(figure_module(name)), name)
+    return declared
 
 
 def _members() -> dict[str, type]:
@@ -135,10 +89,8 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
         refuse(f"input {', '.join(unknown)}: not known to {settings.figure}", keys)
     missing = [table.key for table in figure.inputs if table.required and not inputs.get(table.key)]
     if missing:
-        raise UserError(
-            f"input {', '.join(missing)}: no file given for {settings.figure}; allowed: one file"
-            " or more"
-        )
+        got = f"input {', '.join(missing)}: no file given for {settings.figure}"
+        refuse(got, "one file or more")
     page = functools.partial(canvas, settings, output, title=figure.title)
     drawn = figure.draw(settings, Tables(figure.inputs, inputs), page)
     published = {table.key for table in figure.inputs if table.published}

@@ -1,6 +1,6 @@
-"""Medians over the repeats of a training run, and how sure they are.
+"""Medians over the repeats of a training run, with confidence intervals.
 
-Figures of training runs share it: an iteration takes as long as its slowest rank, a
+Figures of training runs share them: an iteration takes as long as its slowest rank, a
 repeat counts with the median of its iterations, and a setting with the median of its
 repeats. Repeats that other work on the machine disturbed are set aside; where all of a
 setting were, they count nevertheless, and the caption says so.
@@ -35,17 +35,12 @@ _RESAMPLES = 9999
 
 @dataclass(frozen=True)
 class Middle:
-    """A median with its confidence interval, which is not a number without one."""
+    """A median and its confidence interval, NaN for fewer than :data:`MIN_REPEATS`."""
 
     value: float
     low: float
     high: float
     samples: int
-
-    @property
-    def sure(self) -> bool:
-        """Whether there is an interval."""
-        return not math.isnan(self.low)
 
 
 def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
@@ -125,14 +120,13 @@ def _over_electrical(rows: pd.DataFrame) -> pd.Series:
 
 
 def repeats_words(rows: pd.DataFrame) -> str:
-    """How many repeats the medians rest on, and what was set aside.
+    """How many repeats the medians are of, and how many were set aside.
 
     ``rows`` are those of :func:`per_repeat`.
     """
-    setting = [*_SETTING]
-    chosen = rows[rows["counts"]].groupby(setting).size()
+    chosen = rows[rows["counts"]].groupby(_SETTING).size()
     aside = int((~rows["counts"]).sum())
-    forced = rows[rows["counts"] & rows["disturbed"]].groupby(setting).ngroups
+    forced = rows[rows["counts"] & rows["disturbed"]].groupby(_SETTING).ngroups
     fewest, most = (int(chosen.min()), int(chosen.max())) if len(chosen) else (0, 0)
     iterations = sorted(set(rows["iterations"]))
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"

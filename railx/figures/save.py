@@ -42,10 +42,10 @@ def save(figure: Figure, output: Path, dpi: int) -> None:
 
 
 def tidy_svg(text: str, name: str) -> str:
-    """An SVG of matplotlib's that can stand inside a page beside others.
+    """An SVG of matplotlib's that a page can embed beside others.
 
-    Only what is referred to keeps an identifier, one that starts with ``name``. Rules
-    that would reach the whole page become attributes, comments and metadata go.
+    Only elements that are referred to have an identifier, which starts with ``name``.
+    Style rules of the document become attributes. Comments and metadata are removed.
     """
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
@@ -74,9 +74,9 @@ def dark_svg(light: str, name: str) -> str:
 
 
 def settle(figure: Figure) -> None:
-    """Lay the panels out once and round their places.
+    """Lay the panels out once and round their positions.
 
-    The solver's last digits depend on the order of objects in memory; rounded places
+    The solver's last digits depend on the order of objects in memory. Rounded positions
     give equal files for equal tables.
     """
     figure.draw_without_rendering()

@@ -1,23 +1,16 @@
-"""Plans of many devices: searched whole, and sharded replicas with small degrees."""
+"""Plans of many devices: the best of all, and sharded replicas with small degrees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, share_legend, ticks
-from railx.figures.tables import Tables, where
+from railx.figures.tables import where
 from railx.figures.theme import PALETTE, colours, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases
-
-__all__ = [
-    "PLANS_AT_SCALE",
-    "SHARDED_REPLICAS",
-    "PlansAtScaleSettings",
-    "ShardedReplicasSettings",
-]
 
 # Best plans of arXiv 2410.00273: sizes, the fast domain, resources
 
@@ -29,16 +22,21 @@ _RESOURCES = ("operations", "memory bandwidth", "memory capacity", "network band
 class PlansAtScaleSettings(CanvasSettings):
     """Throughput of the best plans over devices, fast domains and resources."""
 
-    figure: Literal["plans_at_scale"] = "plans_at_scale"
-    height_inches: Height = 4.4
-
     model: str = "gpt3_1T"
     """The model of the panel of resources."""
 
 
-def _draw_plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Best plans over devices, fast domain and resources", "performance", height=4.4)
+@reads(
+    sweeps="scaling.sweeps: sweep model division devices domain_devices factor sequences_per_s"
+    " fidelity"
+)
+def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line a model: the best of all divisions of its products."""
-    rows = _best(tables.read("sweeps"))
+    # Of every point the division with the most throughput.
+    point = ["sweep", "model", "devices", "domain_devices", "factor"]
+    rows = tables.read("sweeps").sort_values("sequences_per_s", ascending=False, kind="stable")
+    rows = rows.drop_duplicates(point).sort_values(point, kind="stable")
     colour = colours(rows["model"])
     subtitle = """Left: sequences a second over devices. Middle: over the size of the fast domain,
         against the smallest. Right: one resource scaled."""
@@ -51,9 +49,9 @@ def _draw_plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas:
             line = where(part, sweep="domain")
             first = line["sequences_per_s"].iloc[0]
             domains.plot(line["domain_devices"], line["sequences_per_s"] / first, **style)
-        one = where(rows, model=settings.model)
+        of_model = where(rows, model=settings.model)
         for shade, resource in zip(PALETTE[2:], _RESOURCES, strict=False):
-            line = where(one, sweep=resource)
+            line = where(of_model, sweep=resource)
             usual = where(line, factor=1.0)["sequences_per_s"].iloc[0]
             style = {"color": shade, "marker": "s", "label": label(resource)}
             resources.plot(line["factor"], line["sequences_per_s"] / usual, **style)
@@ -64,26 +62,19 @@ def _draw_plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas:
         _logarithmic(domains, where(rows, sweep="domain")["domain_devices"])
         domains.set(title="Fast domain", xlabel="Devices of the domain")
         domains.set_ylabel("Throughput over the first")
-        _logarithmic(resources, where(one, sweep=_RESOURCES[0])["factor"])
+        _logarithmic(resources, where(of_model, sweep=_RESOURCES[0])["factor"])
         resources.set(title="Resources", xlabel="Times the resource")
         resources.set_ylabel("Throughput over that of 1 x")
         share_legend(page, {**entries(sizes), **entries(resources)}, 3)
     largest = rows[rows["sweep"] == "devices"].groupby("model", sort=False).tail(1)
     best = phrases(largest, "{model:spoken} {sequences_per_s:q} sequences/s on {devices:,.0f}")
-    gains = phrases(_gains(one), "{sweep} {gain:.2f} times")
+    gains = phrases(_gains(of_model), "{sweep} {gain:.2f} times")
     caption = f"""The fastest of all plans (1D, SUMMA or context, degrees, micro-batch, placement in
         the fast domain) on B200 with the constants of arXiv 2410.00273. At the largest size:
         {best}. {label(settings.model)} with the most of a resource: {gains}."""
     return Drawn(
         caption, f"Lines of throughput. {best}. With the most of a resource: {gains}.", rows
     )
-
-
-def _best(rows: DataFrame) -> DataFrame:
-    """Of every point the division with the most throughput."""
-    point = ["sweep", "model", "devices", "domain_devices", "factor"]
-    best = rows.sort_values("sequences_per_s", ascending=False, kind="stable")
-    return best.drop_duplicates(point).sort_values(point, kind="stable")
 
 
 def _gains(rows: DataFrame) -> DataFrame:
@@ -97,19 +88,8 @@ def _gains(rows: DataFrame) -> DataFrame:
 
 def _logarithmic(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic axis with a tick at every value, or at every second of many."""
-    axes.set_xscale("log", base=2)
     at = sorted(set(values))
-    ticks(axes.xaxis, at[:: 1 if len(at) <= 5 else 2], "{x:g}")
-
-
-PLANS_AT_SCALE = declare(
-    PlansAtScaleSettings,
-    "Best plans over devices, fast domain and resources",
-    "performance",
-    _draw_plans_at_scale,
-    sweeps="scaling.sweeps: sweep model division devices domain_devices factor sequences_per_s"
-    " fidelity",
-)
+    ticks(axes.xaxis, at[:: 1 if len(at) <= 5 else 2], "{x:g}", 2)
 
 
 # FSDP among many devices
@@ -119,16 +99,18 @@ PLANS_AT_SCALE = declare(
 class ShardedReplicasSettings(CanvasSettings):
     """Throughput of a device under FSDP and with small degrees, by network."""
 
-    figure: Literal["sharded_replicas"] = "sharded_replicas"
-    height_inches: Height = 4.2
-
     device: str = "h100_80gb"
     """The device."""
 
 
-def _draw_sharded_replicas(
-    settings: ShardedReplicasSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure(
+    "FSDP from one node to 2,048 devices, and small degrees beside it", "performance", height=4.2
+)
+@reads(
+    sharded="scaling.sharded: network device devices tensor pipeline tokens_per_s_device"
+    " exposed_share fastest fidelity"
+)
+def sharded_replicas(settings: ShardedReplicasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """FSDP dashed, the best degrees solid; a colour for a network."""
     rows = where(tables.read("sharded"), device=settings.device)
     alone = where(rows, tensor=1, pipeline=1)
@@ -163,13 +145,3 @@ def _draw_sharded_replicas(
         with one ring over all devices lie on one line. FSDP alone on {last:,} devices:
         {at_end}. Fastest tensor x pipeline degrees there: {degrees}."""
     return Drawn(caption, f"Lines of throughput. {at_end}. Degrees: {degrees}.", rows)
-
-
-SHARDED_REPLICAS = declare(
-    ShardedReplicasSettings,
-    "FSDP from one node to 2,048 devices, and small degrees beside it",
-    "performance",
-    _draw_sharded_replicas,
-    sharded="scaling.sharded: network device devices tensor pipeline tokens_per_s_device"
-    " exposed_share fastest fidelity",
-)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, panel_title, published_line, share_legend
-from railx.figures.tables import Tables, to_frame, where
+from railx.figures.tables import refuse, to_frame, where
 from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NonNegative, NotEmpty
-
-__all__ = ["FIGURE", "StepSweepsSettings"]
 
 _MODES = ("electrical", "on_demand", "provisioned")
 _MARKERS = "os^D"
@@ -32,9 +30,6 @@ _SWEEPS = {
 @dataclass(frozen=True)
 class StepSweepsSettings(CanvasSettings):
     """The sweeps of generated steps."""
-
-    figure: Literal["step_sweeps"] = "step_sweeps"
-    height_inches: Height = 7.6
 
     rule: Annotated[str, NotEmpty()] = "stage_bits"
     """Circuit rule of the rows to show."""
@@ -58,7 +53,13 @@ class StepSweepsSettings(CanvasSettings):
     """Steps of the panel of experts."""
 
 
-def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Sweeps of generated steps on photonic rails", "opus", height=7.6)
+@reads(
+    times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
+    " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
+    headline="opus.csv: id value",
+)
+def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Four panels: bandwidth, size, utilisation, experts."""
     values = tables.values("headline")
     points = _points(tables, settings)
@@ -99,10 +100,7 @@ def draw(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
 
 
 def _points(tables: Tables, settings: StepSweepsSettings) -> DataFrame:
-    """A row for each mark of each panel.
-
-    Raises UserError for a panel without rows.
-    """
+    """A row for each mark of each panel."""
     names = (settings.bandwidth, settings.scaling, (settings.utilisation,), settings.experts)
     steps = [(panel, step) for panel, chosen in zip(_SWEEPS, names, strict=True) for step in chosen]
     points = tables.query(
@@ -135,10 +133,8 @@ def _points(tables: Tables, settings: StepSweepsSettings) -> DataFrame:
     )
     missing = set(_SWEEPS) - set(points["panel"])
     if missing:
-        raise UserError(
-            f"times: no rows for {', '.join(sorted(missing))}; allowed: the steps that the settings"
-            " name"
-        )
+        got = f"times: no rows for {', '.join(sorted(missing))}"
+        refuse(got, "the steps that the settings name")
     return points
 
 
@@ -178,14 +174,3 @@ def _parts(points: DataFrame) -> str:
     used = where(points, panel="utilisation").groupby("gpus")["y"].agg(["max", "min"]).reset_index()
     shares = phrases(used, "{gpus:,} GPUs {max:q} % to {min:q} %", ", ")
     return " ".join([*sentences, f"Utilisation: {shares}."])
-
-
-FIGURE = declare(
-    StepSweepsSettings,
-    "Sweeps of generated steps on photonic rails",
-    "opus",
-    draw,
-    times="steps.times: step job device gpus expert gradients scale_out_gb_s rule mode"
-    " reconfiguration_latency_ms step_ms electrical_ms utilisation fidelity",
-    headline="opus.csv: id value",
-)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.honest import cut_bars
-from railx.figures.panels import beside, entries, panel_title, share_legend
-from railx.figures.tables import Tables, where
+from railx.figures.panels import beside, entries, few_ticks, panel_title, share_legend
+from railx.figures.tables import where
 from railx.figures.theme import GREY, PALETTE, label
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, quantity
 from railx.settings import AtLeast
-
-__all__ = ["FIGURE", "StepTimeSettings"]
 
 _METHOD = """\
 All groups of one kind of parallelism communicate at once; exact channel loads of their
@@ -44,14 +43,8 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class StepTimeSettings(CanvasSettings):
+class StepTimeSettings(Choice):
     """Time of a training step by topology and job, stacked by what it is spent on."""
-
-    figure: Literal["step_time"] = "step_time"
-    height_inches: Height = 11
-
-    only: tuple[str, ...] = ()
-    """Mapped topologies to show, in that order; empty: all that there are."""
 
     cut_over_shortest: Annotated[float, AtLeast(1)] | None = 3.0
     """How many times longer than the shortest of its panel a bar is cut; null: none
@@ -62,7 +55,9 @@ class StepTimeSettings(CanvasSettings):
     are not mapped are left out."""
 
 
-def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Time of a training step by topology", "railx", height=11)
+@reads(steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity")
+def step_time(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 
     A note replaces the bar where there is no room or no price.
@@ -98,18 +93,11 @@ def draw(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
 
 def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None) -> int:
     """The bars of a job; how many of them are cut is returned."""
-    from matplotlib.ticker import MaxNLocator
-
     names = list(rows["topology"].unique())
     without_room = set(where(rows, job=job).dropna(subset="reason")["topology"])
     group = where(rows, job=job, basis=basis).dropna(subset="part")
-    seconds = (
-        group.pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
-        .reindex(names)
-        .reindex(columns=list(_PARTS))
-        .fillna(0)
-        / 1e3
-    )
+    table = group.pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
+    seconds = table.reindex(index=names, columns=list(_PARTS)).fillna(0) / 1e3
     total = seconds.sum(axis=1)
     drawn = total[total > 0]
     limit = float(drawn.max()) if len(drawn) else 1.0
@@ -128,7 +116,7 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
         elif total[name] <= limit:
             beside(axes, quantity(float(total[name])), float(total[name]), position, 3)
     axes.set(xlim=(0, 1.2 * limit), xlabel="Step time (s)")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    few_ticks(axes.xaxis, 5)
     axes.set_yticks(range(len(names)), list(map(label, names)))
     if not axes.yaxis_inverted():  # shared by all panels
         axes.invert_yaxis()
@@ -143,12 +131,3 @@ def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     chosen = [name for name in named if name in steps]
     names = dict.fromkeys([*steps.index[:1], *chosen, *steps.index[-1:]])
     return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
-
-
-FIGURE = declare(
-    StepTimeSettings,
-    "Time of a training step by topology",
-    "railx",
-    draw,
-    steps="mapping.steps: topology job basis part ms step_ms reason chips fidelity",
-)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
@@ -19,8 +19,6 @@ from railx.figures.theme import GREY, INK, MODE_LABELS, MODES, colours, dot, lab
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.settings import Between
-
-__all__ = ["LIVE_SWITCHING", "RECONFIGURATION", "LiveSwitchingSettings", "ReconfigurationSettings"]
 
 # Training runs: iteration time and stall share, a column of panels for each
 
@@ -30,11 +28,8 @@ _KEYS = ["run", "parallelism", "plan", "device", "mode", "reconfiguration_latenc
 
 
 @dataclass(frozen=True)
-class ReconfigurationSettings(RunChoice):
+class ReconfigurationSettings(Choice):
     """Iteration time against reconfiguration latency."""
-
-    figure: Literal["reconfiguration"] = "reconfiguration"
-    height_inches: Height = 5.8
 
     confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
     """Confidence of the intervals over repeats."""
@@ -43,9 +38,9 @@ class ReconfigurationSettings(RunChoice):
     """Whether each repeat is drawn as a dot."""
 
 
-def _draw_reconfiguration(
-    settings: ReconfigurationSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure("Iteration time against reconfiguration latency", "opus", height=5.8)
+@reads(iterations=f"training.iterations: {REPEAT_COLUMNS}")
+def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column of panels per run.
 
     The iteration time is above, the stall share below.
@@ -80,7 +75,19 @@ def _draw_reconfiguration(
             axes.set_ylabel(words)
         legend = {text: mark for axes in panels.flat for text, mark in entries(axes).items()}
         share_legend(page, legend, len(legend))
-    return Drawn(_caption(points, repeats), _alternative(points, runs), _data(points, repeats))
+    parts = []
+    for run in runs:
+        stalls = _longest(points, run, "stall_percent")
+        if len(stalls):
+            texts = phrases(stalls, "{mode:lower} {median:q} %", ", ")
+            parts.append(f"{label(run)} stalled {texts} at {quantity(stalls['ms'].iloc[0])} ms")
+    alternative = f"""Lines of the iteration time and of the share of it spent waiting for light
+        paths over the reconfiguration latency, a column per run: {"; ".join(parts)}."""
+    keys = [*_KEYS, "repeat", "disturbed", "fidelity"]
+    values = repeats.melt(keys, list(_SHOWN), var_name="shows", value_name="value")
+    # The medians, and below them the repeats behind them.
+    data = stack([points[points["shows"].isin(_SHOWN)], values])
+    return Drawn(_caption(points, repeats), alternative, data)
 
 
 def _points(repeats: DataFrame, confidence: float) -> DataFrame:
@@ -136,18 +143,6 @@ def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
     axes.tick_params(axis="x", labelcolor=GREY)
 
 
-def _data(points: DataFrame, repeats: DataFrame) -> DataFrame:
-    """The medians, and below them the repeats behind them."""
-    values = repeats.melt(
-        id_vars=[*_KEYS, "repeat", "disturbed", "fidelity"],
-        value_vars=list(_SHOWN),
-        var_name="shows",
-        value_name="value",
-    )
-    drawn = points[points["shows"].isin(_SHOWN)]
-    return stack([drawn, values])
-
-
 def _longest(points: DataFrame, run: str, shows: str) -> DataFrame:
     """Median and interval of each optical mode at the longest latency of a run."""
     rows = where(points, run=run, shows=shows)
@@ -175,52 +170,24 @@ def _caption(points: DataFrame, repeats: DataFrame) -> str:
         training is real and the switches are emulated delays."""
 
 
-def _alternative(points: DataFrame, runs: Sequence[str]) -> str:
-    parts = []
-    for run in runs:
-        stalls = _longest(points, run, "stall_percent")
-        if len(stalls):
-            values = phrases(stalls, "{mode:lower} {median:q} %", ", ")
-            parts.append(f"{label(run)} stalled {values} at {quantity(stalls['ms'].iloc[0])} ms")
-    return f"""Lines of the iteration time and of the share of it spent waiting for light paths over
-        the reconfiguration latency, a column per run: {"; ".join(parts)}."""
-
-
-RECONFIGURATION = declare(
-    ReconfigurationSettings,
-    "Iteration time against reconfiguration latency",
-    "opus",
-    _draw_reconfiguration,
-    iterations=f"training.iterations: {REPEAT_COLUMNS}",
-)
-
-
 # Programs in plain torch: time and stalls against what windows do not hide
 
 
-@dataclass(frozen=True)
-class LiveSwitchingSettings(CanvasSettings):
+@figure("Plain torch on switched rails", "opus", height=6.4)
+@reads(
+    settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
+    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity"
+)
+def live_switching(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Iteration time and stalls of programs in plain torch."""
-
-    figure: Literal["live_switching"] = "live_switching"
-    height_inches: Height = 6.4
-
-    only: tuple[str, ...] = ()
-    """Programs to show, in that order; empty: all that there are."""
-
-
-def _draw_live_switching(settings: LiveSwitchingSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row of two panels for each program."""
     frame = tables.read("settings", "program", settings.only)
     programs = list(frame["program"].unique())
     subtitle = """Lines: the time at the least latency and, for each change of circuits, the latency
         less its window. Windows are those of the same iterations, by the ranks' own clocks;
         crosses: the controller was killed and started again in the middle."""
-    with canvas(
-        subtitle,
-        fidelity_line(frame["fidelity"], "Ranks share the cores of one machine"),
-        title="FSDP2, tensor parallelism and 1F1B of plain torch on switched rails",
-    ) as page:
+    footnote = fidelity_line(frame["fidelity"], "Ranks share the cores of one machine")
+    title = "FSDP2, tensor parallelism and 1F1B of plain torch on switched rails"
+    with canvas(subtitle, footnote, title=title) as page:
         grid = page.subplots(len(programs), 2, squeeze=False)
         colour = colours(("electrical", *MODES))
         for (left, right), program in zip(grid, programs, strict=True):
@@ -267,13 +234,3 @@ def _pairs(
             axes.plot(x, marks[measured], **dot(colour[mode], marker=marker))
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-
-
-LIVE_SWITCHING = declare(
-    LiveSwitchingSettings,
-    "Plain torch on switched rails",
-    "opus",
-    _draw_live_switching,
-    settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
-    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity",
-)

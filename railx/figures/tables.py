@@ -48,24 +48,16 @@ class FigureInput:
     output: ``network.bounds`` are the bounds of every topology, or of those in the
     settings' ``only``. ``columns`` are those that it must have, separated by spaces.
     ``published`` names a file of resources/published instead of a table. ``required``
-    is false where the figure does without it. ``plan_kind`` leaves out the plans of
-    another kind (None: no plan is left out). Raises ValueError where both or neither of
-    the sources are given.
+    is false where the figure can be drawn without it. ``plan_kind`` leaves out plans of
+    another kind (None: no plan is left out).
     """
 
     key: str
-    table: str = ""
-    columns: str = ""
-    published: str = ""
-    required: bool = True
-    plan_kind: Literal["sequence_parallel", "pipeline"] | None = None
-
-    def __post_init__(self) -> None:
-        if bool(self.table) == bool(self.published):
-            raise ValueError(
-                f"input {self.key}: got table {self.table!r} and published {self.published!r};"
-                " allowed: one of them"
-            )
+    table: str
+    columns: str
+    published: str
+    required: bool
+    plan_kind: Literal["sequence_parallel", "pipeline"] | None
 
     @classmethod
     def of(cls, key: str, source: str) -> FigureInput:
@@ -105,7 +97,7 @@ class Tables:
     def paths(self, key: str) -> list[Path]:
         """The files under ``key``; UserError where there is none."""
         if key not in self:
-            raise UserError(f"input {key}: no file given; allowed: one file or more")
+            refuse(f"input {key}: no file given", "one file or more")
         return self._files[key]
 
     def files(self, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
@@ -132,27 +124,22 @@ class Tables:
         paths, columns = self.paths(key), self.columns(key)
         if self._inputs[key].published:
             if len(paths) != 1:
-                raise UserError(
-                    f"input {key}: got {len(paths)} files; allowed: one published table"
-                )
+                refuse(f"input {key}: got {len(paths)} files", "one published table")
             return published_frame(paths[0], columns)
         frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
         filled = [rows for rows in frames if not rows.empty]
         if not filled:
-            raise UserError(
-                f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the"
-                " tables"
-            )
+            names = ", ".join(map(str, paths))
+            refuse(f"{names}: no rows", "one row or more in one of the tables")
         rows = stack(filled)
         if name is None or not only:
             return rows
-        names = rows[name].astype(str)
-        unknown = [choice for choice in only if choice not in set(names)]
+        items = rows[name].astype(str)
+        unknown = [choice for choice in only if choice not in set(items)]
         if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
-            refuse(
-                f"only: no {name} {', '.join(unknown)} in the {key} tables", dict.fromkeys(names)
-            )
-        return stack(rows[names == choice] for choice in only)
+            got = f"only: no {name} {', '.join(unknown)} in the {key} tables"
+            refuse(got, dict.fromkeys(items))
+        return stack(rows[items == choice] for choice in only)
 
     def values(self, key: str) -> Series[Any]:
         """The column ``value`` of a published table by its column ``id``."""
@@ -202,9 +189,10 @@ def records(rows: DataFrame) -> Rows:
     return cast("Rows", rows.to_dict("records"))
 
 
-def refuse(got: str, allowed: Iterable[Any]) -> NoReturn:
-    """Raise UserError that says what was got and what is allowed."""
-    raise UserError(f"{got}; allowed: {', '.join(map(str, allowed))}")
+def refuse(got: str, allowed: Iterable[Any] | str) -> NoReturn:
+    """Raise UserError that says what was got and what is allowed: names or words."""
+    words = allowed if isinstance(allowed, str) else ", ".join(map(str, allowed))
+    raise UserError(f"{got}; allowed: {words}")
 
 
 def refuse_unknown(key: str, names: Iterable[Any], allowed: Iterable[Any]) -> None:
@@ -220,11 +208,9 @@ def plans_at(rows: DataFrame, table: str, **values: int) -> dict[str, DataFrame]
     plans = {}
     for plan, part in rows.groupby("plan", sort=False):
         for column, value in values.items():
-            chosen = part[part[column] == value]
-            if chosen.empty:
-                got = f"plan {plan}: {column} {value} is not in the {table}"
-                refuse(got, sorted(set(part[column])))
-            part = chosen
+            choices, part = sorted(set(part[column])), where(part, **{column: value})
+            if part.empty:
+                refuse(f"plan {plan}: {column} {value} is not in the {table}", choices)
         plans[str(plan)] = part
     return plans
 
@@ -255,7 +241,7 @@ def published_frame(path: Path, columns: Sequence[str]) -> DataFrame:
 
 
 def milliseconds(text: object) -> float:
-    """The first time with a unit in ``text``; not a number where it states none."""
+    """The first time with a unit in ``text``; NaN where there is none."""
     match = re.search(r"([0-9.]+) (ns|us|ms|s)\b", str(text))
     return float(match[1]) * _UNITS_MS[match[2]] if match else float("nan")
 
@@ -270,5 +256,5 @@ def _checked(
             f" {', '.join(map(str, rows.columns))}"
         )
     if rows.empty and not may_be_empty:
-        raise UserError(f"{path}: the table has no rows; allowed: one row or more")
+        refuse(f"{path}: the table has no rows", "one row or more")
     return rows

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.errors import UserError
-from railx.figures.figure import Axes, Canvas, CanvasSettings, DataFrame, Drawn, Height, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, entries, panel_title, share_legend
-from railx.figures.tables import Tables, refuse, stack, where
+from railx.figures.tables import refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
-from railx.figures.words import fidelity_line
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import fidelity_line, phrases
 from railx.settings import Between, NotEmpty
-
-__all__ = ["LARGEST_JOB", "UTILISATION", "LargestJobSettings", "UtilisationSettings"]
 
 # Largest job beside failed nodes
 
@@ -31,9 +29,6 @@ _SYSTEMS = {
 class LargestJobSettings(CanvasSettings):
     """Largest usable job against failed nodes."""
 
-    figure: Literal["largest_job"] = "largest_job"
-    height_inches: Height = 5
-
     lower_quantile: Annotated[float, Between(0, 0.5)] = 0.05
     """Lower end of the band over the random draws."""
 
@@ -41,7 +36,12 @@ class LargestJobSettings(CanvasSettings):
     """Upper end of the band over the random draws."""
 
 
-def _draw_largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Largest job against failed nodes", "railx", height=5)
+@reads(
+    faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
+    " nodes fidelity"
+)
+def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Means over the random draws with a band between two quantiles.
 
     Beside them is the formula for failures in distinct lines.
@@ -51,10 +51,7 @@ def _draw_largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canv
     frame = tables.read("faults")
     drawn = where(frame, placement="random")
     if drawn.empty:
-        raise UserError(
-            "placement: no rows with randomly drawn failures; allowed: a table with placement"
-            " random"
-        )
+        refuse("placement: no rows with randomly drawn failures", "a table with placement random")
     ends = (settings.lower_quantile, settings.upper_quantile)
     shares = drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
     bands = {"low": shares.quantile(ends[0]), "high": shares.quantile(ends[1])}
@@ -114,16 +111,6 @@ def _line(axes: Axes, rows: DataFrame, system: str) -> None:
         axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
 
 
-LARGEST_JOB = declare(
-    LargestJobSettings,
-    "Largest job against failed nodes",
-    "railx",
-    _draw_largest_job,
-    faults="tenancy.faults: system placement failed_nodes usable_share healthy_share formula_share"
-    " nodes fidelity",
-)
-
-
 # Use of the grid by a stream of jobs
 
 _QUEUES = {
@@ -137,9 +124,6 @@ _QUEUES = {
 class UtilisationSettings(CanvasSettings):
     """Use of the grid by a stream of jobs."""
 
-    figure: Literal["utilisation"] = "utilisation"
-    height_inches: Height = 6.4
-
     policy: Annotated[str, NotEmpty()] = "best_fit"
     """Placement policy of the rows to show."""
 
@@ -147,21 +131,22 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def _draw_utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Use of the grid by a stream of jobs", "railx", height=6.4)
+@reads(
+    utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
+    " utilisation rejected_share wait_mean_hours fidelity"
+)
+def utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.
 
-    That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
-    ValueError when no row has the policy and offered load of the settings.
+    That is rejected jobs (reject) or the mean wait; dots are the single draws.
     """
     frame = tables.read("utilisation")
     load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
     if rows.empty:
-        pairs = frame[["policy", "offered_load"]].itertuples(index=False)
-        refuse(
-            f"policy: no rows for {settings.policy} with offered load {load:g}",
-            sorted({f"{policy} with {offered:g}" for policy, offered in pairs}),
-        )
+        pairs = sorted(set(phrases(frame, "{policy} with {offered_load:g}", "\n").splitlines()))
+        refuse(f"policy: no rows for {settings.policy} with offered load {load:g}", pairs)
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     streams = int(rows.groupby(["system", "queue", "scenario"]).size().max())
     subtitle = f"""Offered load {100 * load:.3g} % of the whole grid,
@@ -244,13 +229,3 @@ def _apart(rows: DataFrame) -> str:
     words = "come out equal" if apart < 1e-9 else f"differ by {100 * apart:.2g} points"
     return f"""RailX and HammingMesh place by the same rule and {words}; they differ in the
         switches, which node counts do not show."""
-
-
-UTILISATION = declare(
-    UtilisationSettings,
-    "Use of the grid by a stream of jobs",
-    "railx",
-    _draw_utilisation,
-    utilisation="tenancy.utilisation: system policy queue scenario failed_nodes offered_load"
-    " utilisation rejected_share wait_mean_hours fidelity",
-)

@@ -32,7 +32,6 @@ __all__ = [
     "dot",
     "label",
     "lighter",
-    "mode_colours",
     "published_mark",
     "published_series",
     "text_colour",
@@ -170,11 +169,6 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     return {name: chosen[name] for name in distinct}
 
 
-def mode_colours() -> dict[str, str]:
-    """Colours of the modes that switch."""
-    return {mode: _NAMED[mode] for mode in MODES}
-
-
 def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
     """Colours of sequence-parallel degrees, light to dark.
 
@@ -228,7 +222,7 @@ def dot(colour: str, size: float | None = None, **style: Any) -> dict[str, Any]:
 
 def published_mark(colour: str) -> dict[str, Any]:
     """The mark of a published value of one of several things, in its colour."""
-    return {**PUBLISHED_MARK, "markersize": 5.5, "markeredgecolor": colour}
+    return {**PUBLISHED_MARK, "markeredgecolor": colour}
 
 
 def published_series(colour: str) -> dict[str, Any]:

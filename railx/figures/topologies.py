@@ -8,12 +8,12 @@ all-to-all formulas); how fast the loads fall shows how much is idle at that bou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import AxisScale, Canvas, Drawn, Height, Tables, TopologyChoice, declare
+from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import (
     name_rows,
     panel_title,
@@ -22,7 +22,7 @@ from railx.figures.panels import (
     share_legend,
     tiles,
 )
-from railx.figures.tables import records, refuse, stack, to_frame
+from railx.figures.tables import records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
     DERIVED,
     GREY,
@@ -36,16 +36,7 @@ from railx.figures.theme import (
 )
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
-from railx.settings import Between, NotEmpty
-
-__all__ = [
-    "ALL_TO_ALL_BANDWIDTH",
-    "CHANNEL_LOADS",
-    "TOPOLOGY_METRICS",
-    "AllToAllBandwidthSettings",
-    "ChannelLoadsSettings",
-    "TopologyMetricsSettings",
-]
+from railx.settings import Between, NotEmpty, mapping
 
 # Hops between nodes, and what crosses their middle
 
@@ -54,20 +45,14 @@ _TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _DIAMETERS = ("diameter_least", "diameter_most")
 
 
-@dataclass(frozen=True)
-class TopologyMetricsSettings(TopologyChoice):
+@figure("Hops and bisection by topology", "railx", height=7)
+@reads(
+    topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
+    " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
+    published="railx.csv: id value",
+)
+def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Hops between nodes and bisection, one row per topology."""
-
-    figure: Literal["topology_metrics"] = "topology_metrics"
-    height_inches: Height = 7
-
-
-def _draw_topology_metrics(
-    settings: TopologyMetricsSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """One row per topology: from the mean hops to the diameter, and the bisection as a
-    share of the injection.
-    """
     frame = tables.read("topologies", "topology", settings.only)
     share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
     data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
@@ -91,7 +76,11 @@ def _draw_topology_metrics(
             f"{PUBLISHED}: diameters of RailX": PUBLISHED_LINE,
         }
         share_legend(page, legend, 3)
-    return Drawn(_hops_caption(data, limits), _hops_alternative(data), data)
+    row = """{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q},
+        bisection {bisection_over_injection:q%}"""
+    alternative = f"""Hops between nodes and bisection over injection, a row per topology.
+        {phrases(data, row)}."""
+    return Drawn(_hops_caption(data, limits), alternative, data)
 
 
 def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
@@ -124,7 +113,7 @@ def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
 
 
 def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
-    """The rows with the least and the most."""
+    """The rows with the lowest and the highest value."""
     values = data[column].to_numpy()
     return data.iloc[int(values.argmin())], data.iloc[int(values.argmax())]
 
@@ -150,24 +139,6 @@ def _hops_caption(data: DataFrame, limits: list[float]) -> str:
         {phrase(f"{share} ({{topology:label}})", wide)}."""
 
 
-def _hops_alternative(data: DataFrame) -> str:
-    row = """{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q},
-        bisection {bisection_over_injection:q%}"""
-    return f"""Hops between nodes and bisection over injection, a row per topology.
-        {phrases(data, row)}."""
-
-
-TOPOLOGY_METRICS = declare(
-    TopologyMetricsSettings,
-    "Hops and bisection by topology",
-    "railx",
-    _draw_topology_metrics,
-    topologies="metrics.topologies: topology family chips diameter_node_hops mean_node_hops"
-    " bisection_gb_s_per_chip injection_gb_s_per_chip fidelity",
-    published="railx.csv: id value",
-)
-
-
 # All-to-all bandwidth per chip: the ideal and the bound of the routing
 
 #: Shares of the injection in percent, by topology and ideal or routing.
@@ -175,11 +146,8 @@ Derived = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
-class AllToAllBandwidthSettings(TopologyChoice):
+class BandwidthSettings(Choice):
     """All-to-all bandwidth by topology for one traffic pattern."""
-
-    figure: Literal["all_to_all_bandwidth"] = "all_to_all_bandwidth"
-    height_inches: Height = 6.6
 
     traffic: Annotated[str, NotEmpty()] = "uniform"
     """Traffic pattern of the rows to show."""
@@ -187,29 +155,25 @@ class AllToAllBandwidthSettings(TopologyChoice):
     scale: AxisScale = "linear"
     """Scale of the bandwidth axes."""
 
-    derived: dict[str, str] = field(
-        default_factory=lambda: {
-            "railx_hyperx": "m2_n2",
-            "railx_hyperx_m4n2": "m4_n2",
-            "railx_hyperx_full": "m7_n9",
-        }
+    derived: dict[str, str] = mapping(
+        railx_hyperx="m2_n2", railx_hyperx_m4n2="m4_n2", railx_hyperx_full="m7_n9"
     )
     """Topologies for which a bound under uniform traffic follows from the paper, and
     the published row that holds it; it counts where both have as many chips."""
 
 
-def _draw_all_to_all_bandwidth(
-    settings: AllToAllBandwidthSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """A group of bars per topology: the ideal, then the bound under each routing.
-
-    The rows are those of ``settings.traffic``. Raises ValueError when no row has that
-    traffic.
-    """
+@figure("All-to-all bandwidth by topology", "railx", height=6.6)
+@reads(
+    bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
+    " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
+    derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
+    " min_bound_flits_per_chip_cycle",
+)
+def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A group of bars per topology: the ideal, then the bound under each routing."""
     frame = tables.read("bounds", "topology", settings.only)
-    rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
-    if rows.empty:
-        refuse(f"traffic: got {settings.traffic!r}", sorted(set(frame["traffic"])))
+    refuse_unknown("traffic", [settings.traffic], sorted(set(frame["traffic"])))
+    rows = where(frame, traffic=settings.traffic).reset_index(drop=True)
     injection = rows["injection_gb_s_per_chip"]
     bandwidth, share = (
         rows.assign(
@@ -244,10 +208,13 @@ def _draw_all_to_all_bandwidth(
             derived.get((topology, "ideal" if name == "ideal" else routing), math.nan) / 100
             for topology, routing in zip(data["topology"], data["routing"], strict=True)
         ]
-    return Drawn(_bandwidth_caption(share, derived), _bandwidth_alternative(rows), data)
+    row = """{topology:spoken} under {routing}: ideal {ideal_gb_s_per_chip:q}, bound
+        {bound_gb_s_per_chip:q} of {injection_gb_s_per_chip:,.0f}"""
+    alternative = f"Bars of all-to-all bandwidth per chip in GB/s. {phrases(rows, row)}."
+    return Drawn(_bandwidth_caption(share, derived), alternative, data)
 
 
-def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
+def _derived(settings: BandwidthSettings, rows: DataFrame, published: DataFrame) -> Derived:
     """What follows from the paper, for uniform traffic."""
     stated = {row["id"]: row for row in records(published)}
     shares: Derived = {}
@@ -266,7 +233,7 @@ def _derived(settings: AllToAllBandwidthSettings, rows: DataFrame, published: Da
 
 def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     best = rows.groupby("topology")["bound"].max().sort_values()
-    least, most = (f"{quantity(best.iloc[i])} %" for i in (0, -1))
+    low, high = (f"{quantity(best.iloc[i])} %" for i in (0, -1))
     over = rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
     ours = {(row["topology"], "ideal"): row["ideal"] for row in records(rows)}
     ours |= {(row["topology"], row["routing"]): row["bound"] for row in records(rows)}
@@ -285,14 +252,8 @@ def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     return f"""{label(str(rows["traffic"].iloc[0]))} traffic on {len(best)} networks. The *ideal*
         spreads the load evenly over the external channels, the *bound* divides the capacity by the
         load of the busiest channel under the given routing. The best bound of a network goes from
-        {least} of its injection bandwidth ({label(str(best.index[0]))}) to {most}
+        {low} of its injection bandwidth ({label(str(best.index[0]))}) to {high}
         ({label(str(best.index[-1]))}). {costs} {diamonds}"""
-
-
-def _bandwidth_alternative(rows: DataFrame) -> str:
-    row = """{topology:spoken} under {routing}: ideal {ideal_gb_s_per_chip:q}, bound
-        {bound_gb_s_per_chip:q} of {injection_gb_s_per_chip:,.0f}"""
-    return f"Bars of all-to-all bandwidth per chip in GB/s. {phrases(rows, row)}."
 
 
 def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
@@ -304,18 +265,13 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
     y, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
-        shade, routing = colour[str(first["family"])], str(first["routing"])
-        #: Text, ideal or routing, value and lightness of each bar.
+        shade = colour[str(first["family"])]
+        # Text, ideal or routing, value and lightness of a bar.
         bars = [("ideal", "ideal", float(first["ideal"]), 0.65)]
-        if group["bound"].max() <= group["bound"].min() * (1 + 1e-9):
-            bars.append(("bound", routing, float(first["bound"]), 0.0))
-        else:
-            bars += [
-                (f"bound, {name} routing", name, bound, 0.3 * i / len(group))
-                for i, (name, bound) in enumerate(
-                    zip(group["routing"], group["bound"], strict=True)
-                )
-            ]
+        alike = group["bound"].max() <= group["bound"].min() * (1 + 1e-9)
+        for i, row in enumerate(records(group.head(1) if alike else group)):
+            text = "bound" if alike else f"bound, {row['routing']} routing"
+            bars.append((text, row["routing"], row["bound"], 0.3 * i / len(group)))
         ticks.append(y + (len(bars) - 1) / 2)
         for text, name, value, light in bars:
             bar = axes.barh(y, value, height=0.9, color=lighter(shade, light))
@@ -333,29 +289,14 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
     axes.grid(axis="y", visible=False)
 
 
-ALL_TO_ALL_BANDWIDTH = declare(
-    AllToAllBandwidthSettings,
-    "All-to-all bandwidth by topology",
-    "railx",
-    _draw_all_to_all_bandwidth,
-    bounds="network.bounds: topology family chips traffic routing injection_gb_s_per_chip"
-    " ideal_gb_s_per_chip bound_gb_s_per_chip fidelity",
-    derived="railx_uniform_bounds.csv: id m n chips ideal_flits_per_chip_cycle"
-    " min_bound_flits_per_chip_cycle",
-)
-
-
 # Channel loads in descending order, by kind of channel
 
 _MOST_STEPS = 800
 
 
 @dataclass(frozen=True)
-class ChannelLoadsSettings(TopologyChoice):
+class ChannelLoadsSettings(Choice):
     """Channel loads in descending order, one panel per topology."""
-
-    figure: Literal["channel_loads"] = "channel_loads"
-    height_inches: Height = 6
 
     only: tuple[str, ...] = ("railx_hyperx", "railx_hyperx_m4n2")
 
@@ -366,7 +307,9 @@ class ChannelLoadsSettings(TopologyChoice):
     """Scale of the load axes."""
 
 
-def _draw_channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Channel loads under uniform all-to-all traffic", "railx", height=6)
+@reads(channels="network.channels: topology routing src dst kind rail load fidelity")
+def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology and routing."""
     frame = tables.read("channels", "topology", settings.only)
     groups = list(frame.groupby(["topology", "routing"], sort=False))
@@ -390,7 +333,15 @@ def _draw_channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: 
             axes.set_ylabel("Load")
         legend = {label(kind): {"color": shade} for kind, shade in colour.items()}
         share_legend(page, legend, len(colour))
-    return Drawn(_loads_caption(frame), _loads_alternative(frame), _data(frame))
+    row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}
+        times the mean of its kind"""
+    caption = f"""Load of every channel under uniform all-to-all traffic, in descending order, by
+        kind of channel. The largest load bounds the throughput; the further a line falls, the more
+        capacity is idle at that bound. The largest loads: {phrases(_largest(frame), row)}."""
+    row = "{topology:spoken}, {routing} routing from {load:q}"
+    alternative = f"""Falling lines of channel loads, one per kind of channel:
+        {phrases(_largest(frame), row)}."""
+    return Drawn(caption, alternative, _data(frame))
 
 
 def _steps(loads: Series[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -415,26 +366,12 @@ def _data(frame: DataFrame) -> DataFrame:
 
 
 def _largest(frame: DataFrame) -> DataFrame:
-    """The busiest channel of each topology and routing, and it over its kind's mean."""
+    """The busiest channel by topology and routing; its load over its kind's mean."""
     keys = ["topology", "routing"]
     busiest = frame.loc[frame.groupby(keys, sort=False)["load"].idxmax()]
     means = frame.groupby([*keys, "kind"])["load"].mean().rename("mean").reset_index()
     rows = busiest.merge(means, on=[*keys, "kind"])
     return rows.assign(over=rows["load"] / rows["mean"])
-
-
-def _loads_caption(frame: DataFrame) -> str:
-    row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}
-        times the mean of its kind"""
-    return f"""Load of every channel under uniform all-to-all traffic, in descending order, by kind
-        of channel. The largest load bounds the throughput; the further a line falls, the more
-        capacity is idle at that bound. The largest loads: {phrases(_largest(frame), row)}."""
-
-
-def _loads_alternative(frame: DataFrame) -> str:
-    row = "{topology:spoken}, {routing} routing from {load:q}"
-    return f"""Falling lines of channel loads, one per kind of channel:
-        {phrases(_largest(frame), row)}."""
 
 
 def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
@@ -445,12 +382,3 @@ def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
         axes.step(share, load, where="post", color=colour[str(kind)], linewidth=wide)
     axes.margins(y=0.14)
     axes.set_xlim(0, 100)
-
-
-CHANNEL_LOADS = declare(
-    ChannelLoadsSettings,
-    "Channel loads under uniform all-to-all traffic",
-    "railx",
-    _draw_channel_loads,
-    channels="network.channels: topology routing src dst kind rail load fidelity",
-)

@@ -7,28 +7,18 @@ of each rank, communication at the bandwidth of a topology.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
-from railx.errors import UserError
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, RunChoice, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
-from railx.figures.tables import records, stack, where
+from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
-from railx.settings import NotEmpty
-
-__all__ = [
-    "CLUSTER_TIME",
-    "LOSS_CURVES",
-    "PLANNING_HIDDEN",
-    "ClusterTimeSettings",
-    "LossCurvesSettings",
-    "PlanningHiddenSettings",
-]
+from railx.settings import NotEmpty, mapping
 
 # Losses, and how far they are from those of the first run (InfiniPipe, convergence)
 
@@ -42,25 +32,19 @@ _MEAN_STEPS = 5
 class LossCurvesSettings(CanvasSettings):
     """Loss against step for several runs on the same batches."""
 
-    figure: Literal["loss_curves"] = "loss_curves"
-    height_inches: Height = 5.8
-
-    runs: Annotated[dict[str, str], NotEmpty()] = field(
-        default_factory=lambda: {
-            "static_stdlib": "One degree for all",
-            "flexsp_stdlib": "Groups that adapt",
-            "pipeline_stdlib": "Elastic pipelines",
-        }
+    runs: Annotated[dict[str, str], NotEmpty()] = mapping(
+        static_stdlib="One degree for all",
+        flexsp_stdlib="Groups that adapt",
+        pipeline_stdlib="Elastic pipelines",
     )
     """Training runs to show, in that order, and the words for each; the others are held
     against the first."""
 
 
-def _draw_loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """The losses above, below their distance from those of the first run.
-
-    Raises ValueError where a run is not there or has no step in common with the first.
-    """
+@figure("One loss curve for every plan", "infinipipe", height=5.8)
+@reads(iterations="training.iterations: run mode iteration repeat rank loss fidelity")
+def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """The losses above, below their distance from those of the first run."""
     frame = tables.read("iterations", "run", tuple(settings.runs))
     frame = where(frame, mode="electrical")
     points = _points(frame, list(settings.runs))
@@ -109,10 +93,8 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     """
     missing = [run for run in runs if not (frame["run"] == run).any()]
     if missing:
-        raise UserError(
-            f"runs: {', '.join(missing)} has no iterations under electrical switching; allowed:"
-            " runs that have some"
-        )
+        got = f"runs: {', '.join(missing)} has no iterations under electrical switching"
+        refuse(got, "runs that have some")
     repeats = frame.groupby(["run", "iteration", "repeat"], sort=False)["loss"].mean()
     losses = repeats.groupby(["run", "iteration"], sort=False).median().reset_index()
     losses["run"] = losses["run"].astype("category").cat.set_categories(runs)
@@ -121,10 +103,8 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     points["difference"] = (points["loss"] / points["iteration"].map(first) - 1).abs()
     apart = [run for run in runs if where(points, run=run)["difference"].isna().all()]
     if apart:
-        raise UserError(
-            f"runs: {', '.join(apart)} has no step in common with {runs[0]}; allowed: runs of the"
-            " same steps"
-        )
+        got = f"runs: {', '.join(apart)} has no step in common with {runs[0]}"
+        refuse(got, "runs of the same steps")
     # A step is counted from 1, as a reader does.
     points.insert(1, "step", points.pop("iteration") + 1)
     return points.reset_index(drop=True)
@@ -132,23 +112,12 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
 
 def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
     """A mark at each step, on a logarithmic axis as soon as one differs."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     shown = rows[rows["difference"] > 0]
     axes.plot(shown["step"], shown["difference"], **dot(colour, 4))
     if len(shown):
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-LOSS_CURVES = declare(
-    LossCurvesSettings,
-    "One loss curve for every plan",
-    "infinipipe",
-    _draw_loss_curves,
-    iterations="training.iterations: run mode iteration repeat rank loss fidelity",
-)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
+        axes.yaxis.set_minor_formatter("")
 
 
 # Planning of a batch beside the training of the one before
@@ -160,24 +129,13 @@ _TIMES = {
 }
 
 
-@dataclass(frozen=True)
-class PlanningHiddenSettings(CanvasSettings):
+@figure("Planning hidden by training", "flexsp", height=3.4)
+@reads(
+    iterations="training.iterations: run plan mode reconfiguration_latency_ms iteration repeat"
+    " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity"
+)
+def planning_hidden(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Planning that training hides."""
-
-    figure: Literal["planning_hidden"] = "planning_hidden"
-    height_inches: Height = 3.4
-
-    only: tuple[str, ...] = ()
-    """Training runs to show, in that order; empty: all that plan while training."""
-
-
-def _draw_planning_hidden(
-    settings: PlanningHiddenSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """A row of bars and one of shares, a place for each run.
-
-    ValueError where no run plans while it trains.
-    """
     rows = _per_repeat(tables.read("iterations", "run", settings.only))
     means = rows.groupby("run", sort=False).mean(numeric_only=True).reset_index()
     note = "Means over the steps of a repeat; the slowest rank counts"
@@ -217,10 +175,8 @@ def _per_repeat(frame: DataFrame) -> DataFrame:
     """
     part = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
     if part.empty:
-        raise UserError(
-            "iterations: no run plans while it trains; allowed: a run with training.planning:"
-            " while_training"
-        )
+        allowed = "a run with training.planning: while_training"
+        refuse("iterations: no run plans while it trains", allowed)
     calm = part.groupby("run")["disturbed"].transform("all") | ~part["disturbed"].astype(bool)
     steps = part[calm].groupby(["run", "plan", "repeat", "iteration", "fidelity"], sort=False)
     slowest = steps[list(_TIMES)].max().reset_index()
@@ -241,16 +197,6 @@ def _times(axes: Axes, means: DataFrame) -> None:
     axes.set(xlim=(0, 1.6 * longest), xlabel="Time of a step (ms)")
 
 
-PLANNING_HIDDEN = declare(
-    PlanningHiddenSettings,
-    "Planning hidden by training",
-    "flexsp",
-    _draw_planning_hidden,
-    iterations="training.iterations: run plan mode reconfiguration_latency_ms iteration repeat"
-    " rank iteration_ms planning_ms planning_wait_ms disturbed fidelity",
-)
-
-
 # Wall time, measured, and cluster time, replayed
 
 _RECORDED = "recorded"
@@ -258,16 +204,13 @@ _RECORDED = "recorded"
 _MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 
 
-@dataclass(frozen=True)
-class ClusterTimeSettings(RunChoice):
+@figure("Wall time and cluster time of training runs", "opus", height=3.6)
+@reads(
+    settings="replay.settings: run plan parallelism device topology compute mode wall_ms"
+    " cluster_ms hidden_share fidelity"
+)
+def cluster_time(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Wall time and cluster time of training runs."""
-
-    figure: Literal["cluster_time"] = "cluster_time"
-    height_inches: Height = 3.6
-
-
-def _draw_cluster_time(settings: ClusterTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A bar of wall time, and one of cluster time for each topology, per run."""
     rows = _bars(tables.read("settings", "run", settings.only))
     profiled = "profile" in set(rows["compute"])
     computed = (
@@ -337,13 +280,3 @@ def _words(row: dict[str, Any]) -> str:
     hidden = row["hidden_share"] == row["hidden_share"]
     share = ", {hidden_share:q%} of communication hidden" if hidden else ""
     return phrase("{ms:q} ms on {topology:label}" + share, row)
-
-
-CLUSTER_TIME = declare(
-    ClusterTimeSettings,
-    "Wall time and cluster time of training runs",
-    "opus",
-    _draw_cluster_time,
-    settings="replay.settings: run plan parallelism device topology compute mode wall_ms"
-    " cluster_ms hidden_share fidelity",
-)

@@ -7,13 +7,12 @@ steps; most switching times are recalled and drawn as such.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Height, Tables, declare
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend, ticks
 from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import (
@@ -31,17 +30,6 @@ from railx.figures.theme import (
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 
-__all__ = [
-    "STEP_WINDOWS",
-    "SWITCHING_WINDOWS",
-    "SWITCH_TECHNOLOGIES",
-    "StepWindowsSettings",
-    "SwitchTechnologiesSettings",
-    "SwitchingWindowsSettings",
-    "split_by_mean",
-]
-
-
 # Published windows beside switching times
 
 _JOBS = {**OPUS_JOBS, "deepseek2d": "DeepSeek, PP and TP"}
@@ -56,20 +44,21 @@ _NOTE = """All numbers are published or derived from published ones: the windows
     pale switching times are recalled, not verified"""
 
 
-@dataclass(frozen=True)
-class SwitchingWindowsSettings(CanvasSettings):
+@figure("Idle windows between phases, and how fast switches are", "opus", height=8.6)
+@reads(
+    windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
+    " max_window_ms",
+    technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
+    " confidence",
+    phases="opus_phase_pattern.csv: case phase_sequence transitions_per_iteration",
+)
+def switching_windows(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Windows between phases against switching times."""
-
-    figure: Literal["switching_windows"] = "switching_windows"
-    height_inches: Height = 8.6
-
-
-def _draw_switching_windows(
-    settings: SwitchingWindowsSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
-    """Switching times above the distribution of windows, phases of a step below."""
     windows = _windows(tables.read("windows"))
-    switches = _switches(tables.read("technologies"), windows)
+    switches = tables.read("technologies")
+    switches["switching_ms"] = switches["switching_time"].map(milliseconds)
+    switches = switches.dropna(subset="switching_ms").sort_values("switching_ms")
+    switches["hidden"] = [_longer(windows, time) for time in switches["switching_ms"]]
     phases = _phases(tables.read("phases"))
     subtitle = """Right of a switch's diamond lie the windows that hide its switching. Both axes of
         time are the same. Below, the phases of one iteration, as wide as they have operations."""
@@ -88,16 +77,14 @@ def _draw_switching_windows(
         }
         share_legend(page, legend, len(legend))
     columns = ["technology", "example_device", "switching_ms", "hidden", "confidence"]
-    data = stack(
-        [
-            windows.assign(shows="window"),
-            switches[columns].assign(shows="switch"),
-            phases.assign(shows="phase"),
-        ]
-    )
-    return Drawn(
-        _published_caption(windows, switches, phases), _published_alternative(windows), data
-    )
+    shown = {"window": windows, "switch": switches[columns], "phase": phases}
+    data = stack(rows.assign(shows=shows) for shows, rows in shown.items())
+    steps = windows.groupby("window_ms")["count"].sum().reset_index()
+    alternative = f"""A staircase of the lengths of windows under diamonds of the switching times of
+        optical switches, on one logarithmic axis of time; windows:
+        {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
+        iteration of four jobs."""
+    return Drawn(_published_caption(windows, switches, phases), alternative, data)
 
 
 def split_by_mean(low: float, high: float, mean: float, count: int) -> list[tuple[float, int]]:
@@ -133,12 +120,6 @@ def _longer(windows: DataFrame, time_ms: float) -> float:
     """The share of windows at least as long as a time."""
     total = windows["count"].sum()
     return float(windows.loc[windows["window_ms"] >= time_ms, "count"].sum() / total)
-
-
-def _switches(table: DataFrame, windows: DataFrame) -> DataFrame:
-    times = table["switching_time"].map(milliseconds)
-    timed = table.assign(switching_ms=times)[times.notna()].sort_values("switching_ms")
-    return timed.assign(hidden=[_longer(windows, time) for time in timed["switching_ms"]])
 
 
 def _phases(table: DataFrame) -> DataFrame:
@@ -179,7 +160,7 @@ def _time(time_ms: float) -> str:
 
 
 def _published_distribution(axes: Axes, windows: DataFrame) -> None:
-    shares = _staircase(axes, windows, (5e-6, 1e4), _LINE, linewidth=1.8)
+    shares = _staircase(axes, windows, (5e-6, 1e4), _LINE)
     drawn = shares[shares.index > 0]
     axes.plot(drawn.index, drawn, **published_mark(_LINE))
     before = drawn.shift(fill_value=100 - 100 * _longer(windows, 1e-12))
@@ -201,14 +182,14 @@ def _shares(windows: DataFrame) -> Series[Any]:
 
 
 def _staircase(
-    axes: Axes, windows: DataFrame, ends: tuple[float, float], colour: str, **style: Any
+    axes: Axes, windows: DataFrame, ends: tuple[float, float], colour: str
 ) -> Series[Any]:
     """The distribution of windows between two ends of the axis; its shares."""
     shares = _shares(windows)
     drawn = shares[shares.index > 0]
     start = 100 - 100 * _longer(windows, 1e-12)
     stairs = ([ends[0], *drawn.index, ends[1]], [start, *drawn, 100])
-    axes.step(*stairs, where="post", color=colour, **style)
+    axes.step(*stairs, where="post", color=colour)
     return shares
 
 
@@ -245,27 +226,6 @@ def _published_caption(windows: DataFrame, switches: DataFrame, phases: DataFram
         is split by its mean."""
 
 
-def _published_alternative(windows: DataFrame) -> str:
-    steps = windows.groupby("window_ms")["count"].sum().reset_index()
-    return f"""A staircase of the lengths of windows under diamonds of the switching times of
-        optical switches, on one logarithmic axis of time; windows:
-        {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
-        iteration of four jobs."""
-
-
-SWITCHING_WINDOWS = declare(
-    SwitchingWindowsSettings,
-    "Idle windows between phases, and how fast switches are",
-    "opus",
-    _draw_switching_windows,
-    windows="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms min_window_ms"
-    " max_window_ms",
-    technologies="opus_ocs_technologies.csv: technology example_device ports switching_time"
-    " confidence",
-    phases="opus_phase_pattern.csv: case phase_sequence transitions_per_iteration",
-)
-
-
 # Windows of generated steps: within passes, and on the clock
 
 #: Published finite windows of figs. 12 and 13: the rows and of how many they are sums.
@@ -280,9 +240,6 @@ _GRADIENTS = {"overlapped": "behind computation", "in_line": "in line", "sharded
 class StepWindowsSettings(CanvasSettings):
     """Windows of generated steps."""
 
-    figure: Literal["step_windows"] = "step_windows"
-    height_inches: Height = 5
-
     passes: str = "deepseek_236b"
     """The step whose windows within passes are drawn beside the published ones."""
 
@@ -290,7 +247,15 @@ class StepWindowsSettings(CanvasSettings):
     """Steps whose windows on the clock are drawn."""
 
 
-def _draw_step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+@figure("Windows of generated steps", "opus", height=5)
+@reads(
+    windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
+    timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
+    published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
+    " min_window_ms max_window_ms",
+    headline="opus.csv: id value",
+)
+def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """The distribution within passes, and every window of some jobs."""
     windows = tables.read("windows", "step", (settings.passes,))
     between = windows["transition"].isin(("PP->EP", "EP->PP"))
@@ -307,7 +272,10 @@ def _draw_step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Ca
     line = fidelity_line(sides, "Generated jobs, no recordings", shows=sides)
     with canvas(subtitle, line) as page:
         left, right = page.subplots(1, 2, width_ratios=(1, 1.25))
-        _step_distribution(left, ours, theirs)
+        _staircase(left, ours, (0.3, 60), GREY)
+        left.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
+        left.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
+        left.xaxis.set_major_formatter(lambda value, _: quantity(value))
         left.set_title(panel_title("Within passes, 256 windows", 2, settings))
         hues = dict(zip(dict.fromkeys(clock["transition"]), PALETTE, strict=False))
         jobs = _on_the_clock(right, clock, hues, tables.values("headline"))
@@ -316,7 +284,11 @@ def _draw_step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Ca
         legend |= {kind.replace("->", " to "): dot(colour) for kind, colour in hues.items()}
         share_legend(page, legend | {DERIVED.capitalize(): PUBLISHED_MARK}, 4)
     data = stack([ours.assign(shows="pass"), clock.assign(shows="clock")])
-    return Drawn(_step_caption(ours, theirs, clock, jobs), _step_alternative(ours, jobs), data)
+    lengths = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
+    alternative = f"A staircase of windows ({lengths}) beside dots of the windows of"
+    return Drawn(
+        _step_caption(ours, theirs, clock, jobs), f"{alternative} {', '.join(jobs)}.", data
+    )
 
 
 def _steps(rows: DataFrame) -> DataFrame:
@@ -327,13 +299,6 @@ def _steps(rows: DataFrame) -> DataFrame:
         for window in split_by_mean(row["min_ms"], row["max_ms"], row["mean_ms"], row["count"])
     ]
     return to_frame(windows, ["window_ms", "count"]).groupby("window_ms", as_index=False).sum()
-
-
-def _step_distribution(axes: Axes, ours: DataFrame, theirs: DataFrame) -> None:
-    _staircase(axes, ours, (0.3, 60), GREY)
-    axes.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
-    axes.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
-    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 
 def _on_the_clock(
@@ -371,24 +336,6 @@ def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: li
         steps. Negative windows overlap."""
 
 
-def _step_alternative(ours: DataFrame, jobs: list[str]) -> str:
-    windows = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
-    return f"A staircase of windows ({windows}) beside dots of the windows of {', '.join(jobs)}."
-
-
-STEP_WINDOWS = declare(
-    StepWindowsSettings,
-    "Windows of generated steps",
-    "opus",
-    _draw_step_windows,
-    windows="steps.windows: step transition within_layer count mean_ms min_ms max_ms",
-    timeline="steps.timeline: step job gradients device gpus transition window_ms fidelity",
-    published="opus_deepseek236b_windows.csv: transition count_per_step mean_window_ms"
-    " min_window_ms max_window_ms",
-    headline="opus.csv: id value",
-)
-
-
 # Devices: ports, switching time and the largest job; hollow, as none is measured here
 
 #: Marks and words by confidence; high is the diamond of every published number.
@@ -410,11 +357,8 @@ _TIMES = {1e-5: "10 ns", 1e-3: "1 us", 1e-1: "100 us", 10: "10 ms", 1e3: "1 s", 
 
 
 @dataclass(frozen=True)
-class SwitchTechnologiesSettings(CanvasSettings):
+class TechnologiesSettings(CanvasSettings):
     """Ports and switching times of optical switches."""
-
-    figure: Literal["switch_technologies"] = "switch_technologies"
-    height_inches: Height = 6.2
 
     chips_per_server: tuple[int, ...] = (8, 32)
     """Sizes of a server for which the largest job on one switch a rail is drawn."""
@@ -427,9 +371,12 @@ class SwitchTechnologiesSettings(CanvasSettings):
     """Where a device's name stands (left, right, above or below), if not right."""
 
 
-def _draw_switch_technologies(
-    settings: SwitchTechnologiesSettings, tables: Tables, canvas: Canvas
-) -> Drawn:
+@figure("Optical switches: ports, switching time and the job that fits", "opus", height=6.2)
+@reads(
+    technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
+    " status source confidence"
+)
+def switch_technologies(settings: TechnologiesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Switching time over ports, and the largest job by device beside it."""
     points = tables.read("technologies")[tables.columns("technologies")]
     points = points.astype({"port_count": int, "switching_ms": float})
@@ -450,43 +397,38 @@ def _draw_switch_technologies(
             if confidence in set(points["confidence"]):
                 legend[f"{confidence} confidence: {words}"] = PUBLISHED_MARK | {"marker": mark}
         for status in dict.fromkeys(points["status"]):
-            dash = {"marker": "_", "markeredgecolor": _STATUS.get(status, GREY)}
-            legend[status] = PUBLISHED_MARK | dash
+            legend[status] = published_mark(_STATUS.get(status, GREY)) | {"marker": "_"}
         for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
             legend[f"ours: in servers of {chips}"] = dot(colour)
         share_legend(page, legend, 3)
-    return Drawn(_caption(settings, points), _alternative(points), points)
+    rows = points.assign(
+        time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
+    )
+    row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
+    alternative = f"Switching time over ports of optical switches: {phrases(rows, row)}."
+    return Drawn(_caption(settings, points), alternative, points)
 
 
-def _style(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {
-        **PUBLISHED_MARK,
-        "marker": _CONFIDENCE.get(str(row["confidence"]), "o")[0],
-        "markeredgecolor": _STATUS.get(str(row["status"]), GREY),
-        "markersize": 7,
-    }
-
-
-def _times(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
+def _times(axes: Axes, settings: TechnologiesSettings, points: DataFrame) -> None:
     top = 10 * float(points["switching_ms"].max())
     for row in records(points):
         y = top if row["switching_ms"] != row["switching_ms"] else row["switching_ms"]
-        axes.plot(row["port_count"], y, clip_on=False, **_style(row))
+        mark = _CONFIDENCE.get(str(row["confidence"]), "o")[0]
+        style = published_mark(_STATUS.get(str(row["status"]), GREY)) | {"marker": mark}
+        axes.plot(row["port_count"], y, clip_on=False, **style | {"markersize": 7})
         right, up, ha, va = _SIDES[settings.sides.get(str(row["id"]), "right")]
         beside(axes, str(row["example_device"]), row["port_count"], y, right, up, ha=ha, va=va)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    ticks(axes.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}")
+    ticks(axes.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}", 2)
 
     def time(value: float) -> str:
         texts = (text for at, text in _TIMES.items() if abs(value / at - 1) < 1e-6)
         return next(texts, "not given")
 
-    ticks(axes.yaxis, [*_TIMES, top], time)
+    ticks(axes.yaxis, [*_TIMES, top], time, 10)
     axes.set(xlabel="Ports", ylabel="Switching time", xlim=(11, 3000), ylim=(3e-6, 2.5 * top))
 
 
-def _jobs(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -> None:
+def _jobs(axes: Axes, settings: TechnologiesSettings, points: DataFrame) -> None:
     order = points.sort_values("port_count")
     for position, row in enumerate(records(order)):
         for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
@@ -497,7 +439,7 @@ def _jobs(axes: Axes, settings: SwitchTechnologiesSettings, points: DataFrame) -
     axes.set(xlabel="GPUs of the largest job")
 
 
-def _caption(settings: SwitchTechnologiesSettings, points: DataFrame) -> str:
+def _caption(settings: TechnologiesSettings, points: DataFrame) -> str:
     recalled = points["confidence"] == "low"
     large = points.sort_values("port_count").iloc[-1]
     chips = settings.chips_per_server[0]
@@ -507,21 +449,3 @@ def _caption(settings: SwitchTechnologiesSettings, points: DataFrame) -> str:
         {192 // 2 * chips:,} GPUs in servers of {chips}. The largest, {large["example_device"]},
         would hold {int(large[f"gpus_in_servers_of_{chips}"]):,} and takes minutes to switch.
         Sources: {phrases(points[~recalled], "{example_device}, {source}")}; all others recalled."""
-
-
-def _alternative(points: DataFrame) -> str:
-    rows = points.assign(
-        time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
-    )
-    row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
-    return f"Switching time over ports of optical switches: {phrases(rows, row)}."
-
-
-SWITCH_TECHNOLOGIES = declare(
-    SwitchTechnologiesSettings,
-    "Optical switches: ports, switching time and the job that fits",
-    "opus",
-    _draw_switch_technologies,
-    technologies="opus_ocs_technologies.csv: id technology example_device port_count switching_ms"
-    " status source confidence",
-)

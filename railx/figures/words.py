@@ -46,7 +46,7 @@ def quantity(value: float) -> str:
 
 
 def span(values: Any) -> str:
-    """The least and the most of some numbers: ``2 to 5``."""
+    """The smallest and the largest of some numbers: ``2 to 5``."""
     return f"{quantity(float(min(values)))} to {quantity(float(max(values)))}"
 
 

@@ -37,7 +37,7 @@ def test_seeds_are_drawn_as_their_medians_and_how_far_they_go() -> None:
     seeds = {1: (20.0, False, 1.0), 2: (30.0, True, 0.8), 3: (28.0, True, 0.9)}
     rows = [
         {
-            **dict.fromkeys(latency_load.FIGURE.inputs[0].column_names, 2.0),
+            **dict.fromkeys(latency_load.latency_load.inputs[0].column_names, 2.0),
             **dict.fromkeys(("sweep", "topology", "family", "traffic", "routing"), "a"),
             "fidelity": "packet",
             "seed": seed,
@@ -61,6 +61,6 @@ def test_seeds_are_drawn_as_their_medians_and_how_far_they_go() -> None:
     assert sweep["seeds"] == 3
     one = latency_load._sweeps(frame[frame["seed"] == 1])
     both = latency_load._sweeps(frame)
-    texts = [" ".join(latency_load._caption(rows, {"a": "A"}).split()) for rows in (one, both)]
+    texts = [" ".join(latency_load._caption(rows.assign(name="A")).split()) for rows in (one, both)]
     assert "under 1 seed." in texts[0]
     assert "within 25 % over the seeds" in texts[1]

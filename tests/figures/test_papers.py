@@ -63,7 +63,7 @@ def test_a_verdict_that_is_not_known_is_refused(settings_of: SettingsOf, tmp_pat
 
 def test_many_claims_beyond_the_axis_stand_inside_it_with_their_range() -> None:
     rows = [claim(f"opus_{number}", 8.0 + number, "partly", headline=False) for number in range(12)]
-    frame = all_claims._placed(pd.DataFrame(rows).assign(low=None, high=None), 4.0)
+    frame = all_claims._with_ratios(pd.DataFrame(rows).assign(low=None, high=None), 4.0)
     _, (row,) = all_claims._rows(frame)
     axes, edge = Figure().subplots(1, 2)
     all_claims._dots(axes, edge, row, 4.0)

@@ -115,6 +115,6 @@ def test_an_interval_needs_three_repeats(
 ) -> None:
     found = middle(values)
     assert found.value == np.median(values)
-    assert found.sure == (interval is not None)
+    assert np.isnan(found.low) == (interval is None)
     if interval:
         assert (found.low, found.high) == interval

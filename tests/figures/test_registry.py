@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import matplotlib as mpl
 import numpy as np
@@ -17,8 +17,9 @@ import pytest
 import yaml
 from matplotlib import image
 
+from railx.field_docs import class_doc, field_doc
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
-from railx.figures.figure import Canvas, Drawn, declare
+from railx.figures.figure import Canvas, Drawn, figure, reads
 from railx.figures.tables import Tables
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
@@ -66,6 +67,16 @@ def test_every_figure_has_a_paper_and_defaults_for_all_settings() -> None:
         settings: CanvasSettings = load(FigureSettings, plain, "figure")
         assert set(plain) == set(to_dict(settings))
         assert type(settings) is figure_of(settings.figure).settings
+
+
+def test_every_figure_and_each_of_its_options_is_described() -> None:
+    for name in FIGURES:
+        settings = figure_of(name).settings
+        assert class_doc(settings).endswith("."), name
+        options = [option.name for option in fields(settings)]
+        assert [option for option in options if not field_doc(settings, option)] == []
+    names = [figure_of(name).settings.__qualname__ for name in FIGURES]
+    assert len(set(names)) == len(names)
 
 
 def test_figures_need_no_plotting_library_before_they_are_drawn() -> None:
@@ -122,7 +133,7 @@ def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> No
         (
             "all_to_all_bandwidth",
             {"traffic": "tornado"},
-            r"traffic: got 'tornado'; allowed: uniform",
+            r"traffic: got tornado; allowed: uniform",
         ),
         (
             "cost",
@@ -249,13 +260,11 @@ def test_wrong_inputs_name_the_key_or_file_and_column(
 class TinySettings(CanvasSettings):
     """A line through a column."""
 
-    figure: Literal["tiny"] = "tiny"
-
     colour: str = "#0000ff"
     """Colour of the line."""
 
 
-def _draw_tiny(settings: TinySettings, tables: Tables, canvas: Canvas) -> Drawn:
+def tiny(settings: TinySettings, tables: Tables, canvas: Canvas) -> Drawn:
     rows = tables.read("points", "sweep")
     with canvas("A line", "") as page:
         page.subplots().plot(rows["value"], color=settings.colour, linewidth=9)
@@ -270,9 +279,9 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: all_claims"):
         load(FigureSettings, plain, "figure")
     module: Any = ModuleType("railx.figures.tiny")
-    module.FIGURE = declare(TinySettings, "Tiny", "railx", _draw_tiny, points="a.b: sweep value")
+    module.tiny = figure("Tiny", "railx", height=6)(reads(points="a.b: sweep value")(tiny))
     monkeypatch.setitem(sys.modules, "railx.figures.tiny", module)
-    monkeypatch.setattr(registry, "FIGURES", (*FIGURES, "tiny"))
+    monkeypatch.setattr(registry, "FIGURES", FIGURES | {"tiny": "tiny"})
     settings: CanvasSettings = load(FigureSettings, plain, "figure")
     write_table(tmp_path / "points.parquet", {"sweep": ["a", "a"], "value": [1.0, 2.0]})
     draw_figure(settings, {"points": [tmp_path / "points.parquet"]}, tmp_path / "tiny")

@@ -37,5 +37,5 @@ def test_a_bar_is_an_iteration_and_its_parts_are_device_time(tmp_path: Path) -> 
 
 def test_a_plan_that_is_not_there_is_named(tmp_path: Path) -> None:
     inputs = {"mix": write_underlays(tmp_path)}
-    with pytest.raises(ValueError, match="single: got 'other'; allowed: flexsp_7b_384k_commoncr"):
+    with pytest.raises(ValueError, match="single: got other; allowed: flexsp_7b_384k_commoncr"):
         draw_figure(load_settings("underlay", single="other"), inputs, tmp_path / "figure")

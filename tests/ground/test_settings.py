@@ -15,6 +15,7 @@ from railx.settings import (
     Registered,
     SettingsError,
     load,
+    mapping,
     to_dict,
 )
 
@@ -172,3 +173,14 @@ def test_true_is_no_choice_among_numbers_nor_one_a_truth() -> None:
         load(Choices, {"bytes_each": True})
     with pytest.raises(SettingsError, match=r"exact: got 1; allowed: True"):
         load(Choices, {"bytes_each": 2, "exact": 1})
+
+
+@dataclass(frozen=True)
+class Words:
+    jobs: dict[str, str] = mapping(dense="Dense", experts="Experts")
+
+
+def test_settings_do_not_share_the_mapping_that_is_their_default() -> None:
+    first, second = Words(), load(Words, {})
+    first.jobs["dense"] = "Else"
+    assert second.jobs == {"dense": "Dense", "experts": "Experts"} == Words().jobs

@@ -14,7 +14,6 @@ import pytest
 
 from railx.evidence import Paper, published_tables, read_papers
 from railx.figures import draw_figure, figure_of
-from railx.figures.topologies import AllToAllBandwidthSettings
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
 from railx.provenance.jobs import job_record, now_utc
@@ -156,7 +155,9 @@ def report(made: Made) -> Path:
 
 def _drawn(folder: Path, bounds: Path) -> ReportFigure:
     """A real figure, as the figure stage leaves it."""
-    settings = AllToAllBandwidthSettings(**choice("figure", "all_to_all_bandwidth"))
+    settings = figure_of("all_to_all_bandwidth").settings(
+        **choice("figure", "all_to_all_bandwidth")
+    )
     output = folder / "figure" / "bandwidth.svg"
     inputs = {
         wanted.key: [PUBLISHED / wanted.published if wanted.published else bounds]

@@ -53,7 +53,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "empty": {
         "SavingsPlatform": ("platform", "words"),
         "AdaptiveSpeedupsSettings": ("plans",),
-        "AllToAllBandwidthSettings": (
+        "BandwidthSettings": (
             "derived",
             "only",
         ),
@@ -147,7 +147,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "provisioned_latencies_ms",
         ),
         "RingAllReduceSettings": ("only",),
-        "SequenceParallelPlanSettings": ("only",),
+        "PlanGroupsSettings": ("only",),
         "StageMemorySettings": ("only",),
         "WeightedModel": ("stage_layers",),
         "StepSweepsSettings": (
@@ -169,7 +169,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "bandwidths_gb_s",
             "loads",
         ),
-        "SwitchTechnologiesSettings": (
+        "TechnologiesSettings": (
             "chips_per_server",
             "sides",
         ),
@@ -179,7 +179,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "jobs",
             "lines",
         ),
-        "SwitchingOverheadSettings": ("only",),
+        "OverheadSettings": ("only",),
         "TopologyMetricsSettings": ("only",),
         "TrackingSettings": ("entity",),
         "TrainingSettings": (
@@ -291,7 +291,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "shared_weights",
             "whole_attention_weights",
         ),
-        "SwitchTechnologiesSettings": ("chips_per_server",),
+        "TechnologiesSettings": ("chips_per_server",),
         "TrackingSettings": ("table_rows",),
         "TrainingSettings": ("checkpoint_every",),
         "VariantSettings": ("micro_batch_sequences",),
