@@ -153,9 +153,9 @@ def store(rows: list[dict[str, float]]) -> None:
 
 def figure() -> None:
     """Time against jobs, from the stored rows."""
-    from railx.figures.settings import CanvasSettings
-
-    from railx.figures.theme import GREY, PALETTE, canvas
+    from railx.figures.canvas import canvas
+    from railx.figures.figure import CanvasSettings
+    from railx.figures.theme import GREY, PALETTE
 
     rows = read_stored()
     ran = [row for row in rows if "jobs" in row]
@@ -168,7 +168,7 @@ def figure() -> None:
     with tempfile.TemporaryDirectory() as folder:
         drawn, footnote = Path(folder) / FIGURE.name, "Seconds: measured on a CPU."
         settings = CanvasSettings("jobs", 10, 4.2, 150, 9.5)
-        with canvas(settings, drawn, "Time against jobs", subtitle, footnote) as whole:
+        with canvas(settings, drawn, subtitle, footnote, "Time against jobs") as whole:
             left, right = whole.subplots(1, 2)
             left.plot(*_columns(rows, "points", "graph_cpu_s"), "o-", color=PALETTE[2])
             left.set(xlabel="Points", title="Making the graph of jobs", ylim=(0, 22))
