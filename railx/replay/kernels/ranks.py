@@ -47,6 +47,7 @@ from railx.replay.kernels.state import (
     R_WAIT,
     RELEASE,
     REPORT,
+    STARTED,
     TAKE,
     UNFINISHED,
     WAIT,
@@ -55,8 +56,18 @@ from railx.replay.kernels.state import (
 )
 
 __all__ = [
-    *("arrive", "be_heard", "begin_graph", "compute", "end", "go_on", "stop_waiting", "take"),
-    "take_actions",
+    *(
+        "announce_following",
+        "arrive",
+        "be_heard",
+        "begin_graph",
+        "compute",
+        "end",
+        "go_on",
+        "stop_waiting",
+        "take",
+    ),
+    *("stop_waiting", "take", "take_actions"),
 ]
 
 
@@ -187,6 +198,9 @@ def begin_graph(s: EngineState, heap: Array) -> None:
     for step in range(len(s.steps)):
         if s.nodes[step].pending == 0:
             take_node(s, heap, step)
+    if s.n[PROVISIONED]:
+        for rank in range(len(s.ranks)):
+            push(heap, s, 0, STARTED, rank, 0)
 
 
 @called
@@ -391,13 +405,19 @@ def end(s: EngineState, heap: Array, step: int) -> None:
     if 0 <= after < s.ranks[rank].position or (s.n[GRAPH] and after >= 0 and s.nodes[after].issued):
         begin(s, heap, after)
     if asks and s.n[PROVISIONED]:
-        following = find_following(s, rank)
-        if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
-            announce(s, heap, s.steps[following].slot)
+        announce_following(s, heap, rank, configuration)
     if s.n[GRAPH]:
         end_node(s, heap, step)
     elif s.ranks[rank].waits_for == step:
         resume(s, heap, rank)
+
+
+@called
+def announce_following(s: EngineState, heap: Array, rank: int, configuration: int) -> None:
+    """Announce the next operation of a rank, if it needs another configuration."""
+    following = find_following(s, rank)
+    if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
+        announce(s, heap, s.steps[following].slot)
 
 
 @called
@@ -407,7 +427,9 @@ def find_following(s: EngineState, rank: int) -> int:
         return -1
     waiting = s.waiting[rank, 0]
     while waiting >= 0:
-        if waiting > s.ranks[rank].passed:
+        # A graph posts its receives before their turn.
+        posted = s.n[GRAPH] and s.nodes[waiting].receives
+        if waiting > s.ranks[rank].passed and not posted:
             return -1
         waiting = s.waiting_links[waiting, 0]
     step, stop = s.ranks[rank].unasked, s.ranks[rank].stop
