@@ -35,6 +35,7 @@ __all__ = ["check_times", "read_graphs"]
 _FILE = re.compile(r"\.(\d+)\.(et|json)$")
 _LOST = {
     "memory": "{} transfers from or to memory have no price: they take no time",
+    "callers": "{} callers of PyTorch's operators, which are no dependencies",
     "starts": "{} lines that wait for the start of another wait for the same lines instead",
     "untimed_operations": "{} operators have no time in the profile: they take no time",
 }
@@ -85,7 +86,9 @@ def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> Imported
     if symmetric:
         files, ranks = files[:1], symmetric.ranks
     torch = files[0].suffix == ".json" and is_torch_trace(files[0])
-    named = torch_groups(files) if torch and groups is None else _groups(source, groups, ranks)
+    named = (
+        torch_groups(files, ranks) if torch and groups is None else _groups(source, groups, ranks)
+    )
     numbers = GroupNumbers(named, ranks)
     lost: Counter[str] = Counter()
     nodes = []

@@ -70,11 +70,11 @@ def is_torch_trace(path: Path) -> bool:
         return re.match(r'\s*\{\s*"schema"\s*:', file.read(200)) is not None
 
 
-def torch_groups(files: Sequence[Path]) -> dict[str, list[int]]:
-    """The groups of all ranks by name and members, as their files state them."""
+def torch_groups(files: Sequence[Path], ranks: int) -> dict[str, list[int]]:
+    """The groups of ranks by name and members, as their files state them."""
     groups: dict[str, list[int]] = {}
     for path in files:
-        for name, members in _groups(_load(path), len(files)).items():
+        for name, members in _groups(_load(path), ranks).items():
             groups[_key(name, members)] = members
     return groups
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from railx.exchange.graph_files import read_graphs
+from railx.exchange.symmetric_ranks import Axes
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS, RankGraphs
 from tests.exchange.traces import unpacked
@@ -281,6 +282,13 @@ def test_missing_times_are_named(tmp_path: Path) -> None:
 def test_a_rank_of_a_larger_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rank 0, which is rank 0 of 8 in its run, with 2 here"):
         read_graphs(write_both(tmp_path, world=8))
+
+
+def test_one_rank_stands_for_all(tmp_path: Path) -> None:
+    prefix = overlapped(0, world=8).write(tmp_path)
+    graphs = read_graphs(prefix, symmetric=Axes.of_text("dp=8")).graphs
+    assert (graphs.ranks, graphs.groups) == (8, (tuple(range(8)),))
+    assert plain_ends(graphs, graphs.columns["duration_ns"]).max() == 56_000
 
 
 def test_a_group_without_a_name_is_refused_where_there_are_several(tmp_path: Path) -> None:
