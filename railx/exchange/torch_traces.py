@@ -391,7 +391,10 @@ class _Rank:
     def _ran(self, span: _Span) -> tuple[int, int] | None:
         """When the operation of a call ran: its span on another thread, or kernels."""
         record = int(_attributes(span.node)["rf_id"])
-        ran = [(_start_ns(k), _end_ns(k)) for k in self._nccl.get(span.external, ())]
+        below = (int(_attributes(n)["rf_id"]) for n in self._children.get(span.number, ()))
+        launchers = {span.external, *(self._times[n][2] for n in below if n in self._times)}
+        kernels = [kernel for number in launchers for kernel in self._nccl.get(number, ())]
+        ran = [(_start_ns(kernel), _end_ns(kernel)) for kernel in kernels]
         for number, storages in self._workers.items():
             # The trace puts a worker's span below any operator; its tensors tell.
             if number > record and number in self._times and storages & span.storages:

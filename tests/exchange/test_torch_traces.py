@@ -38,6 +38,7 @@ class Recording:
         lasts: float = 0.0,
         inputs: Sequence[Any] = (),
         thread: int = 1,
+        parent: int = -1,
         **attributes: Any,
     ) -> int:
         """An operator; without a start the profile lacks it."""
@@ -49,7 +50,7 @@ class Recording:
             {
                 "id": 100 + record,
                 "name": name,
-                "ctrl_deps": 99,
+                "ctrl_deps": 100 + parent,
                 "inputs": values,
                 "outputs": {"values": [], "shapes": [], "types": []},
                 "attrs": attrs,
@@ -177,7 +178,9 @@ def test_kernels_follow_their_stream_and_collectives_their_tensors(tmp_path: Pat
         first = job.operator("aten::mm", 0, 3)
         job.kernel(first, "gemm", 5, 50, stream=7)
         call = job.operator("c10d::allreduce_", 4, 2, [[BUCKET], True, -1], op_schema=SCHEMA)
-        job.kernel(call, "ncclDevKernel_AllReduce", 60, 20, stream=20)
+        # NCCL's kernel belongs to the span below the call.
+        below = job.operator("record_param_comms", 4.5, 1, [BUCKET], parent=call, pg_name="0")
+        job.kernel(below, "ncclDevKernel_AllReduce", 60, 20, stream=20)
         other = job.operator("aten::add", 7, 1)
         job.kernel(other, "add", 55, 4, stream=7)
         user = job.operator("aten::copy_", 9, 1, [BUCKET])
