@@ -150,8 +150,8 @@ def _message(
     nodes: RankNodes, number: int, kind: int, attrs: Mapping[str, Any], ranks: int
 ) -> dict[str, int]:
     word = "send" if kind == SEND else "recv"
-    own = {"comm_src": nodes.rank, "comm_dst": nodes.rank} | dict(attrs)
-    ends = [_count(nodes, number, own, key) for key in ("comm_src", "comm_dst")]
+    ends_named = {"comm_src": nodes.rank, "comm_dst": nodes.rank} | dict(attrs)
+    ends = [_count(nodes, number, ends_named, key) for key in ("comm_src", "comm_dst")]
     if ends[kind == RECV] != nodes.rank or ends[0] == ends[1]:
         raise UserError(
             f"{nodes.where(number)}, a {word} from {ends[0]} to {ends[1]}; allowed: of its own"

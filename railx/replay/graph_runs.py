@@ -237,14 +237,14 @@ def graph_rows(
         places = np.arange(graphs.ranks)
         if by_traffic:
             places = places_by_traffic(graphs, alone if alone > 1 else server or 1)
-        there = placed(graphs, places)
-        priced = network.priced(there)
+        moved = placed(graphs, places)
+        priced = network.priced(moved)
         layout = Layout(alone if alone > 1 else server or 1)
-        taken_ns = node_ns(there, device, priced, counts)
+        taken_ns = node_ns(moved, device, priced, counts)
         with _explained(one_collective):
             if not issued:
-                there, taken_ns = in_order_of_start(there, taken_ns, one_collective=one_collective)
-            prepared = prepare_graph(there, taken_ns, layout, one_collective=one_collective)
+                moved, taken_ns = in_order_of_start(moved, taken_ns, one_collective=one_collective)
+            prepared = prepare_graph(moved, taken_ns, layout, one_collective=one_collective)
         for mode, latency_ms in _settings(network, modes, latencies_ms):
             with _explained(one_collective):
                 replayed = replay_graph(prepared, mode, round(latency_ms * 1e6))

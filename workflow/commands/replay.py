@@ -123,12 +123,12 @@ def _replay(options: argparse.Namespace) -> int:
         _write(out, rows)
     for line in imported.lost:
         print(f"lost: {line}", file=sys.stderr)
-    found = [row.as_dict() for row in rows]
+    figures = [row.as_dict() for row in rows]
     if options.json:
-        print(json.dumps(found[0] if len(found) == 1 else {"replays": found}, indent=2))
+        print(json.dumps(figures[0] if len(figures) == 1 else {"replays": figures}, indent=2))
         return 0
-    print("\n".join(_table(found)))
-    print(f"\nranks: {found[0]['placement']} in servers")
+    print("\n".join(_table(figures)))
+    print(f"\nranks: {figures[0]['placement']} in servers")
     print(f"written: {out}")
     return 0
 
