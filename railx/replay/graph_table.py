@@ -13,7 +13,7 @@ from railx.errors import UserError
 from railx.io import read_metadata, read_table, write_table
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 
-__all__ = ["read_graph_table", "write_graph_table"]
+__all__ = ["is_graph_table", "read_graph_table", "write_graph_table"]
 
 _AFTER, _NAME, _GROUPS = "after", "name", "graph_groups"
 
@@ -36,6 +36,14 @@ def write_graph_table(
     columns[_NAME] = pa.array(graphs.names or [""] * len(graphs), pa.string()).dictionary_encode()
     metadata = {_GROUPS: [list(group) for group in graphs.groups], "notes": dict(notes or {})}
     write_table(path, pa.table(columns), metadata=metadata)
+
+
+def is_graph_table(path: str | Path) -> bool:
+    """Whether a file is a table of graphs; OSError where it cannot be read."""
+    try:
+        return _GROUPS in read_metadata(path)
+    except ValueError:
+        return False
 
 
 def read_graph_table(path: str | Path) -> RankGraphs:

@@ -30,8 +30,9 @@ examples:
   railx replay traces/job --symmetric dp=8,tp=4 --network network.yml --server 4
 
 Traces: PREFIX.RANK.et or .json (Chakra), PREFIX.RANK.json with PREFIX.RANK.kineto.json
-(PyTorch), FILE.goal, FILE.parquet (railx import chakra --out). Networks: two_level, a choice
-of conf/topology, a file of ASTRA-sim (.yml, .json), InfraGraph (.yaml), GraphML or links.
+(PyTorch), FILE.goal, FILE.parquet (railx import chakra --out, railx steps --out, a run).
+Networks: two_level, a choice of conf/topology, a file of ASTRA-sim (.yml, .json), InfraGraph
+(.yaml), GraphML or links, settings of a topology (.yaml).
 docs/exchange.md says what is read of each format."""
 
 
