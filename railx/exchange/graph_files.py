@@ -83,8 +83,9 @@ def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> Imported
         return _imported(of_ranks, (), Counter(left_out))
     if source.suffix == ".parquet":
         if is_graph_table(source):
-            graphs = read_graph_table(source)
-            return ImportedGraphs(graphs, (source,) * graphs.ranks)
+            graphs, notes = read_graph_table(source)
+            by_parallelism = bool(notes.get("by_parallelism"))
+            return ImportedGraphs(graphs, (source,) * graphs.ranks, (), by_parallelism)
         of_ranks, channels, left_out = program_nodes(source, programs_of(source))
         return replace(_imported(of_ranks, channels, left_out), issued=True)
     files = _files(source, symmetric is not None)
