@@ -20,9 +20,11 @@ from typing import Any
 import pytest
 
 from railx.exchange.chakra import write_chakra
+from railx.exchange.graph_files import read_graphs
 from railx.io import write_json, write_table
 from railx.planning.format.files import write_plan
 from railx.planning.format.parts import Pipeline
+from railx.replay.graph_table import write_graph_table
 from railx.replay.programs import write_programs
 from tests.builders import ROOT, write_result
 from tests.commands import environment, python
@@ -223,6 +225,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "traces").mkdir()
     write_programs(folder / "job.parquet", job())
     write_chakra(folder / "traces" / "job", job())
+    graphs = read_graphs(folder / "traces" / "job").graphs
+    write_graph_table(folder / "back.parquet", graphs)
     for path in unpacked("torch_gloo_2", folder / "recorded").parent.iterdir():
         path.rename(folder / "traces" / path.name.replace("job", "mine"))
     bandwidth = {"operation": "all_gather", "group_size": 2, "stride": 1, "fidelity": "analytic"}

@@ -92,28 +92,38 @@ class GroupNumbers:
 def chakra_nodes(
     path: Path, rank: int, groups: GroupNumbers, ranks: int
 ) -> tuple[RankNodes, dict[str, int]]:
-    """The nodes of a file, how many transfers from or to memory are among them, and
-    whether the public generator wrote them.
+    """The nodes of a file, and counts: transfers from or to memory, dependencies left
+    out, files of the public generator.
+
+    Traces that Chakra's converter made of PyTorch's (their metadata has the number of a
+    process) name callers in ``ctrl_deps``, which are no dependencies: callers end last,
+    and the converter leaves some out.
     """
-    nodes, lost = RankNodes(path, rank), {"memory": 0, GENERATED: 0}
+    nodes, lost = RankNodes(path, rank), {"memory": 0, "callers": 0, GENERATED: 0}
     messages = read_messages(path) if path.suffix == ".et" else _json_messages(path)
-    lost[GENERATED] += attributes(next(messages)).get("schema") == _GENERATOR
+    metadata = attributes(next(messages))
+    lost[GENERATED] += metadata.get("schema") == _GENERATOR
+    converted = "pid" in metadata
     for node in messages:
         attrs = attributes(node)
-        after = [*node.data_deps, *node.ctrl_deps]
+        lost["callers"] += converted and len(node.ctrl_deps)
+        after = [*node.data_deps] if converted else [*node.data_deps, *node.ctrl_deps]
         duration_ns = int(attrs.get("railx.duration_ns", node.duration_micros * 1000))
         if not duration_ns and "railx.duration_ns" not in attrs:
             duration_ns = -1
         number = int(node.id)
         if number > _LARGEST_INT64 or duration_ns > _LARGEST_INT64:
             raise UserError(f"{nodes.where(number)}, out of range; allowed: 64 bits")
-        if node.type == COLL:
+        on_host = bool(attrs.get("is_cpu_op", False))
+        if node.type == COLL and not (on_host and "comm_type" not in attrs):
             values = _collective(nodes, number, attrs, groups)
         elif node.type in (SEND, RECV):
             values = _message(nodes, number, node.type, attrs, ranks)
         else:
+            # Of PyTorch's traces also the calls of collectives, which have no type.
             values = {
                 "kind": COMPUTE,
+                "stream": _stream(attrs, on_host=on_host),
                 "operations": _count(nodes, number, attrs, "num_ops"),
                 "memory_bytes": _count(nodes, number, attrs, "tensor_size"),
             }
@@ -125,11 +135,10 @@ def chakra_nodes(
 def _collective(
     nodes: RankNodes, number: int, attrs: Mapping[str, Any], groups: GroupNumbers
 ) -> dict[str, int]:
-    name = _NAMES.get(int(attrs.get("comm_type", -1)))
+    given = attrs.get("comm_type")
+    name = _NAMES.get(given) if isinstance(given, int) else None
     if name is None:
-        raise UserError(
-            f"{nodes.where(number)} with comm_type {attrs.get('comm_type')}; allowed: 0 to 9"
-        )
+        raise UserError(f"{nodes.where(number)} with comm_type {given}; allowed: 0 to 9")
     return {
         "kind": NODE_KINDS.index(name),
         "bytes": _count(nodes, number, attrs, "comm_size"),
@@ -141,7 +150,8 @@ def _message(
     nodes: RankNodes, number: int, kind: int, attrs: Mapping[str, Any], ranks: int
 ) -> dict[str, int]:
     word = "send" if kind == SEND else "recv"
-    ends = [int(attrs.get(key, nodes.rank)) for key in ("comm_src", "comm_dst")]
+    ends_named = {"comm_src": nodes.rank, "comm_dst": nodes.rank} | dict(attrs)
+    ends = [_count(nodes, number, ends_named, key) for key in ("comm_src", "comm_dst")]
     if ends[kind == RECV] != nodes.rank or ends[0] == ends[1]:
         raise UserError(
             f"{nodes.where(number)}, a {word} from {ends[0]} to {ends[1]}; allowed: of its own"
@@ -167,9 +177,17 @@ def _count(nodes: RankNodes, number: int, attrs: Mapping[str, Any], key: str) ->
     return int(value)
 
 
+def _stream(attrs: Mapping[str, Any], *, on_host: bool) -> int:
+    """The stream of a computation: its thread in PyTorch, on the host or a device."""
+    thread = attrs.get("tid", 0)
+    if not isinstance(thread, int) or not 0 <= thread < _LARGEST_INT32 // 2:
+        return 0
+    return 2 * thread + (not on_host and "tid" in attrs)
+
+
 def _json_messages(path: Path) -> Iterator[Any]:
-    """The metadata, then the nodes of a file of ``chakra_jsonizer``: one JSON object
-    after another.
+    """The metadata, then the nodes of a file of ``chakra_jsonizer``, one JSON object
+    after another, or those of the feeder's JSON, one object with all nodes.
     """
     text, decoder, at = path.read_text(encoding="utf-8"), json.JSONDecoder(), 0
     kind = "GlobalMetadata"
@@ -181,6 +199,9 @@ def _json_messages(path: Path) -> Iterator[Any]:
                 f"got {path}, which ends or breaks off at character {at}; allowed: a whole trace"
                 " of chakra_jsonizer; convert it again"
             ) from None
+        if isinstance(value, dict) and "workload_graph" in value:
+            yield from _feeder_messages(path, value["workload_graph"])
+            return
         if kind == "Node" and isinstance(value, dict):
             value["type"] = _TYPES.get(str(value.get("type")), 0)
         yield message_of_json(path, kind, value)
@@ -189,3 +210,25 @@ def _json_messages(path: Path) -> Iterator[Any]:
             at += 1
     if kind == "GlobalMetadata":
         raise UserError(f"got {path}, which is empty; allowed: a Chakra trace")
+
+
+def _feeder_messages(path: Path, entries: Any) -> Iterator[Any]:
+    """Metadata as of the converter, then the nodes of the feeder's JSON."""
+    numbers = ("tensor_size", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag")
+    yield message_of_json(path, "GlobalMetadata", {"attr": [{"name": "pid", "int64Val": 0}]})
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"got {path} with no nodes in workload_graph; allowed: a list of them")
+    for entry in entries:
+        attrs = [{"name": key, "int64Val": entry[key]} for key in numbers if key in entry]
+        attrs.append({"name": "is_cpu_op", "boolVal": entry.get("is_cpu_op", False)})
+        attrs.append({"name": "pg_name", "stringVal": str(entry.get("pg_name", ""))})
+        node = {
+            "id": entry.get("Id"),
+            "name": entry.get("Name"),
+            "type": entry.get("NodeType"),
+            "dataDeps": entry.get("data_deps", []),
+            "ctrlDeps": entry.get("ctrlDeps", []),
+            "durationMicros": entry.get("runtime", 0),
+            "attr": attrs,
+        }
+        yield message_of_json(path, "Node", node)

@@ -181,7 +181,7 @@ def read_messages(path: Path) -> Iterator[Any]:
         if not 0 <= size <= min(_LARGEST, len(content) - at):
             raise UserError(
                 f"got {path}, which ends or breaks off at byte {begin}; allowed: a whole Chakra"
-                " trace"
+                " trace; copy or convert it again"
             )
         parsed = _classes()[kind]()
         try:

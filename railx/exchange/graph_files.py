@@ -1,8 +1,8 @@
 """Traces in files as graphs, whatever their format.
 
 A trace is PREFIX.RANK.et or PREFIX.RANK.json for each rank (Chakra), PREFIX.RANK.json
-with PREFIX.RANK.kineto.json (PyTorch), one GOAL schedule, or one Parquet table of
-graphs.
+with PREFIX.RANK.kineto.json (PyTorch), one GOAL schedule, or one Parquet table: of
+graphs, of programs (``railx steps``) or of a recorded run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any
 from railx.errors import UserError
 from railx.exchange.chakra_graphs import GENERATED, GroupNumbers, chakra_nodes
 from railx.exchange.goal_graphs import goal_nodes
+from railx.exchange.program_graphs import program_nodes
 from railx.exchange.rank_nodes import ImportedGraphs, RankNodes, check_matches, graphs_of
+from railx.exchange.sources import programs_of
 from railx.exchange.symmetric_ranks import Axes, symmetric_graphs
 from railx.exchange.torch_traces import (
     is_torch_trace,
@@ -28,13 +30,15 @@ from railx.exchange.torch_traces import (
     torch_nodes,
 )
 from railx.replay.graph_pricing import DeviceRates, unpriced_node
-from railx.replay.graph_table import read_graph_table
+from railx.replay.graph_table import is_graph_table, read_graph_table
 
 __all__ = ["check_times", "read_graphs"]
 
 _FILE = re.compile(r"\.(\d+)\.(et|json)$")
 _LOST = {
     "memory": "{} transfers from or to memory have no price: they take no time",
+    "callers": "{} callers of PyTorch's operators, which are no dependencies",
+    "delays": "{} operations that threads picked up late",
     "starts": "{} lines that wait for the start of another wait for the same lines instead",
     "untimed_operations": "{} operators have no time in the profile: they take no time",
 }
@@ -78,14 +82,20 @@ def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> Imported
         of_ranks, left_out = goal_nodes(source)
         return _imported(of_ranks, (), Counter(left_out))
     if source.suffix == ".parquet":
-        graphs = read_graph_table(source)
-        return ImportedGraphs(graphs, (source,) * graphs.ranks)
+        if is_graph_table(source):
+            graphs, notes = read_graph_table(source)
+            by_parallelism = bool(notes.get("by_parallelism"))
+            return ImportedGraphs(graphs, (source,) * graphs.ranks, (), by_parallelism)
+        of_ranks, channels, left_out = program_nodes(source, programs_of(source))
+        return replace(_imported(of_ranks, channels, left_out), issued=True)
     files = _files(source, symmetric is not None)
     ranks = len(files)
     if symmetric:
         files, ranks = files[:1], symmetric.ranks
     torch = files[0].suffix == ".json" and is_torch_trace(files[0])
-    named = torch_groups(files) if torch and groups is None else _groups(source, groups, ranks)
+    named = (
+        torch_groups(files, ranks) if torch and groups is None else _groups(source, groups, ranks)
+    )
     numbers = GroupNumbers(named, ranks)
     lost: Counter[str] = Counter()
     nodes = []

@@ -209,18 +209,22 @@ def _check_group(graphs: RankGraphs, files: Sequence[Path], group: int, rows: In
         longer = ours if number < len(ours) else theirs
         node = int(longer[number])
         rank = int(columns["rank"][node])
-        said = [
-            f"{NODE_KINDS[columns['kind'][own[number]]]} of {columns['bytes'][own[number]]} bytes"
-            f" on rank {columns['rank'][own[number]]}"
-            if number < len(own)
+        words = [
+            _operation(graphs, int(rows_of[number]))
+            if number < len(rows_of)
             else f"none on rank {member}"
-            for own, member in ((ours, first), (theirs, other))
+            for rows_of, member in ((ours, first), (theirs, other))
         ]
         raise UserError(
             f"got {files[rank]}, rank {rank}, node {columns['number'][node]}, operation {number} of"
-            f" the group of ranks {_shown(members)}: {said[0]}, {said[1]}; allowed: the same"
+            f" the group of ranks {_shown(members)}: {words[0]}, {words[1]}; allowed: the same"
             " operations on all members; check --groups, or record all ranks in one run"
         )
+
+
+def _operation(graphs: RankGraphs, row: int) -> str:
+    kind, size_bytes, rank = (int(graphs.columns[key][row]) for key in ("kind", "bytes", "rank"))
+    return f"{NODE_KINDS[kind]} of {size_bytes} bytes on rank {rank}"
 
 
 def _check_messages(graphs: RankGraphs, files: Sequence[Path]) -> None:

@@ -70,11 +70,11 @@ def is_torch_trace(path: Path) -> bool:
         return re.match(r'\s*\{\s*"schema"\s*:', file.read(200)) is not None
 
 
-def torch_groups(files: Sequence[Path]) -> dict[str, list[int]]:
-    """The groups of all ranks by name and members, as their files state them."""
+def torch_groups(files: Sequence[Path], ranks: int) -> dict[str, list[int]]:
+    """The groups of ranks by name and members, as their files state them."""
     groups: dict[str, list[int]] = {}
     for path in files:
-        for name, members in _groups(_load(path), len(files)).items():
+        for name, members in _groups(_load(path), ranks).items():
             groups[_key(name, members)] = members
     return groups
 
@@ -231,8 +231,8 @@ class _Rank:
         self._bounds = sorted(bounds)
         self._cursor_ns = self._bounds[0] if bounds else 0
 
-    def _check_world(self, said: Mapping[str, Any]) -> None:
-        rank, world = said.get("rank", self._nodes.rank), said.get("world_size", self._ranks)
+    def _check_world(self, run: Mapping[str, Any]) -> None:
+        rank, world = run.get("rank", self._nodes.rank), run.get("world_size", self._ranks)
         if rank != self._nodes.rank or world != self._ranks:
             raise UserError(
                 f"got {self._nodes.path}, rank {self._nodes.rank}, which is rank {rank} of {world}"
@@ -371,11 +371,11 @@ class _Rank:
 
     def _group(self, span: _Span) -> tuple[str, list[int]]:
         """The name of a collective's group, and its members."""
-        said = [
+        names = [
             _attributes(node).get("pg_name")
             for node in (span.node, *self._children.get(span.number, ()))
         ]
-        name = next((name for name in said if name is not None), None)
+        name = next((name for name in names if name is not None), None)
         if name is None and len(self._members) == 1:
             (name,) = self._members
         if name is None or name not in self._members:
@@ -391,7 +391,10 @@ class _Rank:
     def _ran(self, span: _Span) -> tuple[int, int] | None:
         """When the operation of a call ran: its span on another thread, or kernels."""
         record = int(_attributes(span.node)["rf_id"])
-        ran = [(_start_ns(k), _end_ns(k)) for k in self._nccl.get(span.external, ())]
+        below = (int(_attributes(n)["rf_id"]) for n in self._children.get(span.number, ()))
+        launchers = {span.external, *(self._times[n][2] for n in below if n in self._times)}
+        kernels = [kernel for number in launchers for kernel in self._nccl.get(number, ())]
+        ran = [(_start_ns(kernel), _end_ns(kernel)) for kernel in kernels]
         for number, storages in self._workers.items():
             # The trace puts a worker's span below any operator; its tensors tell.
             if number > record and number in self._times and storages & span.storages:
@@ -416,10 +419,10 @@ class _Rank:
         """The operators that ran on the host, by their start."""
         self._times: dict[int, tuple[int, int, int]] = {}
         for event in events:
-            said = event.get("args", {})
-            if "Record function id" in said:
-                times = _start_ns(event), _end_ns(event), int(said.get("External id", -1))
-                self._times[int(said["Record function id"])] = times
+            details = event.get("args", {})
+            if "Record function id" in details:
+                times = _start_ns(event), _end_ns(event), int(details.get("External id", -1))
+                self._times[int(details["Record function id"])] = times
         spans = []
         #: The tensors of the spans that carry collectives out, by record.
         self._workers: dict[int, frozenset[int]] = {}

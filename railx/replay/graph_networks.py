@@ -114,8 +114,10 @@ class LoadedGroups:
 
 
 class OwnRings:
-    """Rails whose circuits are switched for each operation: its servers have a ring to
-    themselves, and two servers that exchange messages face each other.
+    """Rails whose circuits are switched for each operation.
+
+    The servers of a collective have a ring to themselves, and both ports of two
+    servers face each other. A message has one circuit, so one of two ports.
     """
 
     contention = "own circuits"
@@ -137,7 +139,7 @@ class OwnRings:
         if (kind, chips) not in self._ways:
             loads = self._of(max(2, len(servers)))
             self._ways[kind, chips] = loads.ways(np.array([chips]), kind)
-        return _fastest(self._ways[kind, chips], size_bytes)
+        return _fastest(self._ways[kind, chips], size_bytes, 0.5 if kind == "send" else 1.0)
 
     def _of(self, servers: int) -> ExactLoads:
         if servers not in self._loads:
@@ -146,8 +148,16 @@ class OwnRings:
         return self._loads[servers]
 
 
-def _fastest(ways: list[Way], size_bytes: FloatArray) -> Any:
-    return np.min([way.latency_ns + size_bytes / way.gb_s for way in ways], axis=0)
+def _fastest(ways: list[Way], size_bytes: FloatArray, ports: float = 1.0) -> Any:
+    """Nanoseconds by the best way, with a share of the ports between nodes."""
+    rates = [min(way.rates.between_gb_s * ports, way.rates.inside_gb_s) for way in ways]
+    return np.min(
+        [
+            way.latency_ns + size_bytes * way.sent / gb_s
+            for way, gb_s in zip(ways, rates, strict=True)
+        ],
+        axis=0,
+    )
 
 
 def _classes(graphs: RankGraphs) -> list[list[tuple[int, ...]]]:

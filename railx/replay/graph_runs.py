@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from railx.errors import UserError
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
-from railx.families import build_topology, family_of
+from railx.families import build_topology, family_of, static_routing_names
 from railx.performance.networks import TwoLevelRing
 from railx.performance.topologies import ExactLoads
 from railx.replay.graph_networks import (
@@ -34,7 +34,6 @@ from railx.vocabulary.topology import FamilySettings
 __all__ = ["FamilyNetwork", "GraphRow", "ReplayedNetwork", "TwoRates", "graph_rows"]
 
 IntArray = npt.NDArray[np.int64]
-_ROUTING = "min"
 
 
 class PricedNetwork(GroupNetwork, Protocol):
@@ -153,11 +152,17 @@ class FamilyNetwork:
         return _chips(self.sized(ranks))
 
     def priced(self, graphs: RankGraphs) -> PricedNetwork:
-        """Exact loads of all groups at once; of rails those of each ring."""
+        """Exact loads of all groups at once; of rails those of each ring.
+
+        Of the routings that do not depend on queues, each operation takes the best.
+        """
         settings = self.sized(graphs.ranks)
+        offered = family_of(settings).routings
+        routings = tuple(name for name in offered if name in static_routing_names())
         if self.switched:
-            return OwnRings(settings, (_ROUTING,))
-        return LoadedGroups(ExactLoads(build_topology(settings), (_ROUTING,), graphs.ranks), graphs)
+            return OwnRings(settings, routings)
+        loads = ExactLoads(build_topology(settings), routings, graphs.ranks)
+        return LoadedGroups(loads, graphs)
 
 
 def _chips(settings: FamilySettings) -> int:
@@ -232,15 +237,17 @@ def graph_rows(
         places = np.arange(graphs.ranks)
         if by_traffic:
             places = places_by_traffic(graphs, alone if alone > 1 else server or 1)
-        there = placed(graphs, places)
-        priced = network.priced(there)
+        moved = placed(graphs, places)
+        priced = network.priced(moved)
         layout = Layout(alone if alone > 1 else server or 1)
-        taken_ns = node_ns(there, device, priced, counts)
-        if not issued:
-            there, taken_ns = in_order_of_start(there, taken_ns, one_collective=one_collective)
-        prepared = prepare_graph(there, taken_ns, layout, one_collective=one_collective)
+        taken_ns = node_ns(moved, device, priced, counts)
+        with _explained(one_collective):
+            if not issued:
+                moved, taken_ns = in_order_of_start(moved, taken_ns, one_collective=one_collective)
+            prepared = prepare_graph(moved, taken_ns, layout, one_collective=one_collective)
         for mode, latency_ms in _settings(network, modes, latencies_ms):
-            replayed = replay_graph(prepared, mode, round(latency_ms * 1e6))
+            with _explained(one_collective):
+                replayed = replay_graph(prepared, mode, round(latency_ms * 1e6))
             yield GraphRow(
                 network.name,
                 network.chips(graphs.ranks),
@@ -252,6 +259,17 @@ def graph_rows(
                 np.argsort(places),
                 "traffic" if by_traffic else "consecutive",
             )
+
+
+@contextmanager
+def _explained(one_collective: bool) -> Iterator[None]:
+    """Name the option that ranks need whose collectives wait for each other."""
+    try:
+        yield
+    except UserError as error:
+        if not one_collective:
+            raise
+        raise UserError(f"{error}, or --collectives one_of_each_group") from None
 
 
 def _settings(

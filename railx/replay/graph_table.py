@@ -13,7 +13,7 @@ from railx.errors import UserError
 from railx.io import read_metadata, read_table, write_table
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 
-__all__ = ["read_graph_table", "write_graph_table"]
+__all__ = ["is_graph_table", "read_graph_table", "write_graph_table"]
 
 _AFTER, _NAME, _GROUPS = "after", "name", "graph_groups"
 
@@ -38,8 +38,18 @@ def write_graph_table(
     write_table(path, pa.table(columns), metadata=metadata)
 
 
-def read_graph_table(path: str | Path) -> RankGraphs:
-    """Read what :func:`write_graph_table` wrote; UserError naming the fault."""
+def is_graph_table(path: str | Path) -> bool:
+    """Whether a file is a table of graphs; OSError where it cannot be read."""
+    try:
+        return _GROUPS in read_metadata(path)
+    except ValueError:
+        return False
+
+
+def read_graph_table(path: str | Path) -> tuple[RankGraphs, dict[str, Any]]:
+    """The graphs and the notes that :func:`write_graph_table` wrote; UserError naming
+    the fault.
+    """
     metadata, table = read_metadata(path), read_table(path)
     if _GROUPS not in metadata or not {*NODE_COLUMNS, _AFTER, _NAME} <= set(table.column_names):
         raise UserError(f"got {path}, no file of graphs; allowed: one of railx import --out")
@@ -52,10 +62,11 @@ def read_graph_table(path: str | Path) -> RankGraphs:
     words = table["kind"].to_pylist()
     columns["kind"] = np.array([number_of[word] for word in words], NODE_COLUMNS["kind"][0])
     after = table[_AFTER].combine_chunks()
-    return RankGraphs(
+    graphs = RankGraphs(
         columns,
         after.offsets.to_numpy().astype(np.int64),
         after.values.to_numpy().astype(np.int64),
         tuple(tuple(group) for group in metadata[_GROUPS]),
         tuple(table[_NAME].to_pylist()),
     )
+    return graphs, metadata["notes"]

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from railx.exchange.chakra import write_chakra
 from railx.exchange.graph_files import read_graphs
 from railx.exchange.rank_nodes import ImportedGraphs
+from railx.exchange.symmetric_ranks import Axes
 from railx.fabric.circuits import Layout
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.programs import Programs
@@ -183,6 +184,60 @@ def test_json_of_the_packages_own_tool_reads_as_the_binary_form(
     assert (text.dependencies == binary.dependencies).all()
     assert (text.offsets == binary.offsets).all()
     assert text.names == binary.names
+
+
+def test_a_trace_of_pytorch_by_the_packages_converter(tmp_path: Path) -> None:
+    """Callers that were left out are no dependencies, calls of collectives compute."""
+    axes = Axes.of_text("dp=2")
+    imported = read_graphs(unpacked("chakra_pytorch_1", tmp_path), symmetric=axes)
+    graphs = imported.graphs
+    assert len(graphs) == 2 * 3_664
+    assert imported.lost == ("3664 callers of PyTorch's operators, which are no dependencies",)
+    broadcasts = graphs.columns["kind"] == NODE_KINDS.index("broadcast")
+    assert graphs.columns["bytes"][broadcasts].max() == 212_480
+    # The host and two streams of the device.
+    computes = graphs.columns["kind"] == COMPUTE
+    assert set(graphs.columns["stream"][computes].tolist()) >= {2, 2 * 7 + 1}
+    assert (plain_ends(graphs, np.maximum(graphs.columns["duration_ns"], 0)) >= 0).all()
+
+
+def test_callers_are_no_dependencies_of_the_converters_traces_alone(tmp_path: Path) -> None:
+    nodes = [node(4, COMP, (), (9,), is_cpu_op=True), node(5, COMP, (4,), (4,))]
+    prefix = write(tmp_path, {0: nodes, 1: nodes}, pid=77)
+    imported = read_graphs(prefix)
+    assert [after(imported.graphs, row) for row in range(2)] == [[], [4]]
+    assert imported.lost == ("4 callers of PyTorch's operators, which are no dependencies",)
+    write(tmp_path, {0: nodes, 1: nodes})
+    with pytest.raises(ValueError, match=r"job\.0\.et, rank 0, node 4 after node 9, which is not"):
+        read_graphs(prefix)
+
+
+def test_the_json_of_the_packages_feeder(tmp_path: Path) -> None:
+    """One object with all nodes, as the converter's JSON has them."""
+    entries = [
+        {"Id": 3, "Name": "aten::mm", "NodeType": 4, "runtime": 8, "data_deps": []},
+        {"Id": 4, "Name": "c10d::call", "NodeType": 7, "data_deps": [3], "is_cpu_op": True},
+        {
+            "Id": 5,
+            "Name": "nccl",
+            "NodeType": 7,
+            "data_deps": [4],
+            "ctrlDeps": [1],
+            "is_cpu_op": False,
+            "comm_type": 0,
+            "comm_size": 64,
+        },
+    ]
+    for rank in range(2):
+        (tmp_path / f"job.{rank}.json").write_text(json.dumps({"workload_graph": entries}))
+    graphs = read_graphs(tmp_path / "job").graphs
+    assert kinds(graphs) == ["compute", "compute", "all_reduce"] * 2
+    assert graphs.columns["duration_ns"].tolist() == [8_000, -1, -1] * 2
+    assert graphs.columns["bytes"].tolist() == [0, 0, 64] * 2
+    assert [after(graphs, row) for row in range(3)] == [[], [3], [4]]
+    (tmp_path / "job.1.json").write_text('{"workload_graph": [4]}')
+    with pytest.raises(ValueError, match=r"job\.1\.json with no nodes in workload_graph"):
+        read_graphs(tmp_path / "job")
 
 
 @pytest.mark.parametrize(

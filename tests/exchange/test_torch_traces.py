@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from railx.exchange.graph_files import read_graphs
+from railx.exchange.symmetric_ranks import Axes
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS, RankGraphs
 from tests.exchange.traces import unpacked
@@ -37,6 +38,7 @@ class Recording:
         lasts: float = 0.0,
         inputs: Sequence[Any] = (),
         thread: int = 1,
+        parent: int = -1,
         **attributes: Any,
     ) -> int:
         """An operator; without a start the profile lacks it."""
@@ -48,7 +50,7 @@ class Recording:
             {
                 "id": 100 + record,
                 "name": name,
-                "ctrl_deps": 99,
+                "ctrl_deps": 100 + parent,
                 "inputs": values,
                 "outputs": {"values": [], "shapes": [], "types": []},
                 "attrs": attrs,
@@ -176,7 +178,9 @@ def test_kernels_follow_their_stream_and_collectives_their_tensors(tmp_path: Pat
         first = job.operator("aten::mm", 0, 3)
         job.kernel(first, "gemm", 5, 50, stream=7)
         call = job.operator("c10d::allreduce_", 4, 2, [[BUCKET], True, -1], op_schema=SCHEMA)
-        job.kernel(call, "ncclDevKernel_AllReduce", 60, 20, stream=20)
+        # NCCL's kernel belongs to the span below the call.
+        below = job.operator("record_param_comms", 4.5, 1, [BUCKET], parent=call, pg_name="0")
+        job.kernel(below, "ncclDevKernel_AllReduce", 60, 20, stream=20)
         other = job.operator("aten::add", 7, 1)
         job.kernel(other, "add", 55, 4, stream=7)
         user = job.operator("aten::copy_", 9, 1, [BUCKET])
@@ -281,6 +285,13 @@ def test_missing_times_are_named(tmp_path: Path) -> None:
 def test_a_rank_of_a_larger_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rank 0, which is rank 0 of 8 in its run, with 2 here"):
         read_graphs(write_both(tmp_path, world=8))
+
+
+def test_one_rank_stands_for_all(tmp_path: Path) -> None:
+    prefix = overlapped(0, world=8).write(tmp_path)
+    graphs = read_graphs(prefix, symmetric=Axes.of_text("dp=8")).graphs
+    assert (graphs.ranks, graphs.groups) == (8, (tuple(range(8)),))
+    assert plain_ends(graphs, graphs.columns["duration_ns"]).max() == 56_000
 
 
 def test_a_group_without_a_name_is_refused_where_there_are_several(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _PREFIXES = {
     "stg_h200_128_llama": "fig12/workload",
     "astra_custom_ring_8": "custom_ring_allreduce_8npus_1MB/custom_allreduce",
     "torch_gloo_2": "job",
+    "chakra_pytorch_1": "chakra",
 }
 
 
@@ -34,11 +35,12 @@ def unpacked(name: str, folder: Path) -> Path:
     return folder / _PREFIXES[name]
 
 
-def write(folder: Path, nodes: Nodes, name: str = "job") -> Path:
-    """Write nodes as Chakra traces; returns their prefix."""
+def write(folder: Path, nodes: Nodes, name: str = "job", **metadata: int) -> Path:
+    """Write nodes as Chakra traces, with metadata; returns their prefix."""
     for rank, own in nodes.items():
         with (folder / f"{name}.{rank}.et").open("wb") as file:
-            encodeMessage(file, schema.GlobalMetadata(version="1.0.0"))
+            said = [schema.AttributeProto(name=k, uint64_val=v) for k, v in metadata.items()]
+            encodeMessage(file, schema.GlobalMetadata(version="1.0.0", attr=said))
             for each in own:
                 encodeMessage(file, each)
     return folder / name

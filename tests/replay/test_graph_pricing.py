@@ -168,13 +168,14 @@ def test_messages_of_a_distance_contend_on_a_topology(tmp_path: Path) -> None:
 def test_rails_have_a_ring_of_the_groups_servers() -> None:
     """Ports of 400 Gbit/s: a ring of two servers has both between them, of four too."""
     settings = settings_of("opus_rails", external_latency_ns=0.0)
-    rings = OwnRings(settings, ("balanced",))
+    rings = OwnRings(settings, ("min", "balanced"))
     size = np.array([1e6])
     pair = rings.transfer_ns("all_gather", size, (0, 8))[0]
     far = rings.transfer_ns("all_gather", size, (3, 8 * 9 + 3))[0]
     four = rings.transfer_ns("all_gather", size, (0, 8, 16, 24))[0]
     assert pair == far == pytest.approx(1e6 / 2 / 100, rel=1e-3)
     assert four == pytest.approx(1e6 * 3 / 4 / 100, rel=1e-3)
+    assert rings.transfer_ns("send", size, (0, 8))[0] == pytest.approx(1e6 / 50, rel=1e-3)
     inside = rings.transfer_ns("all_gather", size, (0, 1))[0]
     # Two links of 10 ns to and from the switch of the server.
     assert inside == pytest.approx(1e6 / 2 / 450 + 20)
@@ -327,6 +328,29 @@ def test_each_pair_of_mode_and_latency_has_a_row_and_electrical_has_none() -> No
         *(("on_demand", 1.0), ("on_demand", 2.0)),
         *(("provisioned", 1.0), ("provisioned", 2.0)),
     ]
+
+
+def test_ranks_in_other_orders_need_a_collective_of_each_group() -> None:
+    """Each rank begins another group's collective first."""
+    rows = [
+        row(0, "all_reduce", group=0, bytes=10_000, number=0),
+        row(0, "all_reduce", group=1, bytes=10_000, number=1),
+        row(1, "all_reduce", group=1, bytes=10_000, number=0),
+        row(1, "all_reduce", group=0, bytes=10_000, number=1),
+    ]
+    graphs = graphs_of_rows(rows, ((0, 1), (0, 1)))
+    said = {"device": DeviceRates(), "counts": PUBLISHED}
+    with pytest.raises(ValueError, match=r"never ends, .*, or --collectives one_of_each_group$"):
+        list(graph_rows(graphs, [TWO], ["electrical"], [0.0], **said))  # type: ignore[arg-type]
+    (found,) = graph_rows(
+        graphs,
+        [TWO],
+        ["electrical"],
+        [0.0],
+        one_collective=False,
+        **said,  # type: ignore[arg-type]
+    )
+    assert found.as_dict()["step_ms"] == pytest.approx(100e-6)
 
 
 def test_networks_that_are_not_switched_have_one_row() -> None:

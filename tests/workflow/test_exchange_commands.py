@@ -105,7 +105,8 @@ def test_a_job_goes_out_as_traces_and_comes_back(
     assert summary["operations"] == "2"
     assert summary["fidelity"] == "replay"
     assert float(summary["step_ms"]) == pytest.approx((10 + 2_000 + 3_000 + 400) / 1e6)
-    graphs = read_graph_table(back)
+    graphs, notes = read_graph_table(back)
+    assert notes == {"source": "job", "by_parallelism": False}
     expected = read_graphs(prefix).graphs
     for name, values in expected.columns.items():
         assert (graphs.columns[name] == values).all()
@@ -125,7 +126,7 @@ def test_operations_take_what_a_table_of_bandwidths_says(
     assert main(["bandwidth", *words, "--out", str(table)]) == 0
     words = ("--bandwidth", str(table), "--out", str(back))
     assert main(["import", "chakra", str(prefix), *words]) == 0
-    found = read_graph_table(back).columns
+    found = read_graph_table(back)[0].columns
     operations = found["kind"] != COMPUTE
     assert found["duration_ns"][operations].min() > 0
     assert (found["duration_ns"][operations] != 2_500).all()

@@ -139,6 +139,7 @@ def _chakra(options: argparse.Namespace) -> int:
 
     from railx.exchange.graph_files import check_times, read_graphs
     from railx.replay.graph_networks import TableGroups
+    from railx.replay.graph_order import in_order_of_start
     from railx.replay.graph_pricing import COUNTS, DeviceRates, node_ns
     from railx.replay.graph_run import prepare_graph, replay_graph
     from railx.replay.graph_table import write_graph_table
@@ -158,11 +159,14 @@ def _chakra(options: argparse.Namespace) -> int:
     untimed = int((operations & (graphs.columns["duration_ns"] < 0)).sum())
     if network is None and untimed:
         lost.append(f"{untimed} operations have no duration: they take no time")
+    if not imported.issued:
+        graphs, taken_ns = in_order_of_start(graphs, taken_ns, one_collective=False)
     replayed = replay_graph(prepare_graph(graphs, taken_ns))
     if options.out is not None:
         timed = replace(graphs, columns={**graphs.columns, "duration_ns": taken_ns})
+        notes = {"source": options.prefix.name, "by_parallelism": imported.by_parallelism}
         with written_to(options.out):
-            write_graph_table(options.out, timed, notes={"source": options.prefix.name})
+            write_graph_table(options.out, timed, notes=notes)
     summary = {
         "ranks": graphs.ranks,
         "nodes": len(graphs),

@@ -30,8 +30,9 @@ examples:
   railx replay traces/job --symmetric dp=8,tp=4 --network network.yml --server 4
 
 Traces: PREFIX.RANK.et or .json (Chakra), PREFIX.RANK.json with PREFIX.RANK.kineto.json
-(PyTorch), FILE.goal, FILE.parquet (railx import chakra --out). Networks: two_level, a choice
-of conf/topology, a file of ASTRA-sim (.yml, .json), InfraGraph (.yaml), GraphML or links.
+(PyTorch), FILE.goal, FILE.parquet (railx import chakra --out, railx steps --out, a run).
+Networks: two_level, a choice of conf/topology, a file of ASTRA-sim (.yml, .json), InfraGraph
+(.yaml), GraphML or links, settings of a topology (.yaml).
 docs/exchange.md says what is read of each format."""
 
 
@@ -123,12 +124,12 @@ def _replay(options: argparse.Namespace) -> int:
         _write(out, rows)
     for line in imported.lost:
         print(f"lost: {line}", file=sys.stderr)
-    found = [row.as_dict() for row in rows]
+    figures = [row.as_dict() for row in rows]
     if options.json:
-        print(json.dumps(found[0] if len(found) == 1 else {"replays": found}, indent=2))
+        print(json.dumps(figures[0] if len(figures) == 1 else {"replays": figures}, indent=2))
         return 0
-    print("\n".join(_table(found)))
-    print(f"\nranks: {found[0]['placement']} in servers")
+    print("\n".join(_table(figures)))
+    print(f"\nranks: {figures[0]['placement']} in servers")
     print(f"written: {out}")
     return 0
 
