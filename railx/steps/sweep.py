@@ -28,13 +28,13 @@ from railx.steps.layers import Direction, exchanged_bytes, hop_bytes, layer_segm
 from railx.steps.programs import (
     PARALLELISMS,
     PARALLELISMS_OF_CHANNELS,
-    Template,
     job_ranks,
     programs,
     templates,
 )
 from railx.steps.settings import StepJob, StepSettings
 from railx.steps.stage_bits import StageBits
+from railx.steps.template import Template
 
 __all__ = [
     "all_phases",
