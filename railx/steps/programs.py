@@ -224,15 +224,22 @@ def _members(grid: Array, job: StepJob, lane: str, rank: int) -> tuple[int, ...]
     return tuple(group)
 
 
-def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool) -> Programs:
+def programs(
+    job: StepJob,
+    *,
+    electrical: bool,
+    iterations: int,
+    all_ranks: bool,
+    stage_templates: Sequence[Template] | None = None,
+) -> Programs:
     """The programs of all ranks over a number of training steps.
 
     ``electrical``: packet switches join all ranks of a rail. ``all_ranks``: otherwise
-    those of rail 0 alone.
+    those of rail 0 alone. ``stage_templates`` stand in for those of the job.
     """
     grid = _grid(job, all_ranks=all_ranks)
     return lay_over_ranks(
-        templates(job, electrical=electrical),
+        stage_templates or templates(job, electrical=electrical),
         np.repeat(np.arange(len(grid)), grid[0].size).tolist(),
         lambda lane, rank: _members(grid, job, lane, rank),
         iterations,

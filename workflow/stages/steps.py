@@ -12,6 +12,7 @@ def run(job: Job) -> Summary:
     """Generate the jobs, replay them over the sweep; return times as a flat summary."""
     from railx.settings import load
     from railx.steps.settings import StepSettings
+    from railx.steps.split import split_rows
     from railx.steps.sweep import (
         phase_rows,
         time_rows,
@@ -27,6 +28,7 @@ def run(job: Job) -> Summary:
     job.write_table("timeline", timeline_rows(job.item, settings))
     job.write_table("phases", phase_rows(job.item, settings))
     job.write_table("traffic", traffic_rows(job.item, settings))
+    job.write_table("split", split_rows(job.item, settings))
     summary: Summary = {"step": job.item, "model": settings.job.model.name}
     for row in times:
         if row["scale_out_gb_s"] == settings.job.device.scale_out_gb_s:
@@ -95,6 +97,13 @@ _PHASES = (
 )
 _TRAFFIC = _JOB | text("scope", "parallelism") | real("sent_gb") | text("fidelity")
 
+_SPLIT = (
+    _JOB
+    | text("parallelism")
+    | real("sent_gb", "total_gb_s", "rate_gb_s", "step_ms", "electrical_ms")
+    | text("fidelity")
+)
+
 STAGE = Stage(
     name="steps",
     help="generated training steps on rails: times, windows, phases and traffic",
@@ -108,6 +117,7 @@ STAGE = Stage(
         "timeline": Table("{step}/timeline.parquet", _TIMELINE, claims=True),
         "phases": Table("{step}/phases.parquet", _PHASES, claims=True),
         "traffic": Table("{step}/traffic.parquet", _TRAFFIC, claims=True),
+        "split": Table("{step}/split.parquet", _SPLIT, claims=True),
         "summary": Json("{step}/summary.json", claims=True),
     },
     run=run,
@@ -120,5 +130,5 @@ STAGE = Stage(
         run=_write,
         outputs={"programs": File("programs.parquet")},
     ),
-    tracked=Tracked("summary", ("times", "windows", "timeline", "phases", "traffic")),
+    tracked=Tracked("summary", ("times", "windows", "timeline", "phases", "traffic", "split")),
 )
