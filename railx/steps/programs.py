@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from railx.fabric.circuits import Configuration
 from railx.performance.networks import Kind, ring_bytes
+from railx.performance.programs import constants_named
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.steps.experts import expert_templates
@@ -112,6 +113,8 @@ class _Stage:
         for lane in list(self._sends):
             template.wait(self._sends.pop(lane))
         self._wait_for_reductions()
+        if self._job.host is not None:
+            template.compute(1e9 * constants_named(self._job.host.constants).step_s)
         template.end()
         return template
 

@@ -14,6 +14,7 @@ __all__ = [
     "CircuitRule",
     "DegreeSettings",
     "ExpertCounts",
+    "HostSettings",
     "StepJob",
     "StepSettings",
     "SweepSettings",
@@ -101,6 +102,20 @@ class ExpertCounts:
 
 
 @dataclass(frozen=True)
+class HostSettings:
+    """Time of the host and its software that devices wait for."""
+
+    constants: Annotated[str, NotEmpty()]
+    """Entry of resources/performance/constants.yaml: the host's time of a layer's pass,
+    below which no pass is, and of a step.
+    """
+    pass_ms: Annotated[float, NonNegative()]
+    """Measured: what each pass of a layer takes besides, one number for a model."""
+    fitted_on: tuple[str, ...] = ()
+    """Rows of published iterations without switching that ``pass_ms`` was fitted on."""
+
+
+@dataclass(frozen=True)
 class StepJob:
     """A training step: model, parallelism and devices."""
 
@@ -144,6 +159,8 @@ class StepJob:
     """Counts of a published generator of steps with experts, which writes all passes
     its own way; null: layers as they are computed.
     """
+    host: HostSettings | None = field(default=None, kw_only=True)
+    """Time of the host; null: devices wait for nothing but each other."""
 
     def __post_init__(self) -> None:
         if (self.parts > 1) != (self.schedule == "interleaved"):
