@@ -1,4 +1,4 @@
-"""Stage steps: generated training steps -> times on rails, windows, traffic, terms of the host."""
+"""Stage steps: generated training steps -> times on rails, windows, traffic, host."""
 
 from __future__ import annotations
 
