@@ -111,7 +111,8 @@ def _points(tables: Tables, settings: StepSweepsSettings) -> DataFrame:
             select *, min(step_ms) filter (mode = 'electrical' and gradients = 'overlapped')
                 over (partition by panel, step) as fastest_ms
             from times join steps using (step)
-            where rule in ('electrical', '{settings.rule}') and gradients != 'in_line'
+            where rule in ('electrical', '{settings.rule}')
+                and (gradients != 'in_line' or panel = 'experts')
         )
         select panel, step, device, gpus, expert, mode,
             case panel when 'bandwidth' then scale_out_gb_s when 'scaling' then gpus
