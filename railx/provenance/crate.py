@@ -19,6 +19,11 @@ _PROFILES = {
     "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
+#: Terms of the profiles that RO-Crate's own context lacks.
+_TERMS = {
+    name: f"https://w3id.org/ro/terms/workflow-run#{name}" for name in ("sha256", "resourceUsage")
+}
+_COMPLETED = "http://schema.org/CompletedActionStatus"
 _LICENSE = "https://spdx.org/licenses/Apache-2.0"
 _FORMATS = {
     ".csv": "text/csv",
@@ -54,6 +59,7 @@ def run_crate(
         raise ValueError("records: got none; allowed: the record of one job or more")
     ended = max(record["ended_utc"] for record in records.values())
     crate = ROCrate(version="1.1")
+    crate.metadata.extra_terms.update(_TERMS)
     crate.name = f"RailX Lab: experiment {experiment}"
     crate.description = (
         "Claims of papers on reconfigurable networks for training large models, computed again and"
@@ -82,7 +88,7 @@ def run_crate(
             "name": f"Run of experiment {experiment}",
             "startTime": min(record["started_utc"] for record in records.values()),
             "endTime": ended,
-            "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
+            "actionStatus": _COMPLETED,
         },
     )
     metadata: dict[str, Any] = crate.metadata.generate()
@@ -158,7 +164,7 @@ def _add_job(
             "name": f"Job {name}",
             "startTime": record["started_utc"],
             "endTime": record["ended_utc"],
-            "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
+            "actionStatus": _COMPLETED,
         },
     )
     action["subjectOf"] = files.file(f"{folder}/{path}")

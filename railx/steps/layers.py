@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Literal
 
 from railx.performance.networks import ring_bytes
+from railx.performance.programs import constants_named
 from railx.steps.settings import StepJob
 
 __all__ = [
@@ -149,10 +150,23 @@ def layer_segments(
     ordered = [*attention, *rest]
     if direction == "backward":
         ordered = [*reversed(rest), *reversed(attention)]
-        if job.recomputed:
-            again = layer_segments(job, unit, "forward", electrical=electrical)
-            ordered = [*again, *ordered]
+    ordered = [*_host(job, direction, ordered), *ordered]
+    if direction == "backward" and job.recomputed:
+        again = layer_segments(job, unit, "forward", electrical=electrical)
+        ordered = [*again, *ordered]
     return [segment for segment in ordered if segment.lasts_ns > 0 or segment.on_rail]
+
+
+def _host(job: StepJob, direction: Direction, segments: list[Segment]) -> list[Segment]:
+    """What a layer's pass waits for its host: up to its least time, and ``pass_ms``."""
+    if job.host is None:
+        return []
+    constants = constants_named(job.host.constants)
+    least_s = constants.forward_host_s if direction == "forward" else constants.backward_host_s
+    least_s += 2 * math.log2(job.degrees.tensor) * constants.collective_host_s
+    device_ns = sum(segment.lasts_ns for segment in segments if not segment.on_rail)
+    waited_ns = max(0.0, 1e9 * least_s - device_ns) + 1e6 * job.host.pass_ms
+    return [Segment("compute", waited_ns)]
 
 
 def _computed(

@@ -13,9 +13,7 @@ pass; gradients are scattered after the last micro-batch's backward pass.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -23,16 +21,17 @@ import numpy.typing as npt
 
 from railx.fabric.circuits import Configuration
 from railx.performance.networks import Kind, ring_bytes
+from railx.performance.programs import constants_named
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
+from railx.steps.experts import expert_templates
 from railx.steps.layers import Direction, Segment, Unit, hop_bytes, layer_segments, stage_units
 from railx.steps.settings import StepJob
+from railx.steps.template import Template
 
 __all__ = [
     "PARALLELISMS",
     "PARALLELISMS_OF_CHANNELS",
-    "Move",
-    "Template",
     "job_ranks",
     "lay_over_ranks",
     "programs",
@@ -64,71 +63,10 @@ Array = npt.NDArray[Any]
 _NUMBER = 4
 
 
-@dataclass(frozen=True)
-class Move:
-    """One step of a stage's program, as :class:`railx.replay.engine.Step`.
-
-    ``lane`` is one of ``PARALLELISMS``, ``number`` counts its operations in the step of
-    training. ``tensor_ns`` is the part of ``gap_ns`` that collectives in the server
-    take.
-    """
-
-    does: Literal["begin", "issue", "wait", "end"]
-    gap_ns: int = 0
-    tensor_ns: int = 0
-    lane: str = ""
-    number: int = -1
-    kind: str = ""
-    lasts_ns: int = 0
-    payload_bytes: int = 0
-    sent_bytes: float = 0.0
-
-
-@dataclass
-class Template:
-    """The program of a stage: its moves, and how often each lane is used."""
-
-    moves: list[Move] = field(default_factory=list)
-    used: Counter[str] = field(default_factory=Counter)
-    #: Bytes that each rank sends inside its server.
-    tensor_bytes: float = 0.0
-    _gap: float = 0.0
-    _tensor: float = 0.0
-
-    def compute(self, lasts_ns: float, *, tensor: bool = False) -> None:
-        self._gap += lasts_ns
-        self._tensor += lasts_ns if tensor else 0.0
-
-    def begin(self) -> None:
-        self.moves.append(Move("begin"))
-
-    def issue(
-        self, lane: str, kind: str, lasts_ns: float, payload: float = 0.0, sent: float = 0.0
-    ) -> tuple[str, int]:
-        """Issue an operation; returns its lane and number, for ``wait``."""
-        number = self.used[lane]
-        self.used[lane] += 1
-        gap_ns, tensor_ns = self._taken()
-        lasts_ns, payload = round(lasts_ns), round(payload)
-        self.moves.append(
-            Move("issue", gap_ns, tensor_ns, lane, number, kind, lasts_ns, payload, sent)
-        )
-        return lane, number
-
-    def wait(self, operation: tuple[str, int]) -> None:
-        self.moves.append(Move("wait", *self._taken(), *operation))
-
-    def end(self) -> None:
-        self.moves.append(Move("end", *self._taken()))
-
-    def _taken(self) -> tuple[int, int]:
-        taken = round(self._gap), round(self._tensor)
-        self._gap = self._tensor = 0.0
-        return taken
-
-
 def templates(job: StepJob, *, electrical: bool) -> list[Template]:
     """The program of every stage, for one step of training."""
+    if job.expert_counts is not None:
+        return expert_templates(job, electrical=electrical)
     units = stage_units(job)
     stages, parts = job.degrees.pipeline, job.parts
     orders = orders_of(job.schedule, Shape(stages, [1] * job.micro_batches, parts))
@@ -175,6 +113,8 @@ class _Stage:
         for lane in list(self._sends):
             template.wait(self._sends.pop(lane))
         self._wait_for_reductions()
+        if self._job.host is not None:
+            template.compute(1e9 * constants_named(self._job.host.constants).step_s)
         template.end()
         return template
 
@@ -287,15 +227,22 @@ def _members(grid: Array, job: StepJob, lane: str, rank: int) -> tuple[int, ...]
     return tuple(group)
 
 
-def programs(job: StepJob, *, electrical: bool, iterations: int, all_ranks: bool) -> Programs:
+def programs(
+    job: StepJob,
+    *,
+    electrical: bool,
+    iterations: int,
+    all_ranks: bool,
+    stage_templates: Sequence[Template] | None = None,
+) -> Programs:
     """The programs of all ranks over a number of training steps.
 
     ``electrical``: packet switches join all ranks of a rail. ``all_ranks``: otherwise
-    those of rail 0 alone.
+    those of rail 0 alone. ``stage_templates`` stand in for those of the job.
     """
     grid = _grid(job, all_ranks=all_ranks)
     return lay_over_ranks(
-        templates(job, electrical=electrical),
+        stage_templates or templates(job, electrical=electrical),
         np.repeat(np.arange(len(grid)), grid[0].size).tolist(),
         lambda lane, rank: _members(grid, job, lane, rank),
         iterations,

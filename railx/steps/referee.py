@@ -19,7 +19,8 @@ from railx.performance.layers import Exchange, LayerPasses, Layers, Setting
 from railx.performance.plans import Plan, Plans
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.run import replay_programs
-from railx.steps.programs import Template, lay_over_ranks
+from railx.steps.programs import lay_over_ranks
+from railx.steps.template import Template
 
 __all__ = ["MAX_RANKS", "replayed_step_s"]
 

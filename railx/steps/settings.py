@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 from railx.effort import Cost, Costs
 from railx.performance.devices import DeviceSettings
 from railx.performance.weights import WeightedModel
-from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
+from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
     "CircuitRule",
     "DegreeSettings",
+    "ExpertCounts",
+    "HostSettings",
     "StepJob",
     "StepSettings",
     "SweepSettings",
@@ -80,6 +82,40 @@ class DegreeSettings:
 
 
 @dataclass(frozen=True)
+class ExpertCounts:
+    """How a published generator counts a step with experts (railx/steps/experts.py)."""
+
+    tokens: Literal["stage", "rank"]
+    """Tokens that a rank's experts compute. ``stage``: those of all ranks of the stage,
+    by the share of experts that the rank holds, which is as many as the group has
+    ranks only where the group is the stage. ``rank``: as many as it sends, so that
+    tokens are neither lost nor copied.
+    """
+    gathered: Literal["whole", "shard"]
+    """What a rank gives to a gather: the ``whole`` tensor, or its ``shard``."""
+    multiplied_share: Annotated[float, Fraction()]
+    """Share of an expert's weights that tokens are multiplied with."""
+    exchanged_copies: Annotated[int, AtLeast(1)]
+    """Copies of a rank's tokens that an exchange sends to the others of the group."""
+    popularity_exponent: Annotated[float, Positive()]
+    """How uneven experts are visited: 1 evenly, more: the first ones more."""
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """Time of the host and its software that devices wait for."""
+
+    constants: Annotated[str, NotEmpty()]
+    """Entry of resources/performance/constants.yaml: the host's time of a layer's pass,
+    below which no pass is, and of a step.
+    """
+    pass_ms: Annotated[float, NonNegative()]
+    """Measured: what each pass of a layer takes besides, one number for a model."""
+    fitted_on: tuple[str, ...] = ()
+    """Rows of published iterations without switching that ``pass_ms`` was fitted on."""
+
+
+@dataclass(frozen=True)
 class StepJob:
     """A training step: model, parallelism and devices."""
 
@@ -119,6 +155,12 @@ class StepJob:
     """
     bytes_per_element: Annotated[int, AtLeast(1)] = 2
     """Bytes of a parameter, activation or gradient as it is sent."""
+    expert_counts: ExpertCounts | None = field(default=None, kw_only=True)
+    """Counts of a published generator of steps with experts, which writes all passes
+    its own way; null: layers as they are computed.
+    """
+    host: HostSettings | None = field(default=None, kw_only=True)
+    """Time of the host; null: devices wait for nothing but each other."""
 
     def __post_init__(self) -> None:
         if (self.parts > 1) != (self.schedule == "interleaved"):

@@ -28,17 +28,18 @@ from railx.steps.layers import Direction, exchanged_bytes, hop_bytes, layer_segm
 from railx.steps.programs import (
     PARALLELISMS,
     PARALLELISMS_OF_CHANNELS,
-    Template,
     job_ranks,
     programs,
     templates,
 )
 from railx.steps.settings import StepJob, StepSettings
 from railx.steps.stage_bits import StageBits
+from railx.steps.template import Template
 
 __all__ = [
     "all_phases",
     "circuit_model",
+    "job_head",
     "last_step",
     "per_pipeline",
     "phase_rows",
@@ -343,8 +344,12 @@ def timeline_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]
 
 
 def window_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
-    """The windows of every job (:func:`window_statistics`)."""
+    """The windows of every job (:func:`window_statistics`), but where a published
+    generator writes the passes: then the timeline has them.
+    """
     for head, job in _heads(name, settings):
+        if job.expert_counts is not None:
+            continue
         for row in window_statistics(job):
             yield {**head, **row, "fidelity": "analytic"}
 
@@ -359,9 +364,14 @@ def phase_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
 
 
 def traffic_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
-    """Bytes that the ranks of a rail send, and those along one pipeline."""
+    """Bytes that the ranks of a rail send, and those along one pipeline; the latter not
+    where a published generator writes the passes.
+    """
     for head, job in _heads(name, settings):
-        for scope, sent_bytes in (("rail", traffic(job)), ("pipeline", per_pipeline(job))):
+        scopes = {"rail": traffic(job)}
+        if job.expert_counts is None:
+            scopes["pipeline"] = per_pipeline(job)
+        for scope, sent_bytes in scopes.items():
             for parallelism, size in sent_bytes.items():
                 row = {"scope": scope, "parallelism": parallelism, "sent_gb": size / 1e9}
                 yield {**head, **row, "fidelity": "analytic"}

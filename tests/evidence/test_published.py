@@ -618,3 +618,37 @@ def test_bucketing_errors_are_the_worst_batch_of_each_method(tmp_path: Path) -> 
     assert least["verdict"] == "not reproduced"
     assert naive["ours"] == pytest.approx(0.21)
     assert naive["verdict"] == "reproduced"
+
+
+def test_added_times_on_perlmutter_follow_from_the_iterations() -> None:
+    seconds = {
+        row_id: float(row["mean_iteration_latency_s"])
+        for row_id, row in published("opus_perlmutter_iteration_latency.csv").items()
+    }
+    added = published("opus_perlmutter_added.csv")
+    assert added.keys() == {name for name in seconds if not name.endswith("_no_controller")}
+    for row_id, row in added.items():
+        over = seconds[row_id] - seconds[f"{row['case']}_no_controller"]
+        assert float(row["added_s"]) == pytest.approx(over, abs=5.1e-4), row_id
+
+
+def test_the_figure_of_experts_is_the_switched_run_less_thirty_switches() -> None:
+    """To the nanosecond, or less where a link between any two ranks was faster."""
+    rows = published("opus_experts.csv")
+    switches = value("opus.csv", "transitions_experts_per_step")
+    figure = {name: row for name, row in rows.items() if row["table"] == "figure"}
+    less = set()
+    for row_id, row in figure.items():
+        switched = int(rows[row_id.replace("figure", "opus_500us")]["last_rank_ns"])
+        base = switched - round(switches * 500_000)
+        assert int(row["last_rank_ns"]) <= base, row_id
+        if int(row["last_rank_ns"]) < base:
+            less.add((row["devices"], row["placement"], row["expert"]))
+    assert less == {
+        *(("h200", "tensor", expert) for expert in ("32", "64")),
+        *(("h200", "replicas", expert) for expert in ("4", "8")),
+        *(("gb200", "tensor", expert) for expert in ("128", "256")),
+        *(("gb200", "replicas", expert) for expert in ("4", "8")),
+    }
+    for row in rows.values():
+        assert float(row["step_s"]) == pytest.approx(int(row["last_rank_ns"]) / 1e9, abs=5e-5)

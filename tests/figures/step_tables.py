@@ -17,7 +17,7 @@ STEPS: dict[str, tuple[str, int, float, int, dict[str, str]]] = {
     "perlmutter_llama": ("A100", 16, 6_100, 6, {"llama16": "sharded", "llama64": "sharded"}),
     "scaling_h200": ("H200", 64, 47_000, 6, {"gpus_64": "overlapped", "gpus_512": "overlapped"}),
     "frontier": ("H200", 2048, 190_000, 6, {"gpus_2048": "overlapped", "gpus_4096": "overlapped"}),
-    "experts_h200": ("H200", 256, 400, 24, {"expert_8": "at_end", "expert_64": "at_end"}),
+    "experts_h200": ("H200", 256, 400, 24, {"expert_8": "in_line", "expert_64": "in_line"}),
 }
 
 

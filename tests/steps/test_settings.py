@@ -45,6 +45,8 @@ def test_servers_and_ranks() -> None:
         ("frontier", {2048, 4096, 8192, 16384}), ("whole_2048", {256, 512, 1024, 2048}),
         ("perlmutter_llama", {16, 64}), ("perlmutter_deepseek", {16}),
         ("perlmutter_pipeline", {16}), ("experts_h200", {256}), ("experts_gb200", {512}),
+        ("experts_h200_replicas", {256}), ("experts_gb200_replicas", {512}),
+        ("experts_conserved", {256}),
     ],
 )  # fmt: skip
 def test_published_settings(name: str, gpus: set[int]) -> None:
