@@ -74,7 +74,6 @@ ROOMS = {
                     *("questions", "refusals"),
                 )
             ),
-            "railx/replay/engine.py",
         ),
         (
             "tests/fabric/test_circuits.py",

@@ -14,12 +14,12 @@ from railx.io import read_rows, write_json
 from railx.planning.format.files import write_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.replay.engine import replay
 from railx.replay.recording import cluster_programs, recorded_programs
 from railx.settings import to_dict
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.replay.reference import replay
 from workflow.config import compose_stage
 
 LENGTHS = [190, 121, 80, 133, 57]
