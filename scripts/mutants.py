@@ -70,7 +70,7 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("granting", "handed_back", "identity", "leases", "queueing"),
                     *("questions", "refusals"),
                 )
             ),
@@ -87,7 +87,7 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("granting", "handed_back", "identity", "leases", "queueing"),
                     *("questions", "refusals"),
                 )
             ),

@@ -54,6 +54,8 @@ and an event visits the queues of the ports that it changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from railx.fabric.actions import (
     Action,
     FoundAction,
@@ -62,11 +64,16 @@ from railx.fabric.actions import (
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.decisions.account import Account
-from railx.fabric.decisions.granting import SwitchEvents
-from railx.fabric.decisions.identity import Identity
-from railx.fabric.decisions.questions import Questions
-from railx.fabric.decisions.state import CHANNELS, LISTENERS, OPEN_OPERATIONS, TOMBSTONES
+from railx.fabric.circuits import Circuit, Layout
+from railx.fabric.decisions import account, granting, identity, questions
+from railx.fabric.decisions.state import (
+    CHANNELS,
+    LISTENERS,
+    OPEN_OPERATIONS,
+    TOMBSTONES,
+    State,
+    light,
+)
 from railx.fabric.holdings import OperationKey
 
 __all__ = [
@@ -85,9 +92,37 @@ __all__ = [
 ]
 
 
-class ControllerCore(Identity, Questions, SwitchEvents, Account):
-    """The state of all rails.
+class ControllerCore(State):
+    """The state with its events.
 
-    Every method takes the present time in nanoseconds and returns the actions that
+    Each event takes the present time in nanoseconds and returns the actions that
     follow, in order.
     """
+
+    def __init__(
+        self,
+        layout: Layout,
+        ranks: int,
+        *,
+        active: Iterable[Circuit] = (),
+        recovering: bool = False,
+    ) -> None:
+        """``active``: what carries light already (nothing moves). ``recovering``: ranks
+        of an earlier controller present what they have begun before anything happens.
+        """
+        super().__init__(layout, ranks, recovering and ranks > 0)
+        for circuit in active:
+            light(self, circuit)
+
+    # Ranks come and go.
+    register, leave = identity.register, identity.leave
+    present, end_recovery = identity.present, identity.end_recovery
+    # Ranks ask and report.
+    ask, release, abandon = questions.ask, questions.release, questions.abandon
+    recalled, hint = questions.recalled, questions.hint
+    listen, unlisten = questions.listen, questions.unlisten
+    # Switches report.
+    switched, switch_failed = granting.switched, granting.switch_failed
+    ports_lost, ports_back = granting.ports_lost, granting.ports_back
+    # Observers read.
+    statistics, snapshot = account.statistics, account.snapshot

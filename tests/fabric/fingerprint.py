@@ -157,7 +157,7 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
         frozenset(core.lit),
         _frozen(core.moving),
         frozenset(core.lost_ports),
-        frozenset(core._spoiled),
+        frozenset(core.spoiled),
         frozenset([(circuit, frozenset(keys)) for circuit, keys in core.leases.items()]),
         frozenset(
             [
@@ -170,10 +170,10 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
                     operation.order is None,
                     operation.loss_announced,
                 )
-                for operation in core._operations.values()
+                for operation in core.operations.values()
             ]
         ),
-        frozenset([tuple(row) for row in core._by_configuration.values() if len(row) > 1]),
+        frozenset([tuple(row) for row in core.by_configuration.values() if len(row) > 1]),
         _queue(core),
         tuple(
             [
@@ -196,19 +196,19 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
                 for configuration, hold in holds
             ]
         ),
-        frozenset([(rank, hint.configuration, hint.served) for rank, hint in core._hints.items()]),
+        frozenset([(rank, hint.configuration, hint.served) for rank, hint in core.hints.items()]),
         _ready(world),
-        frozenset([(rank, _frozen(numbers)) for rank, numbers in core._last.items()]),
-        frozenset([(key, frozenset(item.untold)) for key, item in core._tombstones.items()]),
-        frozenset([(rank, frozenset(keys)) for rank, keys in core._given_up.items()]),
-        frozenset(core._ended_early),
-        frozenset(core._gone),
-        frozenset(core._present),
-        frozenset(core._returning),
+        frozenset([(rank, _frozen(numbers)) for rank, numbers in core.last.items()]),
+        frozenset([(key, frozenset(item.untold)) for key, item in core.tombstones.items()]),
+        frozenset([(rank, frozenset(keys)) for rank, keys in core.given_up.items()]),
+        frozenset(core.ended_early),
+        frozenset(core.gone),
+        frozenset(core.registered),
+        frozenset(core.returning),
         frozenset(
             [
                 (rank, _frozen(item.begun), item.open, _frozen(item.over))
-                for rank, item in core._presented.items()
+                for rank, item in core.presented.items()
             ]
         ),
         _listening(world),
@@ -217,12 +217,12 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
 
 
 def _queue(core: ControllerCore) -> frozenset[Any]:
-    if len(core._queue) < 2:
+    if len(core.queue) < 2:
         return frozenset()
     return frozenset(
         [
             (one.key, other.key)
-            for one, other in combinations(core._queue.values(), 2)
+            for one, other in combinations(core.queue.values(), 2)
             if not one.ports.isdisjoint(other.ports)
         ]
     )
@@ -231,7 +231,7 @@ def _queue(core: ControllerCore) -> frozenset[Any]:
 def _ready(world: World) -> frozenset[Any]:
     turns = {
         item.ready: (configuration, ports_of(world.layout.circuits(configuration)))
-        for configuration, item in world.core._expected.items()
+        for configuration, item in world.core.expected.items()
         if item.ready is not None
     }
     ready = [turns[turn] for turn in sorted(turns)]
@@ -249,11 +249,11 @@ def _listening(world: World) -> tuple[Any, ...]:
     core = world.core
     if not world.listens:
         return ()
-    known = sorted(core._operations.values(), key=lambda operation: operation.serial)
+    known = sorted(core.operations.values(), key=lambda operation: operation.serial)
     return (
         frozenset(
-            [(place, _frozen(listener.channels)) for place, listener in core._listeners.items()]
+            [(place, _frozen(listener.channels)) for place, listener in core.listeners.items()]
         ),
-        frozenset([(rank, frozenset(heard)) for rank, heard in core._heard.items()]),
+        frozenset([(rank, frozenset(heard)) for rank, heard in core.heard.items()]),
         tuple([operation.key for operation in known]),
     )

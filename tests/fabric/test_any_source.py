@@ -214,7 +214,7 @@ def test_an_operation_that_all_asked_for_stands_in_the_queue_once() -> None:
     core.ask(0, 0, ("a", 1), lease, 0, can_hold=True)
     core.ask(1, 1, ("a", 1), lease, 0, can_hold=True)
     core.recalled(1, lease, Report(hold, {"a": 0}), 0)
-    assert [operation.key for operation in core._queue.values()] == [("w", 0), ("a", 1)]
+    assert [operation.key for operation in core.queue.values()] == [("w", 0), ("a", 1)]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["waits", "comes later"])

@@ -752,7 +752,7 @@ def test_who_does_not_present_in_time_is_dead() -> None:
     (told,) = core.end_recovery(0)
     assert isinstance(told, RefuseAction)
     assert "rank 1 did not come back after the controller was restarted" in told.message
-    assert core.gone(1) is not None
+    assert core.gone.get(1) is not None
     assert core.register(1, 6) is not None
     assert core.register(1, 7) is None
 
@@ -868,11 +868,11 @@ def test_what_is_remembered_of_a_rank_is_bounded(monkeypatch: pytest.MonkeyPatch
     for number in range(LISTENERS + 10):
         core.abandon(0, ("a", number), 0)
         core.unlisten(0, number)
-    assert list(core._given_up[0]) == [("a", number) for number in range(10, LISTENERS + 10)]
-    assert list(core._heard[0]) == list(range(10, LISTENERS + 10))
+    assert list(core.given_up[0]) == [("a", number) for number in range(10, LISTENERS + 10)]
+    assert list(core.heard[0]) == list(range(10, LISTENERS + 10))
     for number in range(20):
         core.ask(0, number, (f"c{number}", 0), LEFT, 0)
-    assert list(core._last[0]) == [f"c{number}" for number in range(12, 20)]
+    assert list(core.last[0]) == [f"c{number}" for number in range(12, 20)]
     for rank in LEFT.members:
         core.ask(rank, 50, ("a", LISTENERS + 20), LEFT, 0, can_hold=True)
     core.switched(0, 0)
@@ -881,7 +881,7 @@ def test_what_is_remembered_of_a_rank_is_bounded(monkeypatch: pytest.MonkeyPatch
         core.release(0, ("x", number), 0)
         recovering.release(0, ("x", number), 0)
     assert len(core.holds[LEFT].released) == OPEN_OPERATIONS
-    assert len(recovering._ended_early) == 2 * OPEN_OPERATIONS
+    assert len(recovering.ended_early) == 2 * OPEN_OPERATIONS
 
 
 def test_an_event_costs_the_same_however_many_other_jobs_wait() -> None:
@@ -906,8 +906,8 @@ def test_an_event_costs_the_same_however_many_other_jobs_wait() -> None:
                 core.hint(rank, LEFT, 0)
             for rank in (0, 1):
                 core.ask(rank, rank, ("a", 0), LEFT, 0)
-            for command in list(core._commands):
-                if core._commands[command].connect[0].right in (0, 1):
+            for command in list(core.commands):
+                if core.commands[command].connect[0].right in (0, 1):
                     core.switched(command, 0)
             for rank in (0, 1):
                 core.release(rank, ("a", 0), 0)

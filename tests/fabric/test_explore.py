@@ -14,9 +14,7 @@ import pytest
 from railx.fabric.actions import Action
 from railx.fabric.circuits import Circuit, Configuration
 from railx.fabric.core import ControllerCore
-from railx.fabric.decisions import handed_back
-from railx.fabric.decisions.granting import Granting, Switching
-from railx.fabric.decisions.leases import Listeners
+from railx.fabric.decisions import granting, handed_back, leases
 from tests.fabric import explore as exploration
 from tests.fabric.copies import SHARED
 from tests.fabric.explore import SCENARIOS, explore, random_scenario
@@ -95,41 +93,42 @@ def _moves_what_moves(core: Any, circuits: list[Circuit]) -> bool:
 
 
 def _takes_spoiled_for_lit(core: Any, command: int, now_ns: int) -> Any:
-    core._spoiled.clear()
+    core.spoiled.clear()
     return _SWITCHED(core, command, now_ns)
 
 
 def _grants_in_the_dark(core: Any, operation: Any, now_ns: int) -> Any:
     actions = _SERVE(core, operation, now_ns)
-    return actions if operation.granted or not core.moving else core._grant(operation, now_ns)
+    return (
+        actions if operation.granted or not core.moving else granting.grant(core, operation, now_ns)
+    )
 
 
 def _lets_newcomers_pass(core: Any, operation: Any) -> bool:
-    return operation.order == core._serial or _IS_FIRST(core, operation)
+    return operation.order == core.serial or _IS_FIRST(core, operation)
 
 
-_SWITCHED, _SERVE = ControllerCore.switched, ControllerCore._serve
-_IS_FIRST = ControllerCore._is_first
+_SWITCHED, _SERVE, _IS_FIRST = granting.switched, granting.serve, granting.is_first
 #: What is broken, and in which scenario that shows.
 MISTAKES: dict[str, tuple[Scenario, Any, str, Any]] = {
-    "moves what is leased": (small("shared port"), Switching, "_can_move", _moves_what_is_leased),
-    "moves what moves": (small("shared port", "die"), Switching, "_can_move", _moves_what_moves),
+    "moves what is leased": (small("shared port"), granting, "can_move", _moves_what_is_leased),
+    "moves what moves": (small("shared port", "die"), granting, "can_move", _moves_what_moves),
     "takes spoiled for lit": (
         *(small("shared port", "port"), ControllerCore, "switched"),
         _takes_spoiled_for_lit,
     ),
-    "grants in the dark": (small("shared port"), Granting, "_serve", _grants_in_the_dark),
+    "grants in the dark": (small("shared port"), granting, "serve", _grants_in_the_dark),
     "crossing grant lost": (
         *(small("shared port"), handed_back, "complete"),
         lambda item, *_: item,
     ),
     # What is queued and granted in one event.
     "lets newcomers pass": (
-        *(SCENARIOS["shared port, two ahead"], Granting, "_is_first"),
+        *(SCENARIOS["shared port, two ahead"], granting, "is_first"),
         _lets_newcomers_pass,
     ),
     "late receiver not told": (
-        *(SCENARIOS["any source, 1 port"], Listeners, "_failed"),
+        *(SCENARIOS["any source, 1 port"], leases, "failed_before"),
         lambda *_: None,
     ),
 }

@@ -326,9 +326,9 @@ class World:
 
     def take(self, event: Event) -> None:
         """One event."""
-        queue = [operation.key for operation in self.core._queue.values()]
+        queue = [operation.key for operation in self.core.queue.values()]
         held = frozenset(self.core.holds)
-        under_way = {key for key, item in self.core._operations.items() if item.granted}
+        under_way = {key for key, item in self.core.operations.items() if item.granted}
         self.granted = set()
         self._take(event)
         # Who asks again for what is under way is answered again, and overtakes nobody.
@@ -651,7 +651,7 @@ class World:
             if key not in self.granted:
                 continue
             for earlier in queue[:place]:
-                operation = self.core._operations.get(earlier)
+                operation = self.core.operations.get(earlier)
                 ports = ports_of(self.layout.circuits(self.needs[key]))
                 if operation is None or operation.granted or ports.isdisjoint(operation.ports):
                     continue
@@ -664,7 +664,7 @@ class World:
         """
         for circuit in action.connect:
             for port in circuit.ports:
-                first = next(iter(self.core._waiting.get(port, {}).values()), None)
+                first = next(iter(self.core.waiting.get(port, {}).values()), None)
                 if first is not None and circuit not in first.circuits:
                     raise Violation(f"{circuit} takes {port}, for which {first.key} waits")
 
@@ -736,8 +736,8 @@ class World:
         core = self.core
         if core.recovering:
             raise Violation("the recovery never ends")
-        if core._queue:
-            waiting = [operation.key for operation in core._queue.values()]
+        if core.queue:
+            waiting = [operation.key for operation in core.queue.values()]
             raise Violation(f"{waiting} wait for ever, though all have asked for them")
         if core.leases:
             raise Violation(f"leases are left over: {core.leases}")
@@ -783,8 +783,8 @@ class World:
         # A receiver from any source that is through knows of no operation, and where a
         # presentation comes behind its rank's questions, nobody knows of those.
         untold = bool(self.listens) or {"delay", "restart"} <= self.faults.keys()
-        if self.core._operations and not untold:
-            raise Violation(f"operations are left over: {sorted(self.core._operations)}")
+        if self.core.operations and not untold:
+            raise Violation(f"operations are left over: {sorted(self.core.operations)}")
 
     # States that are one
 

@@ -155,7 +155,7 @@ class Server(Admission):
             )
             self._refuse(connection, "layout", message)
         elif request.controller == self.incarnation:
-            why = self.core.gone(rank) if rank < self.core.ranks else None
+            why = self.core.gone.get(rank) if rank < self.core.ranks else None
             message = f"rank {rank} {why or 'is already registered'}; allowed: a new process"
             self._refuse(connection, "declared_dead", message)
         else:
