@@ -49,7 +49,7 @@ ROTATED = 5
 #: The methods of the core that are events.
 EVENTS = (
     *("register", "present", "end_recovery", "leave"),
-    *("ask", "listen", "unlisten", "release", "abandon", "recalled", "hint"),
+    *("ask", "release", "abandon", "recall", "recalled", "hint"),
     *("switched", "switch_failed", "ports_lost", "ports_back"),
 )
 

@@ -38,7 +38,6 @@ __all__ = [
     "Shutdown",
     "Stats",
     "Status",
-    "Unlisten",
     "read_request",
 ]
 
@@ -83,16 +82,10 @@ class Acquire(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """A rank waits in a receive from any source."""
+    """A rank asks who waits for it: it receives from any of these sources."""
 
     request: int
     channels: Mapping[str, tuple[int, int]]
-
-
-class Unlisten(NamedTuple):
-    """A rank waits for no sender any more."""
-
-    request: int
 
 
 class Release(NamedTuple):
@@ -183,7 +176,6 @@ Request = (
     | Observe
     | Acquire
     | Listen
-    | Unlisten
     | Release
     | Recalled
     | Prepare
@@ -405,7 +397,6 @@ _READ: dict[str, Callable[[Message, int], Request]] = {
         _number(message), _key(message), _configuration(message, ranks)
     ),
     "LISTEN": lambda message, ranks: Listen(_number(message), _channels(message)),
-    "UNLISTEN": lambda message, ranks: Unlisten(_number(message)),
     "RELEASE": lambda message, ranks: Release(_key(message)),
     "RECALLED": lambda message, ranks: Recalled(_configuration(message, ranks), _report(message)),
     "PREPARE": lambda message, ranks: Prepare(_configuration(message, ranks)),

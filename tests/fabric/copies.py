@@ -17,12 +17,12 @@ SHARED = frozenset(
 )
 #: Containers of values that never change.
 _FLAT = (
-    *("active", "lit", "moving", "lost_ports", "commands", "spoiled", "touched", "stirred"),
-    *("touched_hints", "listeners", "listened", "ahead", "gone", "registered", "former"),
+    *("active", "lit", "moving", "lost_ports", "commands", "spoiled", "touched"),
+    *("touched_hints", "ahead", "gone", "registered", "former"),
     *("returning", "presented", "ended_early"),
 )
 _NESTED = (
-    *("leases", "holds_by_circuit", "holds_of", "ready", "listening", "listeners_of", "heard"),
+    *("leases", "holds_by_circuit", "holds_of", "ready"),
     *("ahead_on", "last", "given_up"),
 )
 _OF_OPERATIONS = ("by_channel", "by_configuration", "by_member", "waiting")

@@ -17,10 +17,10 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from railx.fabric.actions import FoundAction, GrantAction, RecallAction
+from railx.fabric.actions import GrantAction, RecallAction
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.core import ControllerCore
-from tests.fabric.world import Rank, World
+from tests.fabric.world import Answer, Rank, World
 
 __all__ = ["fingerprint", "parts"]
 
@@ -91,8 +91,8 @@ def _message(message: Any) -> tuple[tuple[Any, ...], _Numbers]:
         return ("grant", message.request, message.key, not held), held
     if isinstance(message, RecallAction):
         return ("recall", message.configuration), [(message.configuration, message.hold)]
-    if isinstance(message, FoundAction):
-        return ("found", message.request, message.key), []
+    if isinstance(message, Answer):
+        return ("found", message.request, message.found), []
     return ("refuse", message.request), []
 
 
@@ -139,7 +139,7 @@ def _rank_part(rank: Rank) -> tuple[tuple[Any, ...], _Numbers]:
         frozenset(holdings._refused),
         _frozen(holdings._last),
         _frozen(holdings._over),
-        (rank.chosen, rank.heard, rank.listening, rank.early),
+        (rank.chosen, rank.heard, rank.listening, rank.asks, rank.early),
     )
     return part, numbers
 
@@ -211,7 +211,7 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
                 for rank, item in core.presented.items()
             ]
         ),
-        _listening(world),
+        _known(world),
     )
     return part, [(configuration, hold.number) for configuration, hold in holds]
 
@@ -244,16 +244,10 @@ def _ready(world: World) -> frozenset[Any]:
     )
 
 
-def _listening(world: World) -> tuple[Any, ...]:
-    """Who listens, and which operations became known first, where that matters."""
+def _known(world: World) -> tuple[Any, ...]:
+    """Which operations became known first, where that matters."""
     core = world.core
     if not world.listens:
         return ()
     known = sorted(core.operations.values(), key=lambda operation: operation.serial)
-    return (
-        frozenset(
-            [(place, _frozen(listener.channels)) for place, listener in core.listeners.items()]
-        ),
-        frozenset([(rank, frozenset(heard)) for rank, heard in core.heard.items()]),
-        tuple([operation.key for operation in known]),
-    )
+    return tuple([operation.key for operation in known])

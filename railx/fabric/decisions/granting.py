@@ -111,7 +111,7 @@ def advance(core: State, now_ns: int) -> list[Action]:
     """Grant and switch whatever can be: queued operations in order, then hints."""
     if core.recovering:
         return []
-    actions = leases.answer_listeners(core) if core.stirred else []
+    actions: list[Action] = []
     touched = core.touched
     while touched:
         order = heapq.heappop(touched)

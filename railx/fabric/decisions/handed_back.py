@@ -46,9 +46,6 @@ def settle(core: State, configuration: Configuration, now_ns: int) -> list[Actio
             core.holds_by_circuit[circuit].discard(configuration)
             if not core.holds_by_circuit[circuit]:
                 del core.holds_by_circuit[circuit]
-    if core.listening:
-        for operation in core.by_configuration.get(configuration, {}).values():
-            core.stirred.update(core.listening.get(operation.key[0], ()))
     reports = {rank: complete(item, rank, hold) for rank, item in hold.reports.items()}
     ran = {rank: report.operations for rank, report in reports.items()}
     begun = {rank: report.begun for rank, report in reports.items()}

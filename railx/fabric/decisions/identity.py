@@ -12,7 +12,6 @@ from collections import Counter
 from railx.fabric.actions import Action
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.decisions import granting, handed_back, leases, queueing, refusals
-from railx.fabric.decisions.refusals import refuse
 from railx.fabric.decisions.state import ORDERLY, Hold, State, add_count, name_of, note_last
 from railx.fabric.holdings import Presentation
 
@@ -95,7 +94,6 @@ def recover(core: State, now_ns: int) -> list[Action]:
     core.presented.clear()
     core.ended_early.clear()
     core.returning.clear()
-    core.stirred.update(core.listeners)
     return [*actions, *granting.advance(core, now_ns)]
 
 
@@ -125,7 +123,6 @@ def register(
     core.gone.pop(rank, None)
     queueing.take_back_hint(core, rank)
     core.last.pop(rank, None)
-    core.heard.pop(rank, None)
     core.given_up.pop(rank, None)
     for key in [key for key, item in core.tombstones.items() if rank in item.untold]:
         queueing.mark_notified(core, key, rank)
@@ -145,12 +142,6 @@ def leave(core: State, rank: int, reason: str, now_ns: int) -> list[Action]:
     core.presented.pop(rank, None)
     queueing.take_back_hint(core, rank)
     actions: list[Action] = []
-    for listening, request in list(core.listeners_of.get(rank, ())):
-        leases.drop_listener(core, listening, request)
-        if listening != rank:
-            leases.mark_heard(core, listening, request)
-            message = refusals.unheard_text(core, listening, rank)
-            actions.append(refuse(core, listening, request, message, "lost"))
     for operation in list(core.by_member.get(rank, {}).values()):
         message = f"rank {rank} {reason} during {name_of(operation)}"
         if operation.granted:

@@ -1,109 +1,17 @@
-"""Receives from any source, leases of operations under way, and lasting leases."""
+"""Leases of operations under way, and lasting leases."""
 
 from __future__ import annotations
 
-from railx.fabric.actions import Action, FoundAction, RecallAction
+from railx.fabric.actions import Action, RecallAction
 from railx.fabric.circuits import Circuit, Configuration
 from railx.fabric.decisions import queueing
-from railx.fabric.decisions.refusals import refuse
 from railx.fabric.decisions.state import (
-    LISTENERS,
     Hold,
-    Listener,
     State,
     TrackedOperation,
     by_name,
-    note_last,
     ports_in_order,
 )
-from railx.fabric.holdings import OperationKey
-
-
-def mark_heard(core: State, rank: int, request: int) -> None:
-    """A listening rank's question has its answer."""
-    heard = core.heard.setdefault(rank, {})
-    heard[request] = None
-    if len(heard) > LISTENERS:
-        del heard[next(iter(heard))]
-
-
-def drop_listener(core: State, rank: int, request: int) -> None:
-    listener = core.listeners.pop((rank, request), None)
-    if listener is None:
-        return
-    for channel in listener.channels:
-        del core.listening[channel][rank, request]
-        if not core.listening[channel]:
-            del core.listening[channel]
-    for member in involved(rank, listener):
-        del core.listeners_of[member][rank, request]
-        if not core.listeners_of[member]:
-            del core.listeners_of[member]
-    for configuration in listener.configurations:
-        core.listened[configuration] -= 1
-        if not core.listened[configuration]:
-            del core.listened[configuration]
-
-
-def answer_listeners(core: State) -> list[Action]:
-    """Answer listening ranks with the first sender that waits on their channels.
-
-    Without one, with an operation that failed before its receiver asked for it.
-    """
-    stirred = [key for key in core.stirred if key in core.listeners]
-    core.stirred.clear()
-    actions: list[Action] = []
-    for rank, request in sorted(stirred, key=lambda key: core.listeners[key].serial):
-        listener = core.listeners[rank, request]
-        standing = [
-            (operation.serial, operation.key, source)
-            for channel in listener.channels
-            for operation in core.by_channel.get(channel, {}).values()
-            if (source := sender_before(core, operation, rank, listener)) is not None
-        ]
-        if standing:
-            _, (channel, number), source = min(standing)
-            # A later one may be known first, where the earlier began under a lease.
-            number = min(key[1] for _, key, _ in standing if key[0] == channel)
-            drop_listener(core, rank, request)
-            mark_heard(core, rank, request)
-            actions.append(FoundAction(rank, request, source, (channel, number)))
-        elif (failed := failed_before(core, rank, listener)) is not None:
-            tombstone = core.tombstones[failed]
-            queueing.mark_notified(core, failed, rank)
-            note_last(core, rank, *failed)
-            drop_listener(core, rank, request)
-            mark_heard(core, rank, request)
-            actions.append(refuse(core, rank, request, tombstone.message, tombstone.reason))
-    return actions
-
-
-def failed_before(core: State, rank: int, listener: Listener) -> OperationKey | None:
-    """An operation that ``rank`` listens for, which failed before it came to it."""
-    for key, tombstone in core.tombstones.items():
-        channel, number = key
-        _, first = listener.channels.get(channel, (None, number + 1))
-        if number >= first and rank in tombstone.untold:
-            return key
-    return None
-
-
-def sender_before(
-    core: State, operation: TrackedOperation, rank: int, listener: Listener
-) -> int | None:
-    """The sender that stands before an operation which ``rank`` listens for.
-
-    None where it is none of those, where ``rank`` has asked for it already, and
-    while an earlier one of the channel may have begun under a held lease.
-    """
-    channel, number = operation.key
-    source, first = listener.channels.get(channel, (None, 0))
-    meant = source in operation.asked and rank not in operation.asked and number >= first
-    return source if meant and operation.configuration not in core.holds else None
-
-
-def involved(rank: int, listener: Listener) -> set[int]:
-    return {rank, *(source for source, _ in listener.channels.values())}
 
 
 def lease(core: State, operation: TrackedOperation) -> None:
@@ -133,7 +41,7 @@ def begin_lease(core: State, operation: TrackedOperation) -> Hold | None:
     configuration = operation.configuration
     if not operation.circuits or configuration in core.holds:
         return None
-    if configuration in core.listened or others_wait(core, operation):
+    if others_wait(core, operation):
         return None
     for asked in operation.asked.values():
         if not asked.can_hold:

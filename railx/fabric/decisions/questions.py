@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from railx.fabric.actions import Action, RefuseAction
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.decisions import granting, handed_back, leases, queueing, refusals
 from railx.fabric.decisions.refusals import refuse
 from railx.fabric.decisions.state import (
-    LISTENERS,
+    GIVEN_UP,
     OPEN_OPERATIONS,
     Asked,
     Expected,
     Hint,
-    Listener,
     State,
     TrackedOperation,
     add_count,
-    by_name,
     discard,
     last_of,
     name_of,
     note_last,
-    turn,
 )
 from railx.fabric.holdings import OperationKey, Report
 
@@ -123,53 +118,12 @@ def other_leases(
     ]
 
 
-def listen(
-    core: State, rank: int, request: int, channels: Mapping[str, tuple[int, int]], now_ns: int
-) -> list[Action]:
-    """``rank`` waits in a receive from any source.
+def recall(core: State, configuration: Configuration, now_ns: int) -> list[Action]:
+    """The lease of a configuration has to be given back, whoever needs its ports.
 
-    ``channels``: by channel, the sender and the number of the next operation. The
-    answer names the first sender that asks for such an operation; the rank then
-    asks for it as for any other. A question that was answered or given up changes
-    nothing.
+    Where nobody holds one, or it was recalled before, nothing changes.
     """
-    if rank in core.gone or request in core.heard.get(rank, ()):
-        return []
-    sources = {source for source, _ in channels.values()}
-    for source in sorted(sources):
-        if source == rank or not 0 <= source < core.ranks:
-            message = f"rank {rank} listens for rank {source}; allowed: another rank"
-            message = f"{message}, 0 to {core.ranks - 1}"
-            return [refuse(core, rank, request, message, "listen")]
-        if source in core.gone:
-            return [refuse(core, rank, request, refusals.unheard_text(core, rank, source), "lost")]
-    mine = core.listeners_of.get(rank, {})
-    if (rank, request) not in mine and sum(
-        listener_rank == rank for listener_rank, _ in mine
-    ) >= LISTENERS:
-        message = f"rank {rank} listens {LISTENERS} times; allowed: no more"
-        return [refuse(core, rank, request, message, "limit")]
-    pairs = sorted({Configuration("pair", (rank, source)) for source in sources}, key=by_name)
-    leases.drop_listener(core, rank, request)
-    listener = Listener(turn(core), dict(channels), frozenset(pairs))
-    core.listeners[rank, request] = listener
-    core.listened.update(listener.configurations)
-    for channel in channels:
-        core.listening.setdefault(channel, {})[rank, request] = None
-    for member in leases.involved(rank, listener):
-        core.listeners_of.setdefault(member, {})[rank, request] = None
-    core.stirred.add((rank, request))
-    return [
-        *(item for pair in pairs for item in leases.recall(core, pair)),
-        *granting.advance(core, now_ns),
-    ]
-
-
-def unlisten(core: State, rank: int, request: int) -> list[Action]:
-    """``rank`` stops waiting for a sender; no action follows."""
-    leases.drop_listener(core, rank, request)
-    leases.mark_heard(core, rank, request)
-    return []
+    return [*leases.recall(core, configuration), *granting.advance(core, now_ns)]
 
 
 def release(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
@@ -274,7 +228,7 @@ def abandon(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
         if last_of(core, rank, key[0]) < key[1]:
             given_up = core.given_up.setdefault(rank, {})
             given_up[key] = None
-            if len(given_up) > LISTENERS:
+            if len(given_up) > GIVEN_UP:
                 del given_up[next(iter(given_up))]
         return release(core, rank, key, now_ns)
     if operation.granted or operation.asked[rank].request is None:

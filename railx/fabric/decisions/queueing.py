@@ -113,8 +113,6 @@ def stand(core: State, operation: TrackedOperation, rank: int, asked: Asked) -> 
     """A member waits for an operation that is not granted."""
     operation.asked[rank] = asked
     expect(core, operation.configuration, rank, 1)
-    if core.listening:
-        core.stirred.update(core.listening.get(operation.key[0], ()))
 
 
 def stands_no_more(core: State, operation: TrackedOperation) -> None:
@@ -199,8 +197,6 @@ def bury(core: State, key: OperationKey, message: str, reason: str, untold: set[
         core.tombstones.pop(key, None)
         return
     core.tombstones[key] = Tombstone(message, reason, untold)
-    if core.listening:
-        core.stirred.update(core.listening.get(key[0], ()))
     if len(core.tombstones) > TOMBSTONES:
         del core.tombstones[next(iter(core.tombstones))]
 

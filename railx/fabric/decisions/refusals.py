@@ -72,10 +72,6 @@ def without_port_text(core: State, operation: TrackedOperation) -> str:
     return f"{lost_port_text(core, port)}, but {name_of(operation)} needs it"
 
 
-def unheard_text(core: State, rank: int, source: int) -> str:
-    return f"rank {source} {core.gone[source]}, but rank {rank} receives from any source"
-
-
 def users_of(core: State, operation: TrackedOperation) -> str:
     used = {core.active[port] for port in operation.ports if port in core.active}
     names = {

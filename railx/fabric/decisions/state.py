@@ -7,7 +7,6 @@ each other and add the events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from railx.fabric.holdings import OperationKey, Presentation, Report
 
 __all__ = [
     "CHANNELS",
-    "LISTENERS",
+    "GIVEN_UP",
     "OPEN_OPERATIONS",
     "ORDERLY",
     "TOMBSTONES",
@@ -26,7 +25,6 @@ __all__ = [
     "Expected",
     "Hint",
     "Hold",
-    "Listener",
     "State",
     "Tombstone",
     "TrackedOperation",
@@ -48,9 +46,8 @@ __all__ = [
 
 #: Operations that a rank may stand before or have under way.
 OPEN_OPERATIONS = 4096
-#: Receives from any source for which a rank may wait at a time; as many that were
-#: answered are remembered.
-LISTENERS = 256
+#: Operations remembered that a rank gave up before its question came.
+GIVEN_UP = 256
 #: Channels of a rank whose last operation is remembered; then the one that was used
 #: longest ago is forgotten.
 CHANNELS = 65536
@@ -121,18 +118,6 @@ class Hold:
 class Hint:
     configuration: Configuration
     served: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A rank that waits for one of several senders, by their channel.
-
-    A channel has its sender and the number of the first operation that may be meant.
-    """
-
-    serial: int
-    channels: Mapping[str, tuple[int, int]]
-    configurations: frozenset[Configuration]
 
 
 @dataclass(slots=True)
@@ -226,18 +211,9 @@ class State:
     #: Commands made ahead for a configuration, and the circuits that they brought up.
     ahead: Counter[Configuration] = field(default_factory=Counter)
     ahead_on: dict[Circuit, dict[Configuration, None]] = field(default_factory=dict)
-    #: What has to be looked at again: orders of the queue, turns of hinted
-    #: configurations, and who listens.
+    #: What has to be looked at again: orders of the queue, and hinted configurations.
     touched: list[int] = field(default_factory=list)
     touched_hints: dict[Configuration, None] = field(default_factory=dict)
-    stirred: set[tuple[int, int]] = field(default_factory=set)
-    #: Who listens, by rank and request, on which channels, for whom, and which
-    #: questions of a rank were answered.
-    listeners: dict[tuple[int, int], Listener] = field(default_factory=dict)
-    listening: dict[str, dict[tuple[int, int], None]] = field(default_factory=dict)
-    listeners_of: dict[int, dict[tuple[int, int], None]] = field(default_factory=dict)
-    listened: Counter[Configuration] = field(default_factory=Counter)
-    heard: dict[int, dict[int, None]] = field(default_factory=dict)
     #: Processes of the ranks that are registered, of those that were, and what befell
     #: ranks that are gone.
     registered: dict[int, int | None] = field(default_factory=dict)

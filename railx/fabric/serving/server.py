@@ -38,9 +38,9 @@ from railx.fabric.requests import (
     Shutdown,
     Stats,
     Status,
-    Unlisten,
 )
 from railx.fabric.serving.admission import Admission
+from railx.fabric.serving.any_source import Refusal, first_sender, unseen
 from railx.fabric.serving.base import OBSERVERS
 from railx.fabric.serving.connections import Connection
 from railx.fabric.serving.frames import MAXIMUM_LINE
@@ -64,10 +64,6 @@ _EVENTS: dict[type[Any], Callable[[ControllerCore, int, Any, int], Sequence[Acti
         rank, answer.configuration, answer.report, now_ns
     ),
     Prepare: lambda core, rank, hint, now_ns: core.hint(rank, hint.configuration, now_ns),
-    Listen: lambda core, rank, asked, now_ns: core.listen(
-        rank, asked.request, asked.channels, now_ns
-    ),
-    Unlisten: lambda core, rank, asked, now_ns: core.unlisten(rank, asked.request),
     Abandon: lambda core, rank, asked, now_ns: core.abandon(rank, asked.key, now_ns),
 }
 
@@ -110,10 +106,28 @@ class Server(Admission):
         event = _EVENTS.get(type(request))
         if event is not None and connection.rank is not None:
             self._act(event(self.core, connection.rank, request, time.monotonic_ns()))
+        elif isinstance(request, Listen) and connection.rank is not None:
+            self._find_sender(connection, connection.rank, request)
         elif isinstance(request, Stats) and connection.rank is not None:
             self._reply(connection, "STATS", request.request, "statistics", self.statistics)
         else:
             self._received_seldom(connection, request)
+
+    def _find_sender(self, connection: Connection, rank: int, request: Listen) -> None:
+        """Answer a receive from any source; the rank repeats it while nobody waits."""
+        answer = first_sender(self.core, rank, request.channels)
+        if isinstance(answer, Refusal):
+            self.refusals[answer.reason] += 1
+            connection.send(encode("ERROR", request=request.request, **answer._asdict()))
+            return
+        source, (channel, sequence) = answer or (None, (None, None))
+        connection.send(
+            encode(
+                "FOUND", request=request.request, source=source, channel=channel, sequence=sequence
+            )
+        )
+        for pair in unseen(self.core, rank, request.channels) if answer is None else ():
+            self._act(self.core.recall(pair, time.monotonic_ns()))
 
     def _received_seldom(self, connection: Connection, request: Request) -> None:
         if isinstance(request, Register):
