@@ -41,7 +41,7 @@ __all__ = [
     "replay_journal",
 ]
 
-_VERSION = 1
+_VERSION = 2
 
 #: Number of journals of earlier starts: PATH.1 (the last) and so on.
 ROTATED = 5

@@ -292,7 +292,7 @@ def test_a_killed_process_leaves_a_journal_that_can_be_replayed(tmp_path: Path) 
         ("", "no journal of a controller"),
         ("{}\n", "'journal' is missing"),
         ("[1]\n", "line 1: no line of a journal"),
-        ('{"journal":9}\n', "version 9; allowed: 1"),
+        ('{"journal":9}\n', "version 9; allowed: 2"),
         ("HEADER\nnonsense\n", "line 2: no line of a journal"),
         ('HEADER\n{"n":1,"event":"release","args":[0,1]}\n', "line 2: no event (event 1, 0 was"),
         ('HEADER\n{"n":0,"event":"__init__","args":[]}\n', "line 2: no event (event '__init__')"),
