@@ -38,6 +38,7 @@ from railx.fabric.requests import (
     Shutdown,
     Stats,
     Status,
+    type_of,
 )
 from railx.fabric.serving.admission import Admission
 from railx.fabric.serving.any_source import Refusal, first_sender, unseen
@@ -135,7 +136,7 @@ class Server(Admission):
         elif isinstance(request, Observe):
             self._observe(connection, request)
         elif not connection.is_admitted:
-            name = type(request).__name__.upper()
+            name = type_of(type(request))
             self._refuse(connection, "not_registered", f"{name} before REGISTER")
         elif isinstance(request, Ping):
             connection.send(encode("PONG"))
@@ -151,7 +152,7 @@ class Server(Admission):
         elif connection.observes:
             self._observed(connection, request)
         else:
-            name = type(request).__name__.upper()
+            name = type_of(type(request))
             self._refuse(
                 connection, "not_observing", f"{name} of a rank", getattr(request, "request", None)
             )
@@ -267,7 +268,7 @@ class Server(Admission):
             else:
                 connection.send(encode("DONE", request=request.request))
         else:
-            name, number = type(request).__name__.upper(), getattr(request, "request", None)
+            name, number = type_of(type(request)), getattr(request, "request", None)
             self._refuse(connection, "not_a_rank", f"{name} of an observer", number)
 
     def _break(self, order: FailPorts | RestorePorts | FailCommands) -> None:
