@@ -16,6 +16,7 @@ from railx.fabric.decisions.state import (
     OPEN_OPERATIONS,
     Asked,
     Hold,
+    Question,
     State,
     TrackedOperation,
     add_count,
@@ -29,7 +30,6 @@ from railx.fabric.decisions.state import (
     note_last,
     ports_in_order,
 )
-from railx.fabric.holdings import OperationKey
 
 
 def is_coming_up(core: State, circuit: Circuit) -> bool:
@@ -236,16 +236,9 @@ def generation_of(core: State, circuits: tuple[Circuit, ...]) -> int:
     return last
 
 
-def grant_to_holder(
-    core: State,
-    rank: int,
-    request: int,
-    key: OperationKey,
-    configuration: Configuration,
-    hold: Hold,
-    now_ns: int,
-) -> list[Action]:
+def grant_to_holder(core: State, question: Question, hold: Hold, now_ns: int) -> list[Action]:
     """Answer a rank whose question crossed the grant of its lease."""
+    rank, request, key, configuration = question
     fresh = last_of(core, rank, key[0]) < key[1]
     operation = TrackedOperation(key, configuration, hold.circuits, frozenset())
     asked = Asked(request, now_ns, fresh and queueing.take_hint(core, rank, configuration), True)

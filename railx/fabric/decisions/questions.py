@@ -1,4 +1,4 @@
-"""The events of ranks, one method each."""
+"""The events of ranks, one function each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from railx.fabric.decisions.state import (
     Asked,
     Expected,
     Hint,
+    Question,
     State,
     TrackedOperation,
     add_count,
@@ -39,6 +40,7 @@ def ask(
     ``can_hold``: the rank can keep the lease and give it back when it is recalled;
     without that of all members every operation ends with its releases.
     """
+    question = Question(rank, request, key, configuration)
     problem = refusals.problem_of(core, rank, key, configuration)
     if problem is not None and problem[1] not in ("lost", "port"):
         return [refuse(core, rank, request, *problem)]
@@ -48,9 +50,9 @@ def ask(
         discard(core.given_up, rank, key)
         message = f"rank {rank} gave up waiting for {configuration.name}"
         problem = f"{message} (operation {key[1]} of {key[0]})", "abandoned"
-        return refuse_all(core, rank, request, key, configuration, problem, now_ns)
+        return refuse_all(core, question, problem, now_ns)
     if operation is not None and operation.configuration != configuration:
-        return disagree(core, rank, request, operation, configuration, now_ns)
+        return disagree(core, question, operation, now_ns)
     if operation is not None and rank in operation.asked:
         if rank in operation.released:
             return [refusals.refuse_again(core, rank, request, key)]
@@ -68,22 +70,20 @@ def ask(
         return [*passed, refusal, *granting.advance(core, now_ns)]
     hold = core.holds.get(configuration)
     if hold is not None and rank in hold.holders and not hold.recalled:
-        return granting.grant_to_holder(core, rank, request, key, configuration, hold, now_ns)
+        return granting.grant_to_holder(core, question, hold, now_ns)
     if last_of(core, rank, key[0]) >= key[1] or (operation and operation.granted):
         return [refusals.refuse_again(core, rank, request, key)]
     if problem is None and queueing.has_too_many(core, rank):
         message = f"rank {rank} has {OPEN_OPERATIONS} operations open"
         problem = f"{message}; allowed: no more", "limit"
     if problem is not None:
-        return refuse_all(core, rank, request, key, configuration, problem, now_ns)
+        return refuse_all(core, question, problem, now_ns)
     recalls: list[Action] = []
     if operation is None:
         others = other_leases(core, key, configuration)
         for member, other in others:
             if key in core.holds[other].granted.get(member, ()):
-                return disagree_with_grant(
-                    core, rank, request, key, configuration, member, other, now_ns
-                )
+                return disagree_with_grant(core, question, member, other, now_ns)
         # Members may have begun it there without asking: their reports name it.
         recalls = [item for _, other in others for item in leases.recall(core, other)]
     passed = queueing.go_past(core, rank, key)
@@ -245,22 +245,16 @@ def abandon(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
 
 
 def disagree(
-    core: State,
-    rank: int,
-    request: int,
-    operation: TrackedOperation,
-    configuration: Configuration,
-    now_ns: int,
+    core: State, question: Question, operation: TrackedOperation, now_ns: int
 ) -> list[Action]:
     """The ranks disagree about an operation, which fails for all of them.
 
     A rank outside the others' configuration harms only itself.
     """
-    key = operation.key
+    rank, _, key, configuration = question
     other = min(operation.asked)
     message = refusals.disagreement(key, rank, configuration, other, operation.configuration)
-    problem = message, "disagree"
-    refused = refuse_all(core, rank, request, key, configuration, problem, now_ns)
+    refused = refuse_all(core, question, (message, "disagree"), now_ns)
     hold = core.holds.get(configuration)
     if hold is None or rank in hold.holders:
         return refused
@@ -269,20 +263,14 @@ def disagree(
 
 
 def disagree_with_grant(
-    core: State,
-    rank: int,
-    request: int,
-    key: OperationKey,
-    configuration: Configuration,
-    member: int,
-    leased: Configuration,
-    now_ns: int,
+    core: State, question: Question, member: int, leased: Configuration, now_ns: int
 ) -> list[Action]:
     """``member`` was granted the operation on a lease of another configuration.
 
     Where the lease is the rank's too, the others on it would wait for the rank:
     those that have begun get an error with their reports, the rest when they ask.
     """
+    rank, request, key, configuration = question
     message = refusals.disagreement(key, rank, configuration, member, leased)
     refusal = refuse(core, rank, request, message, "disagree")
     if rank not in leased.members:
@@ -295,18 +283,13 @@ def disagree_with_grant(
 
 
 def refuse_all(
-    core: State,
-    rank: int,
-    request: int,
-    key: OperationKey,
-    configuration: Configuration,
-    problem: tuple[str, str],
-    now_ns: int,
+    core: State, question: Question, problem: tuple[str, str], now_ns: int
 ) -> list[Action]:
     """Refuse a question, and the operation to its other members too.
 
     They would wait for the rank in vain.
     """
+    rank, request, key, configuration = question
     operation = queueing.tracked(core, key, configuration)
     refusal = refuse(core, rank, request, *problem)
     if operation.granted or rank not in operation.configuration.members:
@@ -314,9 +297,9 @@ def refuse_all(
     failed = [*queueing.go_past(core, rank, key), *queueing.fail(core, operation, *problem)]
     note_last(core, rank, *key)
     queueing.mark_notified(core, key, rank)
-    others = [item for item in failed if not answers(item, rank, request)]
+    others = [
+        item
+        for item in failed
+        if not (isinstance(item, RefuseAction) and (item.rank, item.request) == (rank, request))
+    ]
     return [refusal, *others, *granting.advance(core, now_ns)]
-
-
-def answers(action: Action, rank: int, request: int) -> bool:
-    return isinstance(action, RefuseAction) and (action.rank, action.request) == (rank, request)

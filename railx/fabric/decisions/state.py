@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from railx.fabric.actions import SwitchAction
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
@@ -25,6 +25,7 @@ __all__ = [
     "Expected",
     "Hint",
     "Hold",
+    "Question",
     "State",
     "Tombstone",
     "TrackedOperation",
@@ -58,6 +59,15 @@ ORDERLY = "has left"
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+
+
+class Question(NamedTuple):
+    """A rank asks for the circuits of an operation."""
+
+    rank: int
+    request: int
+    key: OperationKey
+    configuration: Configuration
 
 
 @dataclass(slots=True)
