@@ -16,7 +16,7 @@ from typing import Any
 from railx.fabric import controller
 from railx.fabric.circuits import Circuit, Port
 from railx.fabric.core import SwitchAction
-from railx.fabric.serving import state
+from railx.fabric.serving import base
 from railx.fabric.switches import SwitchCallbacks, make_switch
 
 
@@ -71,6 +71,6 @@ def logged(log: Log) -> Any:
 
 if __name__ == "__main__":
     # Else the server makes its switch elsewhere.
-    assert state.make_switch is make_switch  # type: ignore[attr-defined]
-    state.make_switch = logged(Log(sys.argv[1]))  # type: ignore[attr-defined]
+    assert base.make_switch is make_switch  # type: ignore[attr-defined]
+    base.make_switch = logged(Log(sys.argv[1]))  # type: ignore[attr-defined]
     sys.exit(controller.main(sys.argv[2:]))
