@@ -42,8 +42,10 @@ from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import read_rows
-from railx.replay.engine import ReplayedIteration, Step, replay
+from railx.replay.engine import ReplayedIteration
+from railx.replay.programs import Programs
 from railx.replay.recording import recorded_programs
+from railx.replay.run import Prepared, prepare, replay_programs
 
 RANKS, STAGES = 4, 2
 #: Iterations of a setting in a repeat; the last one counts. The first finds the
@@ -191,11 +193,16 @@ class Replays:
     """The recorded electrical iterations, replayed."""
 
     def __init__(self, folder: Path, repeats: int) -> None:
-        self._programs: list[dict[int, list[Step]]] = [
-            recorded_programs(
-                row
-                for rank in range(RANKS)
-                for row in read_rows(folder / f"trace.{repeat}.{rank}.parquet")
+        self._programs: list[Prepared] = [
+            prepare(
+                Programs.from_steps(
+                    recorded_programs(
+                        row
+                        for rank in range(RANKS)
+                        for row in read_rows(folder / f"trace.{repeat}.{rank}.parquet")
+                    )
+                ),
+                Layout(1),
             )
             for repeat in range(repeats)
         ]
@@ -205,12 +212,12 @@ class Replays:
         return [
             [
                 row
-                for row in replay(
-                    programs, Layout(1), mode, latency_ns, keep_leases=True, message_ns=message_ns
-                )
+                for row in replay_programs(
+                    prepared, None, mode, latency_ns, keep_leases=True, message_ns=message_ns
+                ).rows()
                 if row.iteration == ITERATIONS - 1
             ]
-            for programs in self._programs
+            for prepared in self._programs
         ]
 
     def median_ns(self, mode: Mode, latency_ns: int, message_ns: int) -> float:

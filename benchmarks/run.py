@@ -41,6 +41,7 @@ BENCHMARKS: dict[str, tuple[tuple[str, ...], bool]] = {
     "replay_live_busy": (("replay_live.py", "--busy", "--repeats", "3"), False),
     "backend": (("backend.py",), False),
     "controller": (("controller.py",), False),
+    "controller_rules": (("controller_rules.py",), False),
     "full_scale": (("full_scale.py",), False),
     "joint": (("joint.py",), False),
     "jobs": (("jobs.py",), False),

@@ -70,11 +70,10 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("granting", "handed_back", "identity", "leases", "queueing"),
                     *("questions", "refusals"),
                 )
             ),
-            "railx/replay/engine.py",
         ),
         (
             "tests/fabric/test_circuits.py",
@@ -88,7 +87,7 @@ ROOMS = {
             *(
                 f"railx/fabric/decisions/{name}.py"
                 for name in (
-                    *("granting", "handed_back", "identity", "leases", "operations"),
+                    *("granting", "handed_back", "identity", "leases", "queueing"),
                     *("questions", "refusals"),
                 )
             ),

@@ -13,7 +13,6 @@ from railx.fabric.holdings import OperationKey
 
 __all__ = [
     "Action",
-    "FoundAction",
     "GrantAction",
     "RecallAction",
     "RefuseAction",
@@ -91,14 +90,4 @@ class SwitchAction:
     disconnect: tuple[Circuit, ...]
 
 
-@dataclass(slots=True)
-class FoundAction:
-    """Tell ``rank`` that ``source`` waits for ``key``, which the rank listens for."""
-
-    rank: int
-    request: int
-    source: int
-    key: OperationKey
-
-
-Action = FoundAction | GrantAction | RecallAction | RefuseAction | SwitchAction
+Action = GrantAction | RecallAction | RefuseAction | SwitchAction

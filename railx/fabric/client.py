@@ -33,6 +33,8 @@ _REASON_TIMEOUT_S = 5.0
 _NOTICE_TIMEOUT_S = 1.0
 #: The first and the longest pause between attempts to reach a lost controller.
 _PAUSE_S = (0.02, 0.5)
+#: The first and the longest pause between questions for a sender.
+_LISTEN_PAUSE_S = (0.001, 0.02)
 
 
 class FabricError(RuntimeError):
@@ -279,16 +281,16 @@ class FabricClient:
         :class:`FabricError` as ``acquire`` does.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        question, number = self._ask("LISTEN", None, None, channels=channels)
-        if not self._wait(question, limit_s):
-            self._send("UNLISTEN", request=number)
-            with self._lock:
-                self._questions.pop(number, None)
-            raise FabricError(f"no rank has sent within {limit_s:g} s")
-        answer = self._answer(question)
-        if answer["type"] == "ERROR":
-            raise FabricError(answer["message"])
-        return str(answer["channel"]), int(answer["sequence"])
+        began, pause_s = time.monotonic(), _LISTEN_PAUSE_S[0]
+        while True:
+            answer = self._answered("LISTEN", channels=channels)
+            if answer["source"] is not None:
+                return str(answer["channel"]), int(answer["sequence"])
+            # A connection that was made again gives more time.
+            if time.monotonic() - max(began, self._connected_at) >= limit_s:
+                raise FabricError(f"no rank has sent within {limit_s:g} s")
+            self._closed.wait(pause_s)
+            pause_s = min(2 * pause_s, _LISTEN_PAUSE_S[1])
 
     def begin(self, channel: str, sequence: int, configuration: Configuration) -> bool:
         """Begin an operation on circuits that this rank still holds.
@@ -342,13 +344,22 @@ class FabricClient:
 
         See :meth:`railx.fabric.core.ControllerCore.statistics`.
         """
-        question, _ = self._ask("STATS", None, None)
+        statistics: dict[str, Any] = self._answered("STATS")["statistics"]
+        return statistics
+
+    def _answered(self, message_type: str, /, **fields: Any) -> Message:
+        """The controller's answer to a question about its state."""
+        question, number = self._ask(message_type, None, None, **fields)
         if not self._wait(question, self.timeout_s):
+            with self._lock:
+                self._questions.pop(number, None)
             raise FabricError(
                 f"no answer from the controller at {self.address} within {self.timeout_s:g} s"
             )
-        statistics: dict[str, Any] = self._answer(question)["statistics"]
-        return statistics
+        answer = self._answer(question)
+        if answer["type"] == "ERROR":
+            raise FabricError(answer["message"])
+        return answer
 
     def shut_down_controller(self) -> None:
         """End the controller, and so every client's connection."""

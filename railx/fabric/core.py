@@ -24,16 +24,12 @@ correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   so a wrong one costs at most the switch back. A rank that hints gives back the held
   leases that are in the way of it; those that it shared are then recalled from the
   others too. So are those of a rank that has asked for what is hinted by its peers;
-* a receive from any source asks for no circuits yet: the rank listens, and FOUND names
-  the first sender that waits for an operation with it. The controller does not see an
-  operation that only one end has begun under a held lease, so no lease of the two stays
-  with them while one of them listens for the other. A listening rank holds no ports;
 * members that disagree about an operation get an error as soon as the controller sees
   it. Only its holders see what was begun on a lease: a lease that carried the channel
   for another configuration is recalled, and the operations of the reports are compared
   with the questions. A rank outside the others' configuration harms only itself;
 * an operation with a dead member ends in an error for every rank that asked for it, and
-  its tombstone answers those that ask or listen for it later. Giving up does the same
+  its tombstone answers those that ask for it later. Giving up does the same
   before the grant; after it, it is the release;
 * a rank that comes back is a new one and gets no answer to the old one's questions;
 * messages may come twice or late. A question is answered again as long as its operation
@@ -47,36 +43,41 @@ correctness conditions of photonic rails, Opus, arXiv 2602.12521):
 Port accounting: the ports of a circuit that comes up are moving until the switch
 reports. A port that only lost its circuit is dark and free at once.
 
-The cost of an event depends on the operations, leases, listeners and hints of its own
+The cost of an event depends on the operations, leases and hints of its own
 ranks and ports, not on the others: operations wait in a queue at each of their ports,
 and an event visits the queues of the ports that it changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from railx.fabric.actions import (
     Action,
-    FoundAction,
     GrantAction,
     RecallAction,
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.decisions.account import Account
-from railx.fabric.decisions.granting import SwitchEvents
-from railx.fabric.decisions.identity import Identity
-from railx.fabric.decisions.questions import Questions
-from railx.fabric.decisions.state import CHANNELS, LISTENERS, OPEN_OPERATIONS, TOMBSTONES
+from railx.fabric.circuits import Circuit, Layout
+from railx.fabric.decisions import account, granting, identity, questions
+from railx.fabric.decisions.state import (
+    CHANNELS,
+    GIVEN_UP,
+    OPEN_OPERATIONS,
+    TOMBSTONES,
+    State,
+    light,
+)
 from railx.fabric.holdings import OperationKey
 
 __all__ = [
     "CHANNELS",
-    "LISTENERS",
+    "GIVEN_UP",
     "OPEN_OPERATIONS",
     "TOMBSTONES",
     "Action",
     "ControllerCore",
-    "FoundAction",
     "GrantAction",
     "OperationKey",
     "RecallAction",
@@ -85,9 +86,36 @@ __all__ = [
 ]
 
 
-class ControllerCore(Identity, Questions, SwitchEvents, Account):
-    """The state of all rails.
+class ControllerCore(State):
+    """The state with its events.
 
-    Every method takes the present time in nanoseconds and returns the actions that
+    Each event takes the present time in nanoseconds and returns the actions that
     follow, in order.
     """
+
+    def __init__(
+        self,
+        layout: Layout,
+        ranks: int,
+        *,
+        active: Iterable[Circuit] = (),
+        recovering: bool = False,
+    ) -> None:
+        """``active``: what carries light already (nothing moves). ``recovering``: ranks
+        of an earlier controller present what they have begun before anything happens.
+        """
+        super().__init__(layout, ranks, recovering and ranks > 0)
+        for circuit in active:
+            light(self, circuit)
+
+    # Ranks come and go.
+    register, leave = identity.register, identity.leave
+    present, end_recovery = identity.present, identity.end_recovery
+    # Ranks ask and report.
+    ask, release, abandon = questions.ask, questions.release, questions.abandon
+    recall, recalled, hint = questions.recall, questions.recalled, questions.hint
+    # Switches report.
+    switched, switch_failed = granting.switched, granting.switch_failed
+    ports_lost, ports_back = granting.ports_lost, granting.ports_back
+    # Observers read.
+    statistics, snapshot = account.statistics, account.snapshot

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from railx.fabric import holdings
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
 from railx.fabric.core import Action, ControllerCore
+from railx.fabric.holdings import Presentation, Report
 
 __all__ = [
     "EVENTS",
@@ -41,7 +41,7 @@ __all__ = [
     "replay_journal",
 ]
 
-_VERSION = 1
+_VERSION = 2
 
 #: Number of journals of earlier starts: PATH.1 (the last) and so on.
 ROTATED = 5
@@ -49,12 +49,12 @@ ROTATED = 5
 #: The methods of the core that are events.
 EVENTS = (
     *("register", "present", "end_recovery", "leave"),
-    *("ask", "listen", "unlisten", "release", "abandon", "recalled", "hint"),
+    *("ask", "release", "abandon", "recall", "recalled", "hint"),
     *("switched", "switch_failed", "ports_lost", "ports_back"),
 )
 
-_CLASSES: dict[str, type[Any]] = {"Configuration": Configuration} | {
-    name: vars(holdings)[name] for name in ("Report", "Presentation") if name in vars(holdings)
+_CLASSES: dict[str, type[Any]] = {
+    item.__name__: item for item in (Configuration, Presentation, Report)
 }
 
 
@@ -174,25 +174,20 @@ def journaled(core: ControllerCore, journal: Journal) -> ControllerCore:
             "gpus_per_server": core.layout.gpus_per_server,
             "ranks": core.ranks,
             "active": sorted(core.lit),
-            "recovering": bool(getattr(core, "recovering", False)),
+            "recovering": core.recovering,
             "wall_s": time.time(),
             "monotonic_ns": time.monotonic_ns(),
         }
     )
-    depth = [0]
     for name in EVENTS:
-        if hasattr(core, name):
-            setattr(core, name, _recorded(name, getattr(core, name), journal, depth))
+        setattr(core, name, _recorded(name, getattr(core, name), journal))
     return core
 
 
-def _recorded(
-    name: str, method: Callable[..., Any], journal: Journal, depth: list[int]
-) -> Callable[..., Any]:
+def _recorded(name: str, method: Callable[..., Any], journal: Journal) -> Callable[..., Any]:
     @wraps(method)
     def record(*arguments: Any, **options: Any) -> Any:
-        if depth[0] or journal.stopped is not None:
-            # Events that the core raises itself happen again in a replay.
+        if journal.stopped is not None:
             return method(*arguments, **options)
         # The core consumes an iterator: record its items.
         given = [tuple(item) if isinstance(item, Iterator) else item for item in arguments]
@@ -200,7 +195,6 @@ def _recorded(
         if options:
             line["options"] = options
         journal.events += 1
-        depth[0] += 1
         try:
             result = method(*given, **options)
             line["answer"] = _in_short(result)
@@ -209,7 +203,6 @@ def _recorded(
             line["raised"] = repr(error)
             raise
         finally:
-            depth[0] -= 1
             journal.write(line)
 
     return record

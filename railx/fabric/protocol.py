@@ -17,8 +17,8 @@ From a rank to the controller:
 * ``ACQUIRE``: request, channel, sequence, kind, members. This rank asks for the
   circuits of the operation (channel, sequence).
 * ``LISTEN``: request, channels (by channel the rank that sends and the number of the
-  next operation). This rank waits in a receive from any source. FOUND or ERROR answers
-  it; after FOUND the rank sends an ACQUIRE. ``UNLISTEN``: request. It waits no longer.
+  next operation). Which of them waits for this rank, which receives from any source?
+  FOUND or ERROR answers it; the rank repeats it while nobody waits, then sends ACQUIRE.
 * ``RELEASE``: channel, sequence. This rank's part of the operation has ended, on the
   device too.
 * ``RECALLED``: kind, members, hold, begun (the last operation begun by channel), open
@@ -57,7 +57,7 @@ From the controller to a rank:
 * ``RETURNED``: rank. Another process is this rank now: operations begun with the
   earlier one are over.
 * ``FOUND``: request, source, channel, sequence. Rank ``source`` waits for an operation
-  that this rank listens for.
+  with this rank; all three are null while nobody waits.
 * ``ERROR``: request (null: an operation already granted, or none), reason (a word),
   message (one line).
 
@@ -91,7 +91,7 @@ __all__ = [
     "parse",
 ]
 
-VERSION = 4
+VERSION = 5
 MAXIMUM_BYTES = 1 << 20
 #: The environment variable with the secret that ranks and controller share.
 TOKEN = "RAILX_TOKEN"

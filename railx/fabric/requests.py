@@ -9,9 +9,10 @@ float, names are short and printable.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from railx.fabric.circuits import Configuration, Port
 from railx.fabric.holdings import OperationKey, Presentation, Report
@@ -38,8 +39,8 @@ __all__ = [
     "Shutdown",
     "Stats",
     "Status",
-    "Unlisten",
     "read_request",
+    "type_of",
 ]
 
 #: Numbers of requests, operations, leases and incarnations are below this.
@@ -83,16 +84,10 @@ class Acquire(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """A rank waits in a receive from any source."""
+    """A rank asks who waits for it: it receives from any of these sources."""
 
     request: int
     channels: Mapping[str, tuple[int, int]]
-
-
-class Unlisten(NamedTuple):
-    """A rank waits for no sender any more."""
-
-    request: int
 
 
 class Release(NamedTuple):
@@ -183,7 +178,6 @@ Request = (
     | Observe
     | Acquire
     | Listen
-    | Unlisten
     | Release
     | Recalled
     | Prepare
@@ -215,11 +209,11 @@ def read_request(body: bytes, ranks: int = MAXIMUM_RANKS) -> Request:
     Raises :class:`ProtocolError` where it has none.
     """
     message = parse(body, _DECODER)
-    read = _READ.get(message["type"])
-    if read is None:
+    request, readers = _READ.get(message["type"], (None, ()))
+    if request is None:
         raise ProtocolError(f"a message of type {message['type'][:40]!r}", "unknown_type")
     try:
-        return read(message, ranks)
+        return request(*[read(message, ranks) for read in readers])  # type: ignore[no-any-return]
     except KeyError as error:
         raise ProtocolError(f"the field {error} is missing", "missing_field") from None
     except ProtocolError as error:
@@ -254,10 +248,6 @@ def _entries(value: Any, name: str, kind: type[Any]) -> Any:
         what = "an object" if kind is dict else "a list"
         raise _wrong(name, value, f"{what} of at most {MAXIMUM_ENTRIES}")
     return value
-
-
-def _number(message: Message) -> int:
-    return _integer(message["request"], "request")
 
 
 def _key(message: Message) -> OperationKey:
@@ -391,39 +381,34 @@ def _ports(message: Message) -> frozenset[Port]:
     return frozenset(Port(_integer(gpu, "ports", MAXIMUM_RANKS), side) for gpu, side in ports)
 
 
-_READ: dict[str, Callable[[Message, int], Request]] = {
-    "REGISTER": lambda message, ranks: Register(
-        _integer(message["rank"], "rank", MAXIMUM_RANKS),
-        _integer(message["gpus_per_server"], "gpus_per_server"),
-        _token(message),
-        _integer(message["incarnation"], "incarnation"),
-        _incarnation(message.get("controller")),
+#: How each field is read: its name says what it is.
+_FIELDS: dict[str, Callable[[Message, int], Any]] = {
+    "rank": lambda message, ranks: _integer(message["rank"], "rank", MAXIMUM_RANKS),
+    "gpus_per_server": lambda message, ranks: _integer(
+        message["gpus_per_server"], "gpus_per_server"
     ),
-    "PRESENT": lambda message, ranks: Present(_presentation(message, ranks)),
-    "OBSERVE": lambda message, ranks: Observe(_token(message)),
-    "ACQUIRE": lambda message, ranks: Acquire(
-        _number(message), _key(message), _configuration(message, ranks)
-    ),
-    "LISTEN": lambda message, ranks: Listen(_number(message), _channels(message)),
-    "UNLISTEN": lambda message, ranks: Unlisten(_number(message)),
-    "RELEASE": lambda message, ranks: Release(_key(message)),
-    "RECALLED": lambda message, ranks: Recalled(_configuration(message, ranks), _report(message)),
-    "PREPARE": lambda message, ranks: Prepare(_configuration(message, ranks)),
-    "ABANDON": lambda message, ranks: Abandon(_key(message)),
-    "STATS": lambda message, ranks: Stats(_number(message)),
-    "STATUS": lambda message, ranks: Status(_number(message)),
-    "METRICS": lambda message, ranks: Metrics(_number(message)),
-    "FAIL_PORTS": lambda message, ranks: FailPorts(
-        _number(message), _ports(message), _name(message["reason"], "reason")
-    ),
-    "RESTORE_PORTS": lambda message, ranks: RestorePorts(_number(message), _ports(message)),
-    "FAIL_COMMANDS": lambda message, ranks: FailCommands(
-        _number(message),
-        _integer(message["count"], "count", MAXIMUM_ENTRIES),
-        _name(message["reason"], "reason"),
-    ),
-    "PING": lambda message, ranks: Ping(),
-    "PONG": lambda message, ranks: Pong(),
-    "LEAVE": lambda message, ranks: Leave(),
-    "SHUTDOWN": lambda message, ranks: Shutdown(),
+    "token": lambda message, ranks: _token(message),
+    "incarnation": lambda message, ranks: _integer(message["incarnation"], "incarnation"),
+    "controller": lambda message, ranks: _incarnation(message.get("controller")),
+    "request": lambda message, ranks: _integer(message["request"], "request"),
+    "key": lambda message, ranks: _key(message),
+    "configuration": _configuration,
+    "presentation": _presentation,
+    "report": lambda message, ranks: _report(message),
+    "channels": lambda message, ranks: _channels(message),
+    "ports": lambda message, ranks: _ports(message),
+    "reason": lambda message, ranks: _name(message["reason"], "reason"),
+    "commands": lambda message, ranks: _integer(message["count"], "count", MAXIMUM_ENTRIES),
+}
+
+
+def type_of(request: type[Any]) -> str:
+    """The type of a request's message, e.g. FAIL_PORTS of FailPorts."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", request.__name__).upper()
+
+
+#: By type of message, the request and the readers of its fields.
+_READ: dict[str, tuple[type[Any], tuple[Callable[[Message, int], Any], ...]]] = {
+    type_of(request): (request, tuple(_FIELDS[name] for name in request._fields))
+    for request in get_args(Request)
 }

@@ -138,8 +138,6 @@ def _replayed(
         None,
         setting.mode,
         round(setting.latency_ms * 1e6),
-        # The compiled engine holds no leases where operations of a channel are missing.
-        engine="core" if setting.keep_leases and not prepared.counts_up else "compiled",
         keep_leases=setting.keep_leases,
         message_ns=round(setting.message_ms * 1e6),
     )

@@ -23,7 +23,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration
-from railx.fabric.core import OperationKey
+from railx.fabric.holdings import OperationKey
 from railx.fabric.operation_kinds import COMMUNICATION
 from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.passes import Passes
@@ -117,9 +117,12 @@ class _Recording:
     ) -> dict[int, list[Step]]:
         """The steps of every rank; ``timed`` says how long an operation takes whom."""
         operations = {}
-        for key, members in self._members.items():
-            event = next(iter(members.values()))
-            operations[key] = ReplayedOperation(key, _configuration(event), *timed(members))
+        for channel, keys in itertools.groupby(sorted(self._members), key=lambda key: key[0]):
+            # A trace may lack operations of a channel, which no rank waits for then.
+            for number, key in enumerate(keys):
+                members = self._members[key]
+                needs = _configuration(next(iter(members.values())))
+                operations[key] = ReplayedOperation((channel, number), needs, *timed(members))
         first = self._first_begins()
         return {
             rank: self._program(

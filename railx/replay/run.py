@@ -1,4 +1,4 @@
-"""Replays of programs as arrays, by the compiled engine or by the plain one.
+"""Replays of programs as arrays, by the compiled engine.
 
 The tables of a job (:func:`prepare`) serve every mode and latency.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from railx.replay.engine import (
     PATIENCE_NS,
     Logged,
     ReplayedIteration,
-    replay,
     stuck_message,
 )
 from railx.replay.prepared import Prepared, prepare
@@ -43,8 +42,8 @@ class Replayed:
     ``table`` has a column for each field of
     :class:`railx.replay.engine.ReplayedIteration` and an entry for each rank and
     iteration. ``started_ns`` and ``ended_ns`` have one for each step of the programs,
-    -1 where no operation began there (the plain engine does not keep them). ``events``
-    says how many there were, ``commands`` how many the switches were given.
+    -1 where no operation began there. ``events`` says how many there were, ``commands``
+    how many the switches were given.
     """
 
     table: Mapping[str, Array]
@@ -76,7 +75,6 @@ def replay_programs(
     mode: Mode,
     latency_ns: int,
     *,
-    engine: Literal["compiled", "core"] = "compiled",
     active: Iterable[Any] = (),
     keep_leases: bool = False,
     message_ns: int = 0,
@@ -95,10 +93,6 @@ def replay_programs(
         if model is None:
             raise ValueError("model: got None; allowed: the one that the programs run under")
         prepared = prepare(programs, model)
-    if engine == "core":
-        if tuple(active):
-            raise ValueError("active: got circuits; allowed with engine core: none")
-        return _by_core(prepared, mode, latency_ns, keep_leases=keep_leases, message_ns=message_ns)
     if keep_leases and not prepared.counts_up:
         raise UserError(
             "sequence: got operations of a channel that are not numbered one by one; allowed with"
@@ -214,24 +208,3 @@ def _decisions(prepared: Prepared, log: Array) -> list[Logged]:
             last = decisions.pop()
             decisions.append(Logged(last.time_ns, "switch", (*last.what, prepared.circuits[what])))
     return decisions
-
-
-def _by_core(
-    prepared: Prepared, mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int
-) -> Replayed:
-    log: list[Logged] = []
-    steps = prepared.programs.to_steps()
-    rows = replay(
-        steps,
-        prepared.model,
-        mode,
-        latency_ns,
-        log=log,
-        keep_leases=keep_leases,
-        message_ns=message_ns,
-    )
-    names = list(ReplayedIteration.__dataclass_fields__)
-    table = {name: np.array([getattr(row, name) for row in rows], np.int64) for name in names}
-    none = np.full(len(prepared.programs), -1, np.int64)
-    commands = sum(item.decision == "switch" for item in log)
-    return Replayed(table, none, none, 0, commands, log)

@@ -17,16 +17,16 @@ SHARED = frozenset(
 )
 #: Containers of values that never change.
 _FLAT = (
-    *("active", "lit", "moving", "lost_ports", "_commands", "_spoiled", "_touched", "_stirred"),
-    *("_touched_hints", "_listeners", "_listened", "_ahead", "_gone", "_present", "_former"),
-    *("_returning", "_presented", "_ended_early"),
+    *("active", "lit", "moving", "lost_ports", "commands", "spoiled", "touched"),
+    *("touched_hints", "ahead", "gone", "registered", "former"),
+    *("returning", "presented", "ended_early"),
 )
 _NESTED = (
-    *("leases", "holds_by_circuit", "_holds_of", "_ready", "_listening", "_listeners_of", "_heard"),
-    *("_ahead_on", "_last", "_given_up"),
+    *("leases", "holds_by_circuit", "holds_of", "ready"),
+    *("ahead_on", "last", "given_up"),
 )
-_OF_OPERATIONS = ("_by_channel", "_by_configuration", "_by_member", "_waiting")
-_PLAIN = ("recovering", "_changes", "_next_command", "_next_hold", "_serial")
+_OF_OPERATIONS = ("by_channel", "by_configuration", "by_member", "waiting")
+_PLAIN = ("recovering", "changes", "next_command", "next_hold", "serial")
 
 
 def copy_core(core: ControllerCore) -> ControllerCore:
@@ -41,25 +41,25 @@ def copy_core(core: ControllerCore) -> ControllerCore:
         made[name] = old[name].copy()
     for name in _NESTED:
         made[name] = {key: value.copy() for key, value in old[name].items()}
-    operations = {key: _copy_operation(item) for key, item in core._operations.items()}
-    made["_operations"] = operations
+    operations = {key: _copy_operation(item) for key, item in core.operations.items()}
+    made["operations"] = operations
     for name in _OF_OPERATIONS:
         made[name] = {
             key: {place: operations[item.key] for place, item in row.items()}
             for key, row in old[name].items()
         }
-    made["_queue"] = {order: operations[item.key] for order, item in core._queue.items()}
+    made["queue"] = {order: operations[item.key] for order, item in core.queue.items()}
     made["holds"] = {key: _copy_hold(hold) for key, hold in core.holds.items()}
-    made["_hints"] = {
-        rank: Hint(hint.configuration, hint.served) for rank, hint in core._hints.items()
+    made["hints"] = {
+        rank: Hint(hint.configuration, hint.served) for rank, hint in core.hints.items()
     }
-    made["_expected"] = {
+    made["expected"] = {
         key: Expected(item.ranks.copy(), item.hints.copy(), item.unserved, item.ready)
-        for key, item in core._expected.items()
+        for key, item in core.expected.items()
     }
-    made["_tombstones"] = {
+    made["tombstones"] = {
         key: Tombstone(item.message, item.reason, item.untold.copy())
-        for key, item in core._tombstones.items()
+        for key, item in core.tombstones.items()
     }
     return new
 

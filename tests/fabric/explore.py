@@ -191,7 +191,7 @@ def _hears_nothing(world: World, number: int, rank: Rank) -> bool:
         )
         and not any(
             number in operation.asked and not operation.granted
-            for operation in core._by_member.get(number, {}).values()
+            for operation in core.by_member.get(number, {}).values()
         )
     )
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from railx.fabric.actions import FoundAction, GrantAction, RecallAction
+from railx.fabric.actions import GrantAction, RecallAction
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.core import ControllerCore
-from tests.fabric.world import Rank, World
+from tests.fabric.world import Answer, Rank, World
 
 __all__ = ["fingerprint", "parts"]
 
@@ -91,8 +91,8 @@ def _message(message: Any) -> tuple[tuple[Any, ...], _Numbers]:
         return ("grant", message.request, message.key, not held), held
     if isinstance(message, RecallAction):
         return ("recall", message.configuration), [(message.configuration, message.hold)]
-    if isinstance(message, FoundAction):
-        return ("found", message.request, message.key), []
+    if isinstance(message, Answer):
+        return ("found", message.request, message.found), []
     return ("refuse", message.request), []
 
 
@@ -139,7 +139,7 @@ def _rank_part(rank: Rank) -> tuple[tuple[Any, ...], _Numbers]:
         frozenset(holdings._refused),
         _frozen(holdings._last),
         _frozen(holdings._over),
-        (rank.chosen, rank.heard, rank.listening, rank.early),
+        (rank.chosen, rank.heard, rank.listening, rank.asks, rank.early),
     )
     return part, numbers
 
@@ -157,7 +157,7 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
         frozenset(core.lit),
         _frozen(core.moving),
         frozenset(core.lost_ports),
-        frozenset(core._spoiled),
+        frozenset(core.spoiled),
         frozenset([(circuit, frozenset(keys)) for circuit, keys in core.leases.items()]),
         frozenset(
             [
@@ -170,10 +170,10 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
                     operation.order is None,
                     operation.loss_announced,
                 )
-                for operation in core._operations.values()
+                for operation in core.operations.values()
             ]
         ),
-        frozenset([tuple(row) for row in core._by_configuration.values() if len(row) > 1]),
+        frozenset([tuple(row) for row in core.by_configuration.values() if len(row) > 1]),
         _queue(core),
         tuple(
             [
@@ -196,33 +196,33 @@ def _core_part(world: World) -> tuple[tuple[Any, ...], _Numbers]:
                 for configuration, hold in holds
             ]
         ),
-        frozenset([(rank, hint.configuration, hint.served) for rank, hint in core._hints.items()]),
+        frozenset([(rank, hint.configuration, hint.served) for rank, hint in core.hints.items()]),
         _ready(world),
-        frozenset([(rank, _frozen(numbers)) for rank, numbers in core._last.items()]),
-        frozenset([(key, frozenset(item.untold)) for key, item in core._tombstones.items()]),
-        frozenset([(rank, frozenset(keys)) for rank, keys in core._given_up.items()]),
-        frozenset(core._ended_early),
-        frozenset(core._gone),
-        frozenset(core._present),
-        frozenset(core._returning),
+        frozenset([(rank, _frozen(numbers)) for rank, numbers in core.last.items()]),
+        frozenset([(key, frozenset(item.untold)) for key, item in core.tombstones.items()]),
+        frozenset([(rank, frozenset(keys)) for rank, keys in core.given_up.items()]),
+        frozenset(core.ended_early),
+        frozenset(core.gone),
+        frozenset(core.registered),
+        frozenset(core.returning),
         frozenset(
             [
                 (rank, _frozen(item.begun), item.open, _frozen(item.over))
-                for rank, item in core._presented.items()
+                for rank, item in core.presented.items()
             ]
         ),
-        _listening(world),
+        _known(world),
     )
     return part, [(configuration, hold.number) for configuration, hold in holds]
 
 
 def _queue(core: ControllerCore) -> frozenset[Any]:
-    if len(core._queue) < 2:
+    if len(core.queue) < 2:
         return frozenset()
     return frozenset(
         [
             (one.key, other.key)
-            for one, other in combinations(core._queue.values(), 2)
+            for one, other in combinations(core.queue.values(), 2)
             if not one.ports.isdisjoint(other.ports)
         ]
     )
@@ -231,7 +231,7 @@ def _queue(core: ControllerCore) -> frozenset[Any]:
 def _ready(world: World) -> frozenset[Any]:
     turns = {
         item.ready: (configuration, ports_of(world.layout.circuits(configuration)))
-        for configuration, item in world.core._expected.items()
+        for configuration, item in world.core.expected.items()
         if item.ready is not None
     }
     ready = [turns[turn] for turn in sorted(turns)]
@@ -244,16 +244,10 @@ def _ready(world: World) -> frozenset[Any]:
     )
 
 
-def _listening(world: World) -> tuple[Any, ...]:
-    """Who listens, and which operations became known first, where that matters."""
+def _known(world: World) -> tuple[Any, ...]:
+    """Which operations became known first, where that matters."""
     core = world.core
     if not world.listens:
         return ()
-    known = sorted(core._operations.values(), key=lambda operation: operation.serial)
-    return (
-        frozenset(
-            [(place, _frozen(listener.channels)) for place, listener in core._listeners.items()]
-        ),
-        frozenset([(rank, frozenset(heard)) for rank, heard in core._heard.items()]),
-        tuple([operation.key for operation in known]),
-    )
+    known = sorted(core.operations.values(), key=lambda operation: operation.serial)
+    return tuple([operation.key for operation in known])

@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout, Port
-from railx.fabric.core import (
-    Action,
-    ControllerCore,
-    FoundAction,
-    RefuseAction,
-)
+from railx.fabric.core import ControllerCore, RefuseAction
 from railx.fabric.holdings import OperationKey, Report
+from railx.fabric.serving.any_source import (
+    FirstSender,
+    Refusal,
+    Senders,
+    first_sender,
+    unseen,
+)
 from tests.fabric.test_holdings import Fabric
 
 
@@ -31,31 +33,36 @@ class Listening(Fabric):
     def __init__(self, ranks: int) -> None:
         super().__init__(ranks)
         self.found: list[OperationKey] = []
-        self.questions = 0
+        self.listens = False
         self.numbers = dict.fromkeys((str(source) for source in range(1, ranks)), 0)
 
+    def senders(self) -> Senders:
+        return {name: (int(name), number) for name, number in self.numbers.items()}
+
     def listen(self) -> None:
-        channels = {name: (int(name), number) for name, number in self.numbers.items()}
-        self.up[0].append(("listen", channels))
+        self.listens = True
 
-    def arrive(self, rank: int, message: tuple[object, ...]) -> None:
-        if message[0] == "listen":
-            channels = message[1]
-            assert isinstance(channels, dict)
-            self.questions += 1
-            self.act(self.core.listen(rank, self.questions, channels, self.now))
-        else:
-            super().arrive(rank, message)
-
-    def hear(self, rank: int, action: Action) -> None:
-        if not isinstance(action, FoundAction):
-            super().hear(rank, action)
+    def ask_for_sender(self) -> None:
+        """The rank asks, and is answered at once."""
+        found = first_sender(self.core, 0, self.senders())
+        if found is None:
+            for leased in unseen(self.core, 0, self.senders()):
+                self.act(self.core.recall(leased, self.now))
             return
-        assert (action.rank, action.request) == (0, self.questions)
-        assert action.key[0] == str(action.source)
-        self.found.append(action.key)
-        self.numbers[action.key[0]] += 1
-        self.begin(0, action.key, pair(action.source))
+        assert isinstance(found, FirstSender)
+        assert found.key[0] == str(found.source)
+        self.listens = False
+        self.found.append(found.key)
+        self.numbers[found.key[0]] += 1
+        self.begin(0, found.key, pair(found.source))
+
+    def settle(self) -> None:
+        while True:
+            super().settle()
+            if self.listens:
+                self.ask_for_sender()
+            if not any(self.up) and not any(self.down):
+                return
 
 
 def test_the_first_that_stands_before_a_send_is_found() -> None:
@@ -103,29 +110,25 @@ def test_what_an_ordinary_receive_has_taken_is_not_found() -> None:
     assert fabric.found == [("1", 1)]
 
 
-def test_no_lease_stays_where_someone_listens() -> None:
+def test_a_lease_that_may_hide_a_send_is_recalled_while_a_rank_listens() -> None:
     fabric = Listening(3)
-    fabric.listen()
     fabric.run(("0>1", 0), pair(1))
+    assert unseen(fabric.core, 0, fabric.senders()) == [pair(1)]
+    fabric.listen()
+    fabric.settle()
     assert fabric.core.holds == {}
-    fabric.core.unlisten(0, fabric.questions)
-    fabric.run(("0>1", 1), pair(1))
-    assert list(fabric.core.holds) == [pair(1)]
+    assert unseen(fabric.core, 0, fabric.senders()) == []
 
 
 def test_a_sender_that_is_gone_ends_the_wait() -> None:
     core = ControllerCore(Layout(1), 3)
-    channels = {"1": (1, 0), "2": (2, 0)}
-    assert core.listen(0, 5, channels, 0) == []
-    assert core.leave(2, "has left", 0) == [
-        RefuseAction(0, 5, "rank 2 has left, but rank 0 receives from any source", "lost")
-    ]
-    assert core.listen(0, 6, channels, 0) == [
-        RefuseAction(0, 6, "rank 2 has left, but rank 0 receives from any source", "lost")
-    ]
-    assert core.listen(0, 6, {"0": (0, 0)}, 0) == [
-        RefuseAction(0, 6, "rank 0 listens for rank 0; allowed: another rank, 0 to 2", "listen")
-    ]
+    senders = {"1": (1, 0), "2": (2, 0)}
+    assert first_sender(core, 0, senders) is None
+    core.leave(2, "has left", 0)
+    gone = "rank 2 has left, but rank 0 receives from any source"
+    assert first_sender(core, 0, senders) == Refusal(gone, "lost")
+    itself = "rank 0 listens for rank 0; allowed: another rank, 0 to 2"
+    assert first_sender(core, 0, {"0": (0, 0)}) == Refusal(itself, "listen")
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,7 +151,7 @@ def test_every_message_is_received_once_in_the_order_of_its_sender(
         plans[0][f"named {source}"] = named[:]
         plans[source][str(source)] = [((str(source), n), pair(source)) for n in range(count)]
     wanted = count * (ranks - 1)
-    draw, asked = random.Random(seed), 0
+    draw = random.Random(seed)
     while True:
         events: list[tuple[object, ...]] = []
         events += [("up", rank) for rank in range(ranks) if fabric.up[rank]]
@@ -166,9 +169,12 @@ def test_every_message_is_received_once_in_the_order_of_its_sender(
             if begun == set(fabric.needs[key].members)
             for rank in begun - fabric.ended[key]
         ]
-        # One after another, as the receives of a lane.
-        if asked < wanted and asked == sum(0 in fabric.begun[key] for key in fabric.found):
-            events.append(("listen",))
+        # One after another, as the receives of a lane; it asks where the answer is new.
+        through = len(fabric.found) == sum(0 in fabric.begun[key] for key in fabric.found)
+        if len(fabric.found) < wanted and through:
+            senders = fabric.senders()
+            if first_sender(fabric.core, 0, senders) or unseen(fabric.core, 0, senders):
+                events.append(("listen",))
         if not events:
             break
         match draw.choice(events):
@@ -184,8 +190,7 @@ def test_every_message_is_received_once_in_the_order_of_its_sender(
             case ("end", int() as rank, tuple() as key):
                 fabric.end(rank, key)
             case ("listen",):
-                asked += 1
-                fabric.listen()
+                fabric.ask_for_sender()
     assert fabric.refusals == []
     assert len(fabric.found) == wanted
     for source in range(1, ranks):
@@ -206,7 +211,6 @@ def test_an_operation_that_all_asked_for_stands_in_the_queue_once() -> None:
         core.ask(rank, rank, ("a", 0), lease, 0, can_hold=True)
     core.switched(0, 0)
     hold = core.holds[lease].number
-    core.listen(2, 9, {"x": (0, 0), "y": (1, 0)}, 0)
     ring = Configuration("ring", (0, 1, 2))
     for rank in (0, 1, 2):
         core.ask(rank, rank, ("w", 0), ring, 0, can_hold=True)
@@ -214,11 +218,10 @@ def test_an_operation_that_all_asked_for_stands_in_the_queue_once() -> None:
     core.ask(0, 0, ("a", 1), lease, 0, can_hold=True)
     core.ask(1, 1, ("a", 1), lease, 0, can_hold=True)
     core.recalled(1, lease, Report(hold, {"a": 0}), 0)
-    assert [operation.key for operation in core._queue.values()] == [("w", 0), ("a", 1)]
+    assert [operation.key for operation in core.queue.values()] == [("w", 0), ("a", 1)]
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["waits", "comes later"])
-def test_who_listens_is_told_of_a_send_that_failed_before(late: bool) -> None:
+def test_who_listens_is_told_of_a_send_that_failed_before() -> None:
     """The send began under a lease, and its port is lost before the lease is back."""
     core = ControllerCore(Layout(1), 3)
     for rank in range(3):
@@ -228,17 +231,17 @@ def test_who_listens_is_told_of_a_send_that_failed_before(late: bool) -> None:
     core.ask(2, 0, ("s", 0), needs, 0, can_hold=True)
     core.switched(0, 1)
     hold = core.holds[needs].number
-    if not late:
-        core.listen(2, 7, {"s": (1, 1)}, 2)
+    senders = {"s": (1, 1)}
+    assert first_sender(core, 2, senders) is None
     core.recalled(2, needs, Report(hold, {"s": 0}, frozenset()), 4)
     core.ports_lost([Port(2, "left")], "dirty", 5)
     told = core.recalled(1, needs, Report(hold, {"s": 1}, frozenset({("s", 1)})), 6)
-    if late:
-        told += core.listen(2, 7, {"s": (1, 1)}, 7)
-    refusals = {(item.rank, item.request): item for item in told if isinstance(item, RefuseAction)}
-    assert refusals.keys() == {(1, None), (2, 7)}
-    assert refusals[2, 7].reason == "port"
-    assert "the left port of GPU 2" in refusals[2, 7].message
-    # Once, and nobody waits for it any more.
-    assert core.listen(2, 8, {"s": (1, 1)}, 8) == []
-    assert core.statistics()["tombstones"] == 0
+    assert {(item.rank, item.request) for item in told if isinstance(item, RefuseAction)} == {
+        (1, None)
+    }
+    for _ in range(2):
+        refusal = first_sender(core, 2, senders)
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "port"
+    # Nobody listens for the number before.
+    assert first_sender(core, 2, {"s": (1, 2)}) is None

@@ -244,15 +244,17 @@ def test_listening_is_answered_refused_or_given_up(played: Played) -> None:
     with registered(played) as client:
         sender = later(lambda: client.listen({"c": (1, 4)}))
         assert played.hear("LISTEN") == {"request": 0, "channels": {"c": [1, 4]}}
-        played.say("FOUND", request=0, source=1, channel="c", sequence=4)
+        played.say("FOUND", request=0, source=None, channel=None, sequence=None)
+        assert played.hear("LISTEN") == {"request": 1, "channels": {"c": [1, 4]}}
+        played.say("FOUND", request=1, source=1, channel="c", sequence=4)
         assert sender() == ("c", 4)
         sender = later(lambda: client.listen({"c": (1, 5)}))
         played.hear("LISTEN")
-        played.say("ERROR", request=1, reason="port", message="the port is lost")
+        played.say("ERROR", request=2, reason="port", message="the port is lost")
         assert str(sender()) == "the port is lost"
         sender = later(lambda: client.listen({"c": (1, 6)}, timeout_s=0))
         played.hear("LISTEN")
-        assert played.hear("UNLISTEN") == {"request": 2}
+        played.say("FOUND", request=3, source=None, channel=None, sequence=None)
         assert str(sender()) == "no rank has sent within 0 s"
 
 

@@ -16,12 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
 from railx.fabric.core import (
-    LISTENERS,
+    GIVEN_UP,
     OPEN_OPERATIONS,
     TOMBSTONES,
     Action,
     ControllerCore,
-    FoundAction,
     GrantAction,
     OperationKey,
     RefuseAction,
@@ -29,6 +28,7 @@ from railx.fabric.core import (
 )
 from railx.fabric.decisions import state
 from railx.fabric.holdings import Presentation, Report
+from railx.fabric.serving.any_source import FirstSender, first_sender
 
 RING = Configuration("ring", (0, 1, 2, 3))
 LEFT = Configuration("ring", (0, 1))
@@ -651,8 +651,9 @@ def test_the_next_program_begins_anew() -> None:
         story.ask(("b", 0), LEFT)
         story.until(story.now + 50)
         story.release(("a", 0), 0, 1)
-        assert core.listen(0, 7, {"c": (1, 0)}, 50) == []
-        assert FoundAction(0, 7, 1, ("c", 0)) in core.ask(1, 300, ("c", 0), pair, 50)
+        assert first_sender(core, 0, {"c": (1, 0)}) is None
+        core.ask(1, 300, ("c", 0), pair, 50)
+        assert first_sender(core, 0, {"c": (1, 0)}) == FirstSender(1, ("c", 0))
         story.ask(("d", 0), LEFT) if life else core.abandon(0, ("d", 0), 50)
         for rank in LEFT.members:
             core.leave(rank, "has left", 60)
@@ -752,7 +753,7 @@ def test_who_does_not_present_in_time_is_dead() -> None:
     (told,) = core.end_recovery(0)
     assert isinstance(told, RefuseAction)
     assert "rank 1 did not come back after the controller was restarted" in told.message
-    assert core.gone(1) is not None
+    assert core.gone.get(1) is not None
     assert core.register(1, 6) is not None
     assert core.register(1, 7) is None
 
@@ -843,16 +844,11 @@ def test_who_comes_to_a_failed_operation_will_not_come_to_one_before_it() -> Non
     assert story.core.statistics()["open"] == 1, "nothing but what ranks 0 and 2 wait for"
 
 
-def test_open_operations_listeners_and_tombstones_are_bounded() -> None:
+def test_open_operations_and_tombstones_are_bounded() -> None:
     core = ControllerCore(Layout(1), 2)
     for number in range(OPEN_OPERATIONS):
         assert core.ask(0, number, (f"g{number}", 0), LEFT, 0) == []
     (refusal,) = core.ask(0, 9999, ("one more", 0), LEFT, 0)
-    assert isinstance(refusal, RefuseAction)
-    assert refusal.reason == "limit"
-    for number in range(LISTENERS):
-        core.listen(0, number, {"x": (1, 0)}, 0)
-    (refusal,) = core.listen(0, 9999, {"x": (1, 0)}, 0)
     assert isinstance(refusal, RefuseAction)
     assert refusal.reason == "limit"
     for number in range(TOMBSTONES + 10):
@@ -865,23 +861,21 @@ def test_what_is_remembered_of_a_rank_is_bounded(monkeypatch: pytest.MonkeyPatch
     """The newest is kept, or the first of what the next report or recovery uses up."""
     monkeypatch.setattr(state, "CHANNELS", 8)
     core = ControllerCore(Layout(1), 2)
-    for number in range(LISTENERS + 10):
+    for number in range(GIVEN_UP + 10):
         core.abandon(0, ("a", number), 0)
-        core.unlisten(0, number)
-    assert list(core._given_up[0]) == [("a", number) for number in range(10, LISTENERS + 10)]
-    assert list(core._heard[0]) == list(range(10, LISTENERS + 10))
+    assert list(core.given_up[0]) == [("a", number) for number in range(10, GIVEN_UP + 10)]
     for number in range(20):
         core.ask(0, number, (f"c{number}", 0), LEFT, 0)
-    assert list(core._last[0]) == [f"c{number}" for number in range(12, 20)]
+    assert list(core.last[0]) == [f"c{number}" for number in range(12, 20)]
     for rank in LEFT.members:
-        core.ask(rank, 50, ("a", LISTENERS + 20), LEFT, 0, can_hold=True)
+        core.ask(rank, 50, ("a", GIVEN_UP + 20), LEFT, 0, can_hold=True)
     core.switched(0, 0)
     recovering = ControllerCore(Layout(1), 2, recovering=True)
     for number in range(2 * OPEN_OPERATIONS + 10):
         core.release(0, ("x", number), 0)
         recovering.release(0, ("x", number), 0)
     assert len(core.holds[LEFT].released) == OPEN_OPERATIONS
-    assert len(recovering._ended_early) == 2 * OPEN_OPERATIONS
+    assert len(recovering.ended_early) == 2 * OPEN_OPERATIONS
 
 
 def test_an_event_costs_the_same_however_many_other_jobs_wait() -> None:
@@ -906,8 +900,8 @@ def test_an_event_costs_the_same_however_many_other_jobs_wait() -> None:
                 core.hint(rank, LEFT, 0)
             for rank in (0, 1):
                 core.ask(rank, rank, ("a", 0), LEFT, 0)
-            for command in list(core._commands):
-                if core._commands[command].connect[0].right in (0, 1):
+            for command in list(core.commands):
+                if core.commands[command].connect[0].right in (0, 1):
                     core.switched(command, 0)
             for rank in (0, 1):
                 core.release(rank, ("a", 0), 0)

@@ -31,7 +31,6 @@ GOOD: tuple[dict[str, Any], ...] = (
     {"type": "ACQUIRE", "request": 1, "channel": "c", "sequence": 0, "kind": "ring"}
     | {"members": [2, 3]},
     {"type": "LISTEN", "request": 2, "channels": {"c": [3, 0]}},
-    {"type": "UNLISTEN", "request": 2},
     {"type": "RELEASE", "channel": "c", "sequence": 0},
     {"type": "RECALLED", "kind": "pair", "members": [2, 3], "hold": 0, "begun": {"c": 1}}
     | {"open": [["c", 1]], "operations": 1},

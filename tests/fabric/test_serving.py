@@ -239,7 +239,7 @@ def test_a_rank_gets_so_many_counters_in_a_turn(monkeypatch: pytest.MonkeyPatch)
         assert rank.connection.missed == 0
         assert rank.heard() == [("STATS", 0), ("STATS", 1), ("STATS", 2)]
         assert rank.connection.closing, "it has left"
-        assert server.core.gone(0) == "has left"
+        assert server.core.gone.get(0) == "has left"
 
     served(2, story)
 

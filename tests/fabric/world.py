@@ -32,7 +32,6 @@ from typing import Any
 
 from railx.fabric.actions import (
     Action,
-    FoundAction,
     GrantAction,
     RecallAction,
     RefuseAction,
@@ -41,9 +40,10 @@ from railx.fabric.actions import (
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 from railx.fabric.core import ControllerCore
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report
+from railx.fabric.serving.any_source import FirstSender, Refusal, Senders, first_sender, unseen
 from tests.fabric.copies import copy_core, copy_holdings
 
-__all__ = ["FAULTS", "LISTENS", "Event", "Rank", "Scenario", "Violation", "World"]
+__all__ = ["FAULTS", "LISTENS", "Answer", "Event", "Rank", "Scenario", "Violation", "World"]
 
 #: ``impatient``: a client gives up while others still go on.
 FAULTS = (
@@ -100,7 +100,7 @@ class Rank:
     up, and what. ``over`` are operations that ended or failed. ``broken``: a message
     was lost on its connection. ``early`` are ends and reports whose double came first.
     ``chosen`` is what a rank that listens has found, ``heard`` how many of its receives
-    were answered, ``listening`` the question under way.
+    were answered, ``listening`` the receive under way, ``asks`` whether it has asked.
     ``memo`` is what :mod:`tests.fabric.fingerprint` remembers of it.
     """
 
@@ -120,6 +120,7 @@ class Rank:
     chosen: tuple[tuple[OperationKey, Configuration], ...] = ()
     heard: int = 0
     listening: int | None = None
+    asks: bool = False
     early: frozenset[Message] = frozenset()
     memo: Any = None
 
@@ -130,6 +131,15 @@ class Rank:
             for message in self.up
             if message[0] in ("release", "recalled") and message_of(message) not in self.early
         ]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a rank that receives from any source."""
+
+    rank: int
+    request: int
+    found: FirstSender | Refusal | None
 
 
 class World:
@@ -240,12 +250,20 @@ class World:
         return open_ < self.scenario.ahead
 
     def _may_listen(self, number: int, rank: Rank) -> bool:
-        """Whether a rank that listens is through with what it has found before."""
-        return (
-            rank.heard < self.listens.get(number, 0)
-            and rank.listening is None
-            and rank.connected
-            and all(key in rank.over for key, _ in rank.chosen)
+        """Whether a rank that listens is through with what it has found before.
+
+        It repeats its question for ever: here where the answer is another one.
+        """
+        if rank.asks or not rank.connected:
+            return False
+        if rank.listening is not None:
+            senders = self._senders(number, rank)
+            return (
+                first_sender(self.core, number, senders) is not None
+                or unseen(self.core, number, senders) != []
+            )
+        return rank.heard < self.listens.get(number, 0) and all(
+            key in rank.over for key, _ in rank.chosen
         )
 
     def _may_end(self, number: int, rank: Rank) -> list[OperationKey]:
@@ -326,9 +344,9 @@ class World:
 
     def take(self, event: Event) -> None:
         """One event."""
-        queue = [operation.key for operation in self.core._queue.values()]
+        queue = [operation.key for operation in self.core.queue.values()]
         held = frozenset(self.core.holds)
-        under_way = {key for key, item in self.core._operations.items() if item.granted}
+        under_way = {key for key, item in self.core.operations.items() if item.granted}
         self.granted = set()
         self._take(event)
         # Who asks again for what is under way is answered again, and overtakes nobody.
@@ -478,6 +496,7 @@ class World:
                 rank.up.append(("abandon", key))
             rank.up.append(("ask", request, key, configuration))
         if rank.listening is not None:
+            rank.asks = True
             rank.up.append(self._listen_message(number, rank))
 
     def _send(self, rank: Rank, message: Message) -> None:
@@ -509,18 +528,20 @@ class World:
 
     def _listen(self, number: int) -> None:
         rank = self._mine(number)
-        rank.listening = LISTENS + rank.heard
+        rank.listening, rank.asks = LISTENS + rank.heard, True
         self._send(rank, self._listen_message(number, rank))
 
     def _listen_message(self, number: int, rank: Rank) -> Message:
+        return ("listen", rank.listening, tuple(sorted(self._senders(number, rank).items())))
+
+    def _senders(self, number: int, rank: Rank) -> Senders:
         """By channel the sender and the number of the first operation not received."""
         seen = Counter(key[0] for key, _ in rank.chosen)
-        channels = {
+        return {
             key[0]: (next(item for item in needs.members if item != number), seen[key[0]])
             for key, needs in self.scenario.operations
             if number in needs.members
         }
-        return ("listen", rank.listening, tuple(sorted(channels.items())))
 
     def _end(self, number: int, key: OperationKey) -> None:
         rank = self._mine(number)
@@ -531,8 +552,7 @@ class World:
     def _give_up(self, number: int, request: int) -> None:
         rank = self._mine(number)
         if request >= LISTENS:
-            rank.listening, rank.heard = None, rank.heard + 1
-            self._send(rank, ("unlisten", request))
+            self._hear_of_sender(rank)
             return
         key = self.program(number)[request][0]
         assert rank.holdings.give_up(request)
@@ -548,7 +568,7 @@ class World:
         rank.up.clear()
         rank.down.clear()
         rank.stray.clear()
-        rank.listening = None
+        rank.listening, rank.asks = None, False
         self._act(self._my_core().leave(number, "lost its connection", 0))
 
     def _arrive(self, number: int, message: Message) -> None:
@@ -564,9 +584,10 @@ class World:
             case ("hint", Configuration() as needs):
                 self._act(core.hint(number, needs, 0))
             case ("listen", int() as request, tuple() as channels):
-                self._act(core.listen(number, request, dict(channels), 0))
-            case ("unlisten", int() as request):
-                core.unlisten(number, request)
+                found = first_sender(core, number, dict(channels))
+                self._mine(number).down.append(Answer(number, request, found))
+                for pair in unseen(core, number, dict(channels)) if found is None else ():
+                    self._act(core.recall(pair, 0))
             case ("abandon", tuple() as key):
                 self._act(core.abandon(number, key, 0))
             case ("present", Presentation() as presentation):
@@ -583,10 +604,7 @@ class World:
             if report is not None:
                 self._send(rank, ("recalled", action.configuration, report))
         elif isinstance(action, RefuseAction):
-            if action.request is not None and action.request >= LISTENS:
-                if action.request == rank.listening:
-                    rank.listening, rank.heard = None, rank.heard + 1
-            elif action.request is not None and any(
+            if action.request is not None and any(
                 request == action.request for request, _, _ in holdings.questions()
             ):
                 holdings.refused(action.request)
@@ -595,10 +613,15 @@ class World:
                     raise Violation(f"refused without a fault: {action.message}")
             elif action.request is not None:
                 holdings.refused(action.request)
-        elif isinstance(action, FoundAction):
-            if action.request == rank.listening:
-                rank.listening, rank.heard = None, rank.heard + 1
-                rank.chosen = (*rank.chosen, (action.key, self.needs[action.key]))
+        elif isinstance(action, Answer):
+            if action.request != rank.listening:
+                return
+            rank.asks = False
+            if action.found is not None:
+                self._hear_of_sender(rank)
+            if isinstance(action.found, FirstSender):
+                key = action.found.key
+                rank.chosen = (*rank.chosen, (key, self.needs[key]))
         elif isinstance(action, GrantAction):
             request = action.request
             if request is None:
@@ -612,6 +635,10 @@ class World:
             elif answer == "begins":
                 rank.begun.add(action.key)
                 self._must_be_lit(number, action.key)
+
+    @staticmethod
+    def _hear_of_sender(rank: Rank) -> None:
+        rank.listening, rank.asks, rank.heard = None, False, rank.heard + 1
 
     # What holds
 
@@ -629,8 +656,6 @@ class World:
                 self._check_matching()
                 self._check_turn(action)
                 continue
-            if isinstance(action, FoundAction) and action.rank not in self.listens:
-                raise Violation(f"nobody listens: {action}")
             if isinstance(action, GrantAction) and action.request is not None:
                 self._check_grant(action)
                 self.granted.add(action.key)
@@ -651,7 +676,7 @@ class World:
             if key not in self.granted:
                 continue
             for earlier in queue[:place]:
-                operation = self.core._operations.get(earlier)
+                operation = self.core.operations.get(earlier)
                 ports = ports_of(self.layout.circuits(self.needs[key]))
                 if operation is None or operation.granted or ports.isdisjoint(operation.ports):
                     continue
@@ -664,7 +689,7 @@ class World:
         """
         for circuit in action.connect:
             for port in circuit.ports:
-                first = next(iter(self.core._waiting.get(port, {}).values()), None)
+                first = next(iter(self.core.waiting.get(port, {}).values()), None)
                 if first is not None and circuit not in first.circuits:
                     raise Violation(f"{circuit} takes {port}, for which {first.key} waits")
 
@@ -736,8 +761,8 @@ class World:
         core = self.core
         if core.recovering:
             raise Violation("the recovery never ends")
-        if core._queue:
-            waiting = [operation.key for operation in core._queue.values()]
+        if core.queue:
+            waiting = [operation.key for operation in core.queue.values()]
             raise Violation(f"{waiting} wait for ever, though all have asked for them")
         if core.leases:
             raise Violation(f"leases are left over: {core.leases}")
@@ -783,8 +808,8 @@ class World:
         # A receiver from any source that is through knows of no operation, and where a
         # presentation comes behind its rank's questions, nobody knows of those.
         untold = bool(self.listens) or {"delay", "restart"} <= self.faults.keys()
-        if self.core._operations and not untold:
-            raise Violation(f"operations are left over: {sorted(self.core._operations)}")
+        if self.core.operations and not untold:
+            raise Violation(f"operations are left over: {sorted(self.core.operations)}")
 
     # States that are one
 
@@ -813,5 +838,6 @@ def copy_rank(rank: Rank) -> Rank:
         rank.chosen,
         rank.heard,
         rank.listening,
+        rank.asks,
         rank.early,
     )

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedOperation, Step, replay
+from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.formula import iteration_ms, stall_ms, utilisation
 from railx.replay.wiring import CircuitModel
 from tests.replay.programs import programs as drawn
 from tests.replay.programs import rails
+from tests.replay.reference import replay
 
 WORLD = Configuration("ring", (0, 1, 2, 3))
 HALVES = {rank: Configuration("ring", (0, 1) if rank < 2 else (2, 3)) for rank in range(4)}

@@ -13,12 +13,12 @@ from railx.fabric.circuits import Layout
 from railx.performance.layer_profile import ProfileFit
 from railx.planning.format.parts import Pipeline
 from railx.replay.cluster_time import RECORDED, cluster_time
-from railx.replay.engine import replay
 from railx.replay.passes import profiled_passes
 from railx.replay.recording import cluster_programs
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, to_dict
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.replay.reference import replay
 from workflow.config import compose_experiment
 from workflow.stages import STAGES, inputs_of
 

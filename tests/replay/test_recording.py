@@ -14,12 +14,12 @@ from railx.io import read_rows, write_json
 from railx.planning.format.files import write_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.replay.engine import replay
 from railx.replay.recording import cluster_programs, recorded_programs
 from railx.settings import to_dict
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.replay.reference import replay
 from workflow.config import compose_stage
 
 LENGTHS = [190, 121, 80, 133, 57]
@@ -184,3 +184,10 @@ def test_operations_of_a_lane_that_were_begun_together_take_turns() -> None:
     ]
     rows = replay(recorded_programs([*begun, *both]), Layout(1), "electrical", 0)
     assert [row.duration_ns for row in rows] == [50, 50]
+
+
+def test_operations_that_a_trace_lacks_leave_no_gap(recording: Path) -> None:
+    """So that a lease's report, the last number begun, speaks of none of them."""
+    trace = read_rows(recording / "trace.parquet")
+    sparse = [event | {"sequence": 3 * event["sequence"] + 2} for event in trace]
+    assert recorded_programs(sparse) == recorded_programs(trace)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import Logged, ReplayedOperation, Step, replay
+from railx.replay.engine import Logged, ReplayedOperation, Step
 from railx.replay.programs import COLUMNS, Programs, read_programs, write_programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 from tests.replay.programs import programs, rails
+from tests.replay.reference import replay
 
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
 

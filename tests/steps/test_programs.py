@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.fabric.settings import Mode
-from railx.replay.engine import replay
 from railx.replay.programs import DOES, Programs
 from railx.steps.layers import stage_units
 from railx.steps.programs import job_ranks, programs, templates
 from railx.steps.settings import StepJob
 from railx.steps.sweep import circuit_model
+from tests.replay.reference import replay
 from tests.steps.jobs import EXPERTS, MODEL, small
 
 

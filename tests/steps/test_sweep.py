@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 
 import pytest
 
-from railx.replay.run import replay_programs
 from railx.steps import sweep
 from railx.steps.settings import StepSettings, SweepSettings, VariantSettings
 from railx.steps.sweep import phase_rows, time_rows, traffic_rows, window_rows
+from tests.replay.reference import replay_prepared
 from tests.steps.jobs import EXPERTS, small
 
 SWEEP = SweepSettings(("circuits", "stage_bits"), (0.0, 1e-6), (0.5,), (1e-6,), 1, False)
@@ -18,7 +17,7 @@ SWEEP = SweepSettings(("circuits", "stage_bits"), (0.0, 1e-6), (0.5,), (1e-6,), 
 
 @pytest.fixture(autouse=True)
 def plain_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "replay_programs", functools.partial(replay_programs, engine="core"))
+    monkeypatch.setattr(sweep, "replay_programs", replay_prepared)
 
 
 def settings(**changes: object) -> StepSettings:

@@ -19,11 +19,11 @@ from railx.fabric import Layout
 from railx.io import read_json, read_rows, write_json
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.replay.engine import replay
 from railx.replay.recording import recorded_programs
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.replay.reference import replay
 from tests.training import checkpoint_program as program
 from tests.training.test_run import LENGTHS, pipeline, prepared, written
 from training import run as command

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from railx.fabric.circuits import Layout
-from railx.replay.engine import replay
 from railx.replay.recording import cluster_programs
 from tests.commands import python
+from tests.replay.reference import replay
 from tests.training import overlap_program
 
 pytestmark = pytest.mark.system

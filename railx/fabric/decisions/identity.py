@@ -11,175 +11,154 @@ from collections import Counter
 
 from railx.fabric.actions import Action
 from railx.fabric.circuits import Configuration, ports_of
-from railx.fabric.decisions.granting import Granting
-from railx.fabric.decisions.state import ORDERLY, Hold, name_of
+from railx.fabric.decisions import granting, handed_back, leases, queueing, refusals
+from railx.fabric.decisions.state import ORDERLY, Hold, State, add_count, name_of, note_last
 from railx.fabric.holdings import Presentation
 
-__all__ = ["Identity", "Restart"]
+
+def present(core: State, rank: int, presentation: Presentation, now_ns: int) -> list[Action]:
+    """``rank`` presents its operations to a restarted controller.
+
+    Then it asks its open questions again. From now on it asks before every
+    operation and releases those in ``presentation.open``. A second time changes
+    nothing.
+    """
+    if not core.recovering or rank not in core.awaited:
+        return []
+    core.presented[rank] = presentation
+    for channel, (_, number) in presentation.begun.items():
+        note_last(core, rank, channel, number)
+    add_count(core, rank, "held", presentation.operations)
+    return [] if core.awaited else recover(core, now_ns)
 
 
-class Restart(Granting):
-    """Restores the state of an earlier controller from its ranks."""
+def end_recovery(core: State, now_ns: int) -> list[Action]:
+    """Ranks that have not presented by now count as dead."""
+    for rank in sorted(core.awaited):
+        core.gone[rank] = "did not come back after the controller was restarted"
+        core.former[rank] = core.registered.pop(rank, None)
+        core.failures["ranks"] += 1
+    return recover(core, now_ns) if core.recovering else []
 
-    @property
-    def awaited(self) -> frozenset[int]:
-        """The ranks that have not presented what they have begun."""
-        if not self.recovering:
-            return frozenset()
-        return frozenset(range(self.ranks)) - self._presented.keys() - self._gone.keys()
 
-    def present(self, rank: int, presentation: Presentation, now_ns: int) -> list[Action]:
-        """``rank`` presents its operations to a restarted controller.
-
-        Then it asks its open questions again. From now on it asks before every
-        operation and releases those in ``presentation.open``. A second time changes
-        nothing.
-        """
-        if not self.recovering or rank not in self.awaited:
-            return []
-        self._presented[rank] = presentation
-        for channel, (_, number) in presentation.begun.items():
-            self._note_last(rank, channel, number)
-        self._count(rank, "held", presentation.operations)
-        return [] if self.awaited else self._recover(now_ns)
-
-    def end_recovery(self, now_ns: int) -> list[Action]:
-        """Ranks that have not presented by now count as dead."""
-        for rank in sorted(self.awaited):
-            self._gone[rank] = "did not come back after the controller was restarted"
-            self._former[rank] = self._present.pop(rank, None)
-            self.failures["ranks"] += 1
-        return self._recover(now_ns) if self.recovering else []
-
-    def _recover(self, now_ns: int) -> list[Action]:
-        """All remaining ranks have presented: go on as if all leases were recalled."""
-        self.recovering = False
-        # A new process has begun none of the operations of the former one.
-        lost = {
-            rank: "is another process since the controller was restarted"
-            for rank in self._present
-            if rank not in self._returning
+def recover(core: State, now_ns: int) -> list[Action]:
+    """All remaining ranks have presented: go on as if all leases were recalled."""
+    core.recovering = False
+    # A new process has begun none of the operations of the former one.
+    lost = {
+        rank: "is another process since the controller was restarted"
+        for rank in core.registered
+        if rank not in core.returning
+    }
+    channels: dict[str, dict[int, Configuration]] = {}
+    for rank, presentation in core.presented.items():
+        for channel, (configuration, _) in presentation.begun.items():
+            if rank in configuration.members and configuration.members[-1] < core.ranks:
+                channels.setdefault(channel, {})[rank] = configuration
+    actions: list[Action] = []
+    for channel in sorted(channels):
+        needs = channels[channel]
+        configuration = needs[min(needs)]
+        members = set(configuration.members)
+        presented = {
+            rank: item
+            for rank, item in core.presented.items()
+            if rank in members
+            and rank not in lost
+            and needs.get(rank, configuration) == configuration
         }
-        channels: dict[str, dict[int, Configuration]] = {}
-        for rank, presentation in self._presented.items():
-            for channel, (configuration, _) in presentation.begun.items():
-                if rank in configuration.members and configuration.members[-1] < self.ranks:
-                    channels.setdefault(channel, {})[rank] = configuration
-        actions: list[Action] = []
-        for channel in sorted(channels):
-            needs = channels[channel]
-            configuration = needs[min(needs)]
-            members = set(configuration.members)
-            presented = {
-                rank: item
-                for rank, item in self._presented.items()
-                if rank in members
-                and rank not in lost
-                and needs.get(rank, configuration) == configuration
-            }
-            if not presented:
-                continue
-            dark = [item for item in self.layout.circuits(configuration) if item not in self.lit]
-            hold = Hold(0, self.layout.circuits(configuration), set())
-            hold.lost = {rank: reason for rank, reason in lost.items() if rank in members}
-            if dark:
-                hold.lost_port = f"the circuit {dark[0].right} - {dark[0].left} is dark"
-            actions += self._take_over_channel(
-                configuration,
-                channel,
-                {
-                    rank: {channel: item.begun[channel][1]} if channel in item.begun else {}
-                    for rank, item in presented.items()
-                },
-                {
-                    rank: frozenset(
-                        key for key in item.open if (rank, key) not in self._ended_early
-                    )
-                    for rank, item in presented.items()
-                },
-                hold,
-                Counter(),
-                now_ns,
-                max((item.over.get(channel, -1) for item in presented.values()), default=-1),
-            )
-        self._presented.clear()
-        self._ended_early.clear()
-        self._returning.clear()
-        self._stirred.update(self._listeners)
-        return [*actions, *self._advance(now_ns)]
+        if not presented:
+            continue
+        dark = [item for item in core.layout.circuits(configuration) if item not in core.lit]
+        hold = Hold(0, core.layout.circuits(configuration), set())
+        hold.lost = {rank: reason for rank, reason in lost.items() if rank in members}
+        if dark:
+            hold.lost_port = f"the circuit {dark[0].right} - {dark[0].left} is dark"
+        actions += handed_back.take_over_channel(
+            core,
+            configuration,
+            channel,
+            {
+                rank: {channel: item.begun[channel][1]} if channel in item.begun else {}
+                for rank, item in presented.items()
+            },
+            {
+                rank: frozenset(key for key in item.open if (rank, key) not in core.ended_early)
+                for rank, item in presented.items()
+            },
+            hold,
+            Counter(),
+            now_ns,
+            max((item.over.get(channel, -1) for item in presented.values()), default=-1),
+        )
+    core.presented.clear()
+    core.ended_early.clear()
+    core.returning.clear()
+    return [*actions, *granting.advance(core, now_ns)]
 
 
-class Identity(Restart):
-    """Separates the processes of a rank."""
+def register(
+    core: State, rank: int, incarnation: int | None = None, *, returning: bool = False
+) -> str | None:
+    """A rank arrives or comes back; returns why it may not (one line), or None.
 
-    def register(
-        self, rank: int, incarnation: int | None = None, *, returning: bool = False
-    ) -> str | None:
-        """A rank arrives or comes back; returns why it may not (one line), or None.
+    ``incarnation`` tells two processes of a rank apart. ``returning``: it was
+    registered with a controller before this one.
+    """
+    if not 0 <= rank < core.ranks:
+        return f"rank {rank} registered; allowed: 0 to {core.ranks - 1}"
+    if rank in core.registered:
+        return f"rank {rank} is already registered"
+    if incarnation is not None and core.former.get(rank) == incarnation:
+        return f"rank {rank} {core.gone.get(rank, 'has left')}; allowed: a new process"
+    if returning and not core.recovering:
+        return f"rank {rank} came back too late: the controller does not wait for it any more"
+    if not core.registered and not core.recovering:
+        # The first rank of the next program: losses of the last one are over.
+        core.gone.clear()
+        core.tombstones.clear()
+    core.registered[rank] = incarnation
+    if returning:
+        core.returning.add(rank)
+    core.gone.pop(rank, None)
+    queueing.take_back_hint(core, rank)
+    core.last.pop(rank, None)
+    core.given_up.pop(rank, None)
+    for key in [key for key, item in core.tombstones.items() if rank in item.untold]:
+        queueing.mark_notified(core, key, rank)
+    return None
 
-        ``incarnation`` tells two processes of a rank apart. ``returning``: it was
-        registered with a controller before this one.
-        """
-        if not 0 <= rank < self.ranks:
-            return f"rank {rank} registered; allowed: 0 to {self.ranks - 1}"
-        if rank in self._present:
-            return f"rank {rank} is already registered"
-        if incarnation is not None and self._former.get(rank) == incarnation:
-            return f"rank {rank} {self._gone.get(rank, 'has left')}; allowed: a new process"
-        if returning and not self.recovering:
-            return f"rank {rank} came back too late: the controller does not wait for it any more"
-        if not self._present and not self.recovering:
-            # The first rank of the next program: losses of the last one are over.
-            self._gone.clear()
-            self._tombstones.clear()
-        self._present[rank] = incarnation
-        if returning:
-            self._returning.add(rank)
-        self._gone.pop(rank, None)
-        self._take_back_hint(rank)
-        self._last.pop(rank, None)
-        self._heard.pop(rank, None)
-        self._given_up.pop(rank, None)
-        for key in [key for key, item in self._tombstones.items() if rank in item.untold]:
-            self._mark_notified(key, rank)
-        return None
 
-    def leave(self, rank: int, reason: str, now_ns: int) -> list[Action]:
-        """``rank`` is gone: ranks that wait for it get an error, and its leases end.
+def leave(core: State, rank: int, reason: str, now_ns: int) -> list[Action]:
+    """``rank`` is gone: ranks that wait for it get an error, and its leases end.
 
-        ``reason`` completes "rank 3 ...".
-        """
-        self._gone[rank] = reason
-        if rank in self._present:
-            self._former[rank] = self._present.pop(rank)
-        self.failures["ranks"] += reason != ORDERLY
-        self._returning.discard(rank)
-        self._presented.pop(rank, None)
-        self._take_back_hint(rank)
-        actions: list[Action] = []
-        for listening, request in list(self._listeners_of.get(rank, ())):
-            self._drop_listener(listening, request)
-            if listening != rank:
-                self._hear(listening, request)
-                message = self._unheard(listening, rank)
-                actions.append(self._refuse(listening, request, message, "lost"))
-        for operation in list(self._by_member.get(rank, {}).values()):
-            message = f"rank {rank} {reason} during {name_of(operation)}"
-            if operation.granted:
-                # Those who leave because of the first loss are not its reason.
-                actions += self._tell(operation, message, "lost", but=rank)
-                operation.released.add(rank)
-                self._end_when_released(operation)
-            else:
-                actions += self._fail(operation, message, "lost")
-        for configuration in list(self._holds_of.get(rank, ())):
-            hold = self.holds[configuration]
-            hold.holders.discard(rank)
-            hold.reports.pop(rank, None)
-            hold.lost.setdefault(rank, reason)
-            self._touch(ports_of(hold.circuits))
-            actions += self._recall(configuration, f"rank {rank} {reason}")
-            actions += self._settle(configuration, now_ns)
-        if self.recovering and not self.awaited:
-            return [*actions, *self._recover(now_ns)]
-        return [*actions, *self._advance(now_ns)]
+    ``reason`` completes "rank 3 ...".
+    """
+    core.gone[rank] = reason
+    if rank in core.registered:
+        core.former[rank] = core.registered.pop(rank)
+    core.failures["ranks"] += reason != ORDERLY
+    core.returning.discard(rank)
+    core.presented.pop(rank, None)
+    queueing.take_back_hint(core, rank)
+    actions: list[Action] = []
+    for operation in list(core.by_member.get(rank, {}).values()):
+        message = f"rank {rank} {reason} during {name_of(operation)}"
+        if operation.granted:
+            # Those who leave because of the first loss are not its reason.
+            actions += refusals.announce_loss(core, operation, message, "lost", but=rank)
+            operation.released.add(rank)
+            leases.end_when_released(core, operation)
+        else:
+            actions += queueing.fail(core, operation, message, "lost")
+    for configuration in list(core.holds_of.get(rank, ())):
+        hold = core.holds[configuration]
+        hold.holders.discard(rank)
+        hold.reports.pop(rank, None)
+        hold.lost.setdefault(rank, reason)
+        queueing.touch(core, ports_of(hold.circuits))
+        actions += leases.recall(core, configuration, f"rank {rank} {reason}")
+        actions += handed_back.settle(core, configuration, now_ns)
+    if core.recovering and not core.awaited:
+        return [*actions, *recover(core, now_ns)]
+    return [*actions, *granting.advance(core, now_ns)]

@@ -7,10 +7,9 @@ each other and add the events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from railx.fabric.actions import SwitchAction
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
@@ -18,33 +17,38 @@ from railx.fabric.holdings import OperationKey, Presentation, Report
 
 __all__ = [
     "CHANNELS",
-    "LISTENERS",
+    "GIVEN_UP",
     "OPEN_OPERATIONS",
     "ORDERLY",
     "TOMBSTONES",
     "Asked",
-    "ControllerState",
     "Expected",
     "Hint",
     "Hold",
-    "Listener",
+    "Question",
+    "State",
     "Tombstone",
     "TrackedOperation",
+    "add_count",
     "by_name",
     "by_rail",
+    "counters_of",
     "discard",
+    "last_of",
+    "light",
     "name_of",
     "named",
+    "note_last",
     "passed",
     "ports_in_order",
+    "turn",
     "wired",
 ]
 
 #: Operations that a rank may stand before or have under way.
 OPEN_OPERATIONS = 4096
-#: Receives from any source for which a rank may wait at a time; as many that were
-#: answered are remembered.
-LISTENERS = 256
+#: Operations remembered that a rank gave up before its question came.
+GIVEN_UP = 256
 #: Channels of a rank whose last operation is remembered; then the one that was used
 #: longest ago is forgotten.
 CHANNELS = 65536
@@ -55,6 +59,15 @@ ORDERLY = "has left"
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+
+
+class Question(NamedTuple):
+    """A rank asks for the circuits of an operation."""
+
+    rank: int
+    request: int
+    key: OperationKey
+    configuration: Configuration
 
 
 @dataclass(slots=True)
@@ -117,18 +130,6 @@ class Hint:
     served: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A rank that waits for one of several senders, by their channel.
-
-    A channel has its sender and the number of the first operation that may be meant.
-    """
-
-    serial: int
-    channels: Mapping[str, tuple[int, int]]
-    configurations: frozenset[Configuration]
-
-
 @dataclass(slots=True)
 class Tombstone:
     """An operation that failed, and the members who have not come to it yet."""
@@ -175,122 +176,119 @@ def wired(
     return circuits, ports_of(circuits)
 
 
-class ControllerState:
-    """Everything that the core remembers."""
+@dataclass(eq=False)
+class State:
+    """The state of all rails, of the ranks and of what they have asked for."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        ranks: int,
-        *,
-        active: Iterable[Circuit] = (),
-        recovering: bool = False,
-    ) -> None:
-        """``active``: what carries light already (nothing moves). ``recovering``: ranks
-        of an earlier controller present what they have begun before anything happens.
-        """
-        self.layout = layout
-        self.ranks = ranks
-        #: Circuits that carry light, by port, and as a set.
-        self.active: dict[Port, Circuit] = {}
-        self.lit: set[Circuit] = set()
-        for circuit in active:
-            self._light(circuit)
-        #: Circuits that are coming up, by port.
-        self.moving: dict[Port, Circuit] = {}
-        #: Ports that are out of order, and why.
-        self.lost_ports: dict[Port, str] = {}
-        #: Which granted operations use a circuit.
-        self.leases: dict[Circuit, set[OperationKey]] = {}
-        #: Leases that stay with their members, and which of them keep a circuit up.
-        self.holds: dict[Configuration, Hold] = {}
-        self.holds_by_circuit: dict[Circuit, set[Configuration]] = {}
-        #: Whether ranks have to present what they have begun.
-        self.recovering = recovering and ranks > 0
-        #: Number of the last change on each rail (numbers are the controller's, so they
-        #: also order changes between rails).
-        self.generation: Counter[int] = Counter()
-        self.counters: Counter[str] = Counter()
-        self.rank_counters: dict[int, Counter[str]] = {}
-        self.refusals: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
-        self._changes = 0
-        self._next_command = 0
-        self._next_hold = 0
-        self._serial = 0
-        self._commands: dict[int, SwitchAction] = {}
-        # Circuits that come up but lost a port on the way.
-        self._spoiled: set[Circuit] = set()
-        self._operations: dict[OperationKey, TrackedOperation] = {}
-        self._by_channel: dict[str, dict[int, TrackedOperation]] = {}
-        self._by_configuration: dict[Configuration, dict[OperationKey, TrackedOperation]] = {}
-        self._by_member: dict[int, dict[OperationKey, TrackedOperation]] = {}
-        self._holds_of: dict[int, dict[Configuration, None]] = {}
-        # Operations that all members asked for, by order, and those of each port.
-        self._queue: dict[int, TrackedOperation] = {}
-        self._waiting: dict[Port, dict[int, TrackedOperation]] = {}
-        self._hints: dict[int, Hint] = {}
-        self._expected: dict[Configuration, Expected] = {}
-        self._ready: dict[Port, dict[Configuration, None]] = {}
-        # What has to be looked at again: orders of the queue, turns of hinted
-        # configurations, and who listens.
-        self._touched: list[int] = []
-        self._touched_hints: dict[Configuration, None] = {}
-        self._stirred: set[tuple[int, int]] = set()
-        # Who listens, by rank and request.
-        self._listeners: dict[tuple[int, int], Listener] = {}
-        self._listening: dict[str, dict[tuple[int, int], None]] = {}
-        self._listeners_of: dict[int, dict[tuple[int, int], None]] = {}
-        self._listened: Counter[Configuration] = Counter()
-        self._heard: dict[int, dict[int, None]] = {}
-        self._ahead: Counter[Configuration] = Counter()
-        self._ahead_on: dict[Circuit, dict[Configuration, None]] = {}
-        # The last operation of each rank and channel, the channel used last at the end.
-        self._last: dict[int, dict[str, int]] = {}
-        self._tombstones: dict[OperationKey, Tombstone] = {}
-        # What ranks gave up before their question came, the newest at the end.
-        self._given_up: dict[int, dict[OperationKey, None]] = {}
-        self._gone: dict[int, str] = {}
-        self._present: dict[int, int | None] = {}
-        self._former: dict[int, int | None] = {}
-        self._returning: set[int] = set()
-        self._presented: dict[int, Presentation] = {}
-        # Ends told while others had not presented yet.
-        self._ended_early: set[tuple[int, OperationKey]] = set()
+    layout: Layout
+    ranks: int
+    #: Whether ranks have to present what they have begun.
+    recovering: bool = False
+    #: Circuits that carry light, by port, and as a set.
+    active: dict[Port, Circuit] = field(default_factory=dict)
+    lit: set[Circuit] = field(default_factory=set)
+    #: Circuits that are coming up, by port; those of them that lost a port on the way.
+    moving: dict[Port, Circuit] = field(default_factory=dict)
+    spoiled: set[Circuit] = field(default_factory=set)
+    #: Ports that are out of order, and why.
+    lost_ports: dict[Port, str] = field(default_factory=dict)
+    #: Which granted operations use a circuit.
+    leases: dict[Circuit, set[OperationKey]] = field(default_factory=dict)
+    #: Leases that stay with their members, which of them keep a circuit up, and those
+    #: that a rank shares.
+    holds: dict[Configuration, Hold] = field(default_factory=dict)
+    holds_by_circuit: dict[Circuit, set[Configuration]] = field(default_factory=dict)
+    holds_of: dict[int, dict[Configuration, None]] = field(default_factory=dict)
+    #: Operations that are not over, and those of a channel, configuration, member.
+    operations: dict[OperationKey, TrackedOperation] = field(default_factory=dict)
+    by_channel: dict[str, dict[int, TrackedOperation]] = field(default_factory=dict)
+    by_configuration: dict[Configuration, dict[OperationKey, TrackedOperation]] = field(
+        default_factory=dict
+    )
+    by_member: dict[int, dict[OperationKey, TrackedOperation]] = field(default_factory=dict)
+    #: Operations that all members asked for, by order, and those of each port.
+    queue: dict[int, TrackedOperation] = field(default_factory=dict)
+    waiting: dict[Port, dict[int, TrackedOperation]] = field(default_factory=dict)
+    #: The last operation of each rank and channel, the channel used last at the end.
+    last: dict[int, dict[str, int]] = field(default_factory=dict)
+    #: What ranks gave up before their question came, the newest at the end.
+    given_up: dict[int, dict[OperationKey, None]] = field(default_factory=dict)
+    tombstones: dict[OperationKey, Tombstone] = field(default_factory=dict)
+    #: Hints by rank, who expects a configuration, and what all expect at a port.
+    hints: dict[int, Hint] = field(default_factory=dict)
+    expected: dict[Configuration, Expected] = field(default_factory=dict)
+    ready: dict[Port, dict[Configuration, None]] = field(default_factory=dict)
+    #: Commands made ahead for a configuration, and the circuits that they brought up.
+    ahead: Counter[Configuration] = field(default_factory=Counter)
+    ahead_on: dict[Circuit, dict[Configuration, None]] = field(default_factory=dict)
+    #: What has to be looked at again: orders of the queue, and hinted configurations.
+    touched: list[int] = field(default_factory=list)
+    touched_hints: dict[Configuration, None] = field(default_factory=dict)
+    #: Processes of the ranks that are registered, of those that were, and what befell
+    #: ranks that are gone.
+    registered: dict[int, int | None] = field(default_factory=dict)
+    former: dict[int, int | None] = field(default_factory=dict)
+    gone: dict[int, str] = field(default_factory=dict)
+    #: After a restart: who came back, what they presented, and ends that were told
+    #: while others had not presented yet.
+    returning: set[int] = field(default_factory=set)
+    presented: dict[int, Presentation] = field(default_factory=dict)
+    ended_early: set[tuple[int, OperationKey]] = field(default_factory=set)
+    #: Number of the last change on each rail (numbers are the controller's, so they
+    #: also order changes between rails).
+    generation: Counter[int] = field(default_factory=Counter)
+    changes: int = 0
+    commands: dict[int, SwitchAction] = field(default_factory=dict)
+    next_command: int = 0
+    next_hold: int = 0
+    serial: int = 0
+    counters: Counter[str] = field(default_factory=Counter)
+    rank_counters: dict[int, Counter[str]] = field(default_factory=dict)
+    refusals: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
 
-    def gone(self, rank: int) -> str | None:
-        """What befell a rank, or None."""
-        return self._gone.get(rank)
+    @property
+    def awaited(self) -> frozenset[int]:
+        """The ranks that have not presented what they have begun."""
+        if not self.recovering:
+            return frozenset()
+        return frozenset(range(self.ranks)) - self.presented.keys() - self.gone.keys()
 
-    def _light(self, circuit: Circuit) -> None:
-        for port in circuit.ports:
-            self.active[port] = circuit
-        self.lit.add(circuit)
 
-    def _turn(self) -> int:
-        """The next of the numbers that say what came first."""
-        self._serial += 1
-        return self._serial
+def light(core: State, circuit: Circuit) -> None:
+    for port in circuit.ports:
+        core.active[port] = circuit
+    core.lit.add(circuit)
 
-    def _count(self, rank: int, name: str, amount: int = 1) -> None:
-        self.counters[name] += amount
-        self._counters_of(rank)[name] += amount
 
-    def _counters_of(self, rank: int) -> Counter[str]:
-        counters = self.rank_counters.get(rank)
-        if counters is None:
-            counters = self.rank_counters[rank] = Counter()
-        return counters
+def turn(core: State) -> int:
+    """The next of the numbers that say what came first."""
+    core.serial += 1
+    return core.serial
 
-    def _last_of(self, rank: int, channel: str) -> int:
-        numbers = self._last.get(rank)
-        return -1 if numbers is None else numbers.get(channel, -1)
 
-    def _note_last(self, rank: int, channel: str, number: int) -> None:
-        numbers = self._last.setdefault(rank, {})
-        numbers[channel] = max(number, numbers.pop(channel, -1))
-        if len(numbers) > CHANNELS:
-            del numbers[next(iter(numbers))]
+def add_count(core: State, rank: int, name: str, amount: int = 1) -> None:
+    core.counters[name] += amount
+    counters_of(core, rank)[name] += amount
+
+
+def counters_of(core: State, rank: int) -> Counter[str]:
+    counters = core.rank_counters.get(rank)
+    if counters is None:
+        counters = core.rank_counters[rank] = Counter()
+    return counters
+
+
+def last_of(core: State, rank: int, channel: str) -> int:
+    numbers = core.last.get(rank)
+    return -1 if numbers is None else numbers.get(channel, -1)
+
+
+def note_last(core: State, rank: int, channel: str, number: int) -> None:
+    numbers = core.last.setdefault(rank, {})
+    numbers[channel] = max(number, numbers.pop(channel, -1))
+    if len(numbers) > CHANNELS:
+        del numbers[next(iter(numbers))]
 
 
 def discard(index: dict[_K, dict[_V, Any]], key: _K, value: _V) -> None:

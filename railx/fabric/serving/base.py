@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from railx.fabric.actions import Action, FoundAction, GrantAction, RecallAction, SwitchAction
+from railx.fabric.actions import Action, GrantAction, RecallAction, SwitchAction
 from railx.fabric.circuits import Layout, Port
 from railx.fabric.core import ControllerCore
 from railx.fabric.journal import Journal, JournalError, journaled
@@ -27,7 +27,6 @@ from railx.fabric.protocol import encode
 from railx.fabric.serving.connections import Connection
 from railx.fabric.serving.frames import (
     MAXIMUM_LINE,
-    found_frame,
     grant_frame,
     recall_frame,
     refuse_frame,
@@ -137,8 +136,6 @@ class ServerBase:
                 # alternate at every command.
                 self._commands.append(action)
                 self._flush_soon()
-            elif isinstance(action, FoundAction):
-                self._say(action.rank, found_frame(action))
             else:
                 self._say(action.rank, refuse_frame(action))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 
-from railx.fabric.actions import FoundAction, GrantAction, RefuseAction
+from railx.fabric.actions import GrantAction, RefuseAction
 from railx.fabric.circuits import Configuration
 from railx.fabric.protocol import VERSION, encode, frame
 
-__all__ = ["MAXIMUM_LINE", "found_frame", "grant_frame", "recall_frame", "refuse_frame"]
+__all__ = ["MAXIMUM_LINE", "grant_frame", "recall_frame", "refuse_frame"]
 
 #: Characters of a line in the log and in messages to ranks.
 MAXIMUM_LINE = 1000
@@ -47,18 +47,6 @@ def refuse_frame(action: RefuseAction) -> bytes:
     """ERROR."""
     message = action.message[:MAXIMUM_LINE]
     return encode("ERROR", request=action.request, reason=action.reason, message=message)
-
-
-def found_frame(action: FoundAction) -> bytes:
-    """FOUND."""
-    channel, sequence = action.key
-    return encode(
-        "FOUND",
-        request=action.request,
-        source=action.source,
-        channel=channel,
-        sequence=sequence,
-    )
 
 
 @lru_cache(maxsize=1024)

@@ -38,9 +38,10 @@ from railx.fabric.requests import (
     Shutdown,
     Stats,
     Status,
-    Unlisten,
+    type_of,
 )
 from railx.fabric.serving.admission import Admission
+from railx.fabric.serving.any_source import Refusal, first_sender, unseen
 from railx.fabric.serving.base import OBSERVERS
 from railx.fabric.serving.connections import Connection
 from railx.fabric.serving.frames import MAXIMUM_LINE
@@ -64,10 +65,6 @@ _EVENTS: dict[type[Any], Callable[[ControllerCore, int, Any, int], Sequence[Acti
         rank, answer.configuration, answer.report, now_ns
     ),
     Prepare: lambda core, rank, hint, now_ns: core.hint(rank, hint.configuration, now_ns),
-    Listen: lambda core, rank, asked, now_ns: core.listen(
-        rank, asked.request, asked.channels, now_ns
-    ),
-    Unlisten: lambda core, rank, asked, now_ns: core.unlisten(rank, asked.request),
     Abandon: lambda core, rank, asked, now_ns: core.abandon(rank, asked.key, now_ns),
 }
 
@@ -110,10 +107,28 @@ class Server(Admission):
         event = _EVENTS.get(type(request))
         if event is not None and connection.rank is not None:
             self._act(event(self.core, connection.rank, request, time.monotonic_ns()))
+        elif isinstance(request, Listen) and connection.rank is not None:
+            self._find_sender(connection, connection.rank, request)
         elif isinstance(request, Stats) and connection.rank is not None:
             self._reply(connection, "STATS", request.request, "statistics", self.statistics)
         else:
             self._received_seldom(connection, request)
+
+    def _find_sender(self, connection: Connection, rank: int, request: Listen) -> None:
+        """Answer a receive from any source; the rank repeats it while nobody waits."""
+        answer = first_sender(self.core, rank, request.channels)
+        if isinstance(answer, Refusal):
+            self.refusals[answer.reason] += 1
+            connection.send(encode("ERROR", request=request.request, **answer._asdict()))
+            return
+        source, (channel, sequence) = answer or (None, (None, None))
+        connection.send(
+            encode(
+                "FOUND", request=request.request, source=source, channel=channel, sequence=sequence
+            )
+        )
+        for pair in unseen(self.core, rank, request.channels) if answer is None else ():
+            self._act(self.core.recall(pair, time.monotonic_ns()))
 
     def _received_seldom(self, connection: Connection, request: Request) -> None:
         if isinstance(request, Register):
@@ -121,7 +136,7 @@ class Server(Admission):
         elif isinstance(request, Observe):
             self._observe(connection, request)
         elif not connection.is_admitted:
-            name = type(request).__name__.upper()
+            name = type_of(type(request))
             self._refuse(connection, "not_registered", f"{name} before REGISTER")
         elif isinstance(request, Ping):
             connection.send(encode("PONG"))
@@ -137,7 +152,7 @@ class Server(Admission):
         elif connection.observes:
             self._observed(connection, request)
         else:
-            name = type(request).__name__.upper()
+            name = type_of(type(request))
             self._refuse(
                 connection, "not_observing", f"{name} of a rank", getattr(request, "request", None)
             )
@@ -155,7 +170,7 @@ class Server(Admission):
             )
             self._refuse(connection, "layout", message)
         elif request.controller == self.incarnation:
-            why = self.core.gone(rank) if rank < self.core.ranks else None
+            why = self.core.gone.get(rank) if rank < self.core.ranks else None
             message = f"rank {rank} {why or 'is already registered'}; allowed: a new process"
             self._refuse(connection, "declared_dead", message)
         else:
@@ -253,7 +268,7 @@ class Server(Admission):
             else:
                 connection.send(encode("DONE", request=request.request))
         else:
-            name, number = type(request).__name__.upper(), getattr(request, "request", None)
+            name, number = type_of(type(request)), getattr(request, "request", None)
             self._refuse(connection, "not_a_rank", f"{name} of an observer", number)
 
     def _break(self, order: FailPorts | RestorePorts | FailCommands) -> None:

@@ -1,8 +1,4 @@
-"""The emulated switch: circuits in memory, a timer thread and failures on order.
-
-Every command is checked against the circuits that it holds, so that a mistake of the
-controller is seen and never passes as light.
-"""
+"""The emulated switch: circuits in memory, a timer thread and failures on order."""
 
 from __future__ import annotations
 
@@ -21,8 +17,9 @@ from typing import Any, TypeAlias
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
-from railx.fabric.switches.interface import SwitchCallbacks, SwitchFault, parse_port, port_name
+from railx.fabric.switches.interface import SwitchCallbacks, parse_port, port_name
 from railx.fabric.switches.settings import EmulatedSwitchSettings
+from railx.fabric.switches.wiring import Wiring
 from railx.settings import SettingsError
 
 __all__ = ["EmulatedSwitch"]
@@ -67,12 +64,9 @@ class EmulatedSwitch:
         self._gpus = servers * layout.gpus_per_server
         self._check_size(2 * servers)
         self._state_file = self._settings.state_file and Path(self._settings.state_file)
-        # Circuits that are up or coming up by port, and those that carry light.
-        self._circuits: dict[Port, Circuit] = {}
+        self._wiring = Wiring()
         self._lit: set[Circuit] = set()
         self._lost: dict[Port, str] = {}
-        #: Circuits that a loss made dark; a later command may still name them.
-        self._darkened: set[Circuit] = set()
         self._under_way: dict[int, SwitchAction] = {}
         self._to_fail: list[str] = []
         self._free_at_ns: dict[Port, int] = {}
@@ -99,7 +93,8 @@ class EmulatedSwitch:
         """Begin a command; see :meth:`railx.fabric.switches.interface.Switch.apply`."""
         ports = [port for circuit in action.connect for port in circuit.ports]
         with self._condition:
-            self._rewire(action, ports)
+            self._wiring.take(action)
+            self._lit -= set(action.disconnect)
             self._under_way[action.command] = action
             now_ns = self._clock()
             lost = [port for port in ports if port in self._lost]
@@ -144,25 +139,6 @@ class EmulatedSwitch:
         with self._condition:
             self._to_fail += [reason] * count
 
-    def _rewire(self, action: SwitchAction, ports: list[Port]) -> None:
-        for circuit in action.disconnect:
-            if circuit in self._darkened:
-                self._darkened.remove(circuit)
-                continue
-            for port in circuit.ports:
-                if self._circuits.pop(port, None) != circuit:
-                    raise SwitchFault(
-                        f"rail {action.rail}: {circuit} cannot be dropped, it is not there"
-                    )
-            self._lit.discard(circuit)
-        taken = [port for port in ports if port in self._circuits]
-        if taken or len(set(ports)) != len(ports):
-            raise SwitchFault(f"rail {action.rail}: a port would get two peers ({taken or ports})")
-        self._darkened -= set(action.connect)
-        self._circuits.update(
-            {port: circuit for circuit in action.connect for port in circuit.ports}
-        )
-
     def _end(self, command: int, reason: str | None) -> Tell | None:
         """A command ends with light, or (with a reason) without it."""
         action = self._under_way.pop(command, None)
@@ -172,9 +148,7 @@ class EmulatedSwitch:
             self._lit.update(action.connect)
             self._write_state()
             return partial(self._callbacks.done, command)
-        for circuit in action.connect:
-            for port in circuit.ports:
-                del self._circuits[port]
+        self._wiring.drop(action.connect)
         return partial(self._callbacks.failed, command, reason)
 
     def _lose(self, ports: frozenset[Port], reason: str) -> None:
@@ -184,9 +158,7 @@ class EmulatedSwitch:
         self._lost.update(dict.fromkeys(lost, reason))
         for circuit in [item for item in self._lit if not lost.isdisjoint(item.ports)]:
             self._lit.remove(circuit)
-            self._darkened.add(circuit)
-            for port in circuit.ports:
-                del self._circuits[port]
+            self._wiring.darken(circuit)
         self._write_state()
         now_ns = self._clock()
         self._at(now_ns, partial(_itself, partial(self._callbacks.ports_lost, lost, reason)))
@@ -313,7 +285,7 @@ class EmulatedSwitch:
                 " this driver wrote, or none",
             ) from None
         self._lit = lit
-        self._circuits = {port: circuit for circuit in lit for port in circuit.ports}
+        self._wiring = Wiring(lit)
         for reason in dict.fromkeys(lost.values()):
             self._lose(frozenset(port for port in lost if lost[port] == reason), reason)
 

@@ -36,8 +36,9 @@ from xml.etree import ElementTree
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
-from railx.fabric.switches.interface import SwitchCallbacks, SwitchFault, port_name
+from railx.fabric.switches.interface import SwitchCallbacks, port_name
 from railx.fabric.switches.settings import NetconfSwitchSettings
+from railx.fabric.switches.wiring import Wiring
 from railx.settings import SettingsError
 
 __all__ = ["MODEL", "PASSWORD", "NetconfSwitch"]
@@ -261,10 +262,7 @@ class _Rail:
         self._listener: threading.Thread | None = None
         self._talking = threading.Lock()
         self._state = threading.Lock()
-        #: Circuits up or coming up, by port; commands are checked against them.
-        self._circuits: dict[Port, Circuit] = {}
-        #: Circuits that a loss made dark; a later command may still name them.
-        self._darkened: set[Circuit] = set()
+        self._wiring = Wiring()
         #: Circuits that the switch was seen to carry, or said it does; its thread's.
         self._up: set[Circuit] = set()
         self._lost: dict[Port, str] = {}
@@ -273,7 +271,7 @@ class _Rail:
         try:
             self._session = _Session(settings, numbering.rail)
             circuits = self._lit()
-            self._circuits = {port: circuit for circuit in circuits for port in circuit.ports}
+            self._wiring = Wiring(circuits)
             self._up = set(circuits)
         except SettingsError:
             raise
@@ -293,7 +291,7 @@ class _Rail:
 
     def apply(self, action: SwitchAction) -> None:
         with self._state:
-            self._check(action)
+            self._wiring.take(action)
         self._commands.put(action)
 
     def read(self) -> frozenset[Circuit]:
@@ -313,25 +311,6 @@ class _Rail:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-    def _check(self, action: SwitchAction) -> None:
-        """Take the ports of a command; SwitchFault for an impossible one."""
-        for circuit in action.disconnect:
-            if circuit in self._darkened:
-                self._darkened.remove(circuit)
-                continue
-            if self._circuits.get(circuit.ports[0]) != circuit:
-                raise SwitchFault(
-                    f"rail {action.rail}: {circuit} cannot be dropped, it is not there"
-                )
-            for port in circuit.ports:
-                del self._circuits[port]
-        ports = [port for circuit in action.connect for port in circuit.ports]
-        taken = [port for port in ports if port in self._circuits]
-        if taken or len(set(ports)) != len(ports):
-            raise SwitchFault(f"rail {action.rail}: a port would get two peers ({taken or ports})")
-        self._darkened -= set(action.connect)
-        self._circuits.update({p: circuit for circuit in action.connect for p in circuit.ports})
 
     def _run(self) -> None:
         self._look()
@@ -409,10 +388,7 @@ class _Rail:
             self._tell(self._callbacks.done, action.command)
             return
         with self._state:
-            for circuit in action.connect:
-                for port in circuit.ports:
-                    if self._circuits.get(port) == circuit:
-                        del self._circuits[port]
+            self._wiring.drop(action.connect)
         self._tell(self._callbacks.failed, action.command, reason)
 
     def _try(self, action: SwitchAction) -> str | None:
@@ -487,12 +463,10 @@ class _Rail:
             back = frozenset(self._lost.keys() - now.keys())
             self._lost = now
             for port in fresh:
-                circuit = self._circuits.get(port)
+                circuit = self._wiring.by_port.get(port)
                 if circuit is not None:
-                    self._darkened.add(circuit)
                     self._up.discard(circuit)
-                    for end in circuit.ports:
-                        del self._circuits[end]
+                    self._wiring.darken(circuit)
         for why in sorted(set(fresh.values())):
             ports = frozenset(port for port in fresh if fresh[port] == why)
             self._tell(self._callbacks.ports_lost, ports, why)

@@ -1,9 +1,8 @@
 """The compiled engine of the replay: the same decisions, event by event.
 
-It equals :mod:`railx.replay.engine` with the controller's state machine
-(:mod:`railx.fabric.core`) and with the ranks' leases (:mod:`railx.fabric.holdings`),
-for runs without faults. Tests hold the two equal on random programs: grants, switch
-commands, times.
+It has the rules of the controller's state machine (:mod:`railx.fabric.core`) and of the
+ranks' leases (:mod:`railx.fabric.holdings`), for runs without faults. Tests hold it
+equal to a replay against those on random programs: grants, switch commands, times.
 
 The cost of an event depends on its changes, not on the number of ranks. Queued
 operations wait in one queue for each port, and one is served where it is the first on
