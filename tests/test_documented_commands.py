@@ -20,13 +20,16 @@ from typing import Any
 import pytest
 
 from railx.exchange.chakra import write_chakra
+from railx.exchange.graph_files import read_graphs
 from railx.io import write_json, write_table
 from railx.planning.format.files import write_plan
 from railx.planning.format.parts import Pipeline
+from railx.replay.graph_table import write_graph_table
 from railx.replay.programs import write_programs
 from tests.builders import ROOT, write_result
 from tests.commands import environment, python
 from tests.exchange.drawn import job
+from tests.exchange.traces import unpacked
 from tests.plans import chunk, pipeline_plan
 from workflow import cli
 from workflow.experiment import checked_experiment
@@ -104,6 +107,15 @@ def by_hand(command: str, folder: Path) -> None:
     assert cli.main(shlex.split(command)[1:]) == 0
 
 
+def torchrun(command: str, folder: Path) -> None:
+    """A program of examples/ on a few ranks, in a folder."""
+    words = shlex.split(command)
+    program = words.index(next(word for word in words if word.startswith("examples/")))
+    words[program] = str(ROOT / words[program])
+    done = python("-m", "torch.distributed.run", *words[1:], cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
 @cache
 def help_of(*program: str) -> str:
     done = python(*program, "--help")
@@ -171,6 +183,7 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     ("MLFLOW_TRACKING_URI=", options("-m", "mlflow", "runs", "list")),
     ("python -m training.run", options("-m", "training.run")),  # tests/training/test_run.py runs it
     # tests/training/test_example.py runs it
+    ("torchrun --nproc-per-node 2 examples/record_trace.py", torchrun),
     ("torchrun --nproc-per-node 4 examples/fsdp_pipeline.py", options("examples/fsdp_pipeline.py")),
     ("torchrun", options("-m", "training.run")),
     # tests/training/test_gpu_script.py runs it
@@ -212,6 +225,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "traces").mkdir()
     write_programs(folder / "job.parquet", job())
     write_chakra(folder / "traces" / "job", job())
+    graphs = read_graphs(folder / "traces" / "job").graphs
+    write_graph_table(folder / "back.parquet", graphs)
+    for path in unpacked("torch_gloo_2", folder / "recorded").parent.iterdir():
+        path.rename(folder / "traces" / path.name.replace("job", "mine"))
     bandwidth = {"operation": "all_gather", "group_size": 2, "stride": 1, "fidelity": "analytic"}
     write_table(folder / "groups.parquet", [bandwidth | {"latency_us": 1.0, "gb_s": 100.0}])
     results = folder / "results" / "quick"

@@ -47,7 +47,7 @@ BY_HAND: dict[str, ByHand] = {
 
 #: The modules of the other commands, in the order of the list.
 _COMMANDS = (
-    *("init", "reproduce", "sweep", "listing", "completion", "advise", "validate"),
+    *("init", "reproduce", "sweep", "listing", "completion", "advise", "validate", "replay"),
     *("schedule", "train", "sql", "claim", "verdicts", "compare", "sync", "summary", "fabric"),
     *("export", "import_"),
 )

@@ -27,6 +27,7 @@ __all__ = [
     "SEND",
     "attributes",
     "message",
+    "message_of_json",
     "read_messages",
     "write_messages",
 ]
@@ -145,6 +146,18 @@ def attributes(node: Any) -> dict[str, Any]:
     return values
 
 
+def message_of_json(path: Path, kind: str, value: Any) -> Any:
+    """A message from the JSON form of protobuf; UserError where it is none."""
+    from google.protobuf import json_format
+
+    try:
+        return json_format.ParseDict(value, _classes()[kind](), ignore_unknown_fields=True)
+    except (json_format.ParseError, AttributeError, TypeError, ValueError):
+        raise UserError(
+            f"got {path} with JSON that is no {kind} of Chakra; allowed: a trace of chakra_jsonizer"
+        ) from None
+
+
 def write_messages(path: Path, messages: Iterable[Any]) -> None:
     """Write a trace file, whole or not at all."""
     with atomic_path(path) as beside, beside.open("wb") as file:
@@ -168,7 +181,7 @@ def read_messages(path: Path) -> Iterator[Any]:
         if not 0 <= size <= min(_LARGEST, len(content) - at):
             raise UserError(
                 f"got {path}, which ends or breaks off at byte {begin}; allowed: a whole Chakra"
-                " trace"
+                " trace; copy or convert it again"
             )
         parsed = _classes()[kind]()
         try:

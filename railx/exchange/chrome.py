@@ -15,11 +15,15 @@ import numpy as np
 
 from railx.fabric.operation_kinds import COMMUNICATION
 from railx.fabric.settings import Mode
+from railx.replay.graph_runs import GraphRow
+from railx.replay.graphs import NODE_KINDS
 from railx.replay.programs import KINDS, Programs
 from railx.replay.run import Replayed, replay_programs
 from railx.replay.wiring import CircuitModel
 
-__all__ = ["Process", "Setting", "Span", "chrome_trace", "recorded", "replayed"]
+__all__ = [
+    *("Process", "Setting", "Span", "chrome_trace", "recorded", "replayed", "replayed_graphs"),
+]
 
 #: The threads of a rank.
 _TRACKS = ("compute", "network", "waits for light")
@@ -219,6 +223,39 @@ def replayed(programs: Programs, model: CircuitModel, settings: Iterable[Setting
         )
         for setting in settings
     ]
+
+
+def replayed_graphs(rows: Iterable[GraphRow], nodes: int = 200_000) -> Iterator[Process]:
+    """Replays of graphs: of all ranks where they have so many nodes at most together,
+    otherwise of the rank that ends last.
+
+    Nodes are shown while they take their time, without the wait before them.
+    """
+    rows = list(rows)
+    whole = sum(len(row.replayed.graph) for row in rows) <= nodes
+    for row in rows:
+        ranks = row.replayed.graph.columns["rank"]
+        shown = np.flatnonzero(whole | (ranks == row.replayed.last_rank))
+        name = f"{row.network}, {_setting_name(row.mode, row.latency_ms)}"
+        yield Process(name, "replay", list(_node_spans(row, shown)))
+
+
+def _node_spans(row: GraphRow, shown: Any) -> Iterator[Span]:
+    graph = row.replayed.graph
+    columns = {name: values[shown].tolist() for name, values in graph.columns.items()}
+    starts, ends = (
+        times[shown].tolist() for times in (row.replayed.started_ns, row.replayed.ended_ns)
+    )
+    for number, node in enumerate(shown.tolist()):
+        kind = NODE_KINDS[columns["kind"][number]]
+        details: dict[str, Any] = {"node": columns["number"][number]}
+        name = graph.names[node] if graph.names else kind
+        if kind != "compute":
+            details |= {"bytes": columns["bytes"][number], "name": name}
+            name = kind
+        if ends[number] > starts[number]:
+            rank = int(row.rank_of[columns["rank"][number]])
+            yield Span(rank, _track(kind), name, starts[number], ends[number], details)
 
 
 def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:

@@ -37,7 +37,7 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
             return None, rows
     raise UserError(
         f"got {path}, which is neither; allowed: a trace (trace.parquet of a run) or programs"
-        " (railx steps --out, railx import chakra --out)"
+        " (railx steps --out)"
     )
 
 

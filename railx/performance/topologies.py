@@ -84,11 +84,12 @@ class ExactLoads:
     @cached_property
     def _tables(self) -> Mapping[str, RoutingTable]:
         subset = self._ranks < self.topology.chips
-        destinations = np.sort(self._chips).astype(np.int32) if subset else None
+        destinations = np.sort(self.chips).astype(np.int32) if subset else None
         return {name: build_routing(self.topology, name, destinations) for name in self.routings}
 
     @cached_property
-    def _chips(self) -> IntArray:
+    def chips(self) -> IntArray:
+        """The chip of each rank."""
         return ranks_in_order(self.topology, self._ranks)
 
     def ways(self, groups: IntArray, kind: Kind) -> list[Way]:
@@ -151,4 +152,4 @@ class ExactLoads:
         members a node holds so many.
         """
         stride = max(1, self.node_devices // inside) if inside < members else 1
-        return self.ways(strided_groups(self._chips, members, stride), kind)
+        return self.ways(strided_groups(self.chips, members, stride), kind)

@@ -21,7 +21,7 @@ from railx.replay.programs import DOES, Programs
 from railx.replay.run import run_graph
 from railx.replay.wiring import CircuitModel
 
-__all__ = ["PreparedGraph", "ReplayedGraph", "prepare_graph", "replay_graph"]
+__all__ = ["PreparedGraph", "ReplayedGraph", "counted", "prepare_graph", "replay_graph"]
 
 Array = npt.NDArray[Any]
 
@@ -201,13 +201,13 @@ def _operations(graph: RankGraphs) -> tuple[Array, Array, list[Configuration]]:
     pairs, number = np.unique(ends, axis=1, return_inverse=True)
     channel[messages] = len(rings) + number.ravel()
     two = [Configuration("pair", (int(a), int(b))) for a, b, _ in pairs.T]
-    sequence = _counted(rank, channel)
+    sequence = counted(rank, channel)
     _check_members(graph, several, channel, sequence, rings)
     _check_messages(graph, messages, channel, sequence)
     return channel, sequence, rings + two
 
 
-def _counted(rank: Array, channel: Array) -> Array:
+def counted(rank: Array, channel: Array) -> Array:
     """How many nodes of the same rank and channel come before each."""
     key = channel * (int(rank.max(initial=0)) + 1) + rank
     order = np.argsort(key, kind="stable")

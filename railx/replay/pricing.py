@@ -8,26 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from railx.errors import UserError
+from railx.replay.graph_pricing import TRANSFERS
 from railx.replay.recording import Price
 
 __all__ = ["price_of"]
 
-#: The operation of the table that stands for a kind of the trace. A broadcast of large
-#: tensors is a scatter and an all-gather, a reduce the same backwards, so both cost an
-#: all-reduce; a barrier is one without bytes.
-_OPERATIONS = {
-    "all_reduce": "all_reduce",
-    "broadcast": "all_reduce",
-    "reduce": "all_reduce",
-    "barrier": "all_reduce",
-    "all_gather": "all_gather",
-    "gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "scatter": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "send": "message",
-    "recv": "message",
-}
+#: The operation of the table that stands for a kind of the trace.
+_OPERATIONS = {kind: "message" if word == "send" else word for kind, word in TRANSFERS.items()}
 
 #: Operation, group size and stride.
 _Shape = tuple[str, int, int]

@@ -15,15 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.exchange.chrome import Setting, chrome_trace, recorded, replayed
+from railx.exchange.chrome import Setting, chrome_trace, recorded, replayed, replayed_graphs
 from railx.exchange.sources import programs_of, read_source
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import write_table
 from railx.replay.engine import Step
+from railx.replay.graph_pricing import COUNTS, DeviceRates
+from railx.replay.graph_runs import TwoRates, graph_rows
 from railx.replay.programs import DOES, KINDS, Programs, write_programs
 from railx.replay.run import replay_programs
 from tests.exchange.drawn import job, rows, said
+from tests.replay.graph_rows import graphs_of_rows, row
 from tests.replay.programs import programs as drawn_steps
 
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
@@ -233,3 +236,41 @@ def test_what_is_neither_is_refused(tmp_path: Path) -> None:
     write_table(tmp_path / "d.parquet", pa.Table.from_pylist(switched))
     with pytest.raises(ValueError, match=r"with no electrical events; allowed: a trace that has"):
         programs_of(tmp_path / "d.parquet")
+
+
+def test_replays_of_graphs_show_each_node_while_it_takes_its_time() -> None:
+    """Rank 1 comes 30 ns later to a ring of 20 ns, and computes 7 ns longer."""
+    graphs = graphs_of_rows(
+        [
+            row(0, "compute", duration_ns=10),
+            row(0, "all_reduce", 0, group=0, bytes=200),
+            row(1, "compute", duration_ns=40),
+            row(1, "all_reduce", 2, group=0, bytes=200, number=9),
+            row(1, "compute", 3, duration_ns=7),
+        ],
+        ((0, 1),),
+    )
+    runs = list(
+        graph_rows(
+            graphs,
+            [TwoRates("two_level", 1, 10.0, 10.0)],
+            ["electrical"],
+            [0.0],
+            device=DeviceRates(),
+            counts=COUNTS["published"],
+        )
+    )
+    (process,) = replayed_graphs(runs)
+    assert (process.name, process.fidelity) == ("two_level, electrical", "replay")
+    found = [(s.rank, s.track, s.name, s.start_ns, s.end_ns) for s in process.spans]
+    assert found == [
+        (0, "compute", "compute", 0, 10),
+        (0, "network", "all_reduce", 40, 60),
+        (1, "compute", "compute", 0, 40),
+        (1, "network", "all_reduce", 40, 60),
+        (1, "compute", "compute", 60, 67),
+    ]
+    assert process.spans[3].details == {"node": 9, "bytes": 200, "name": "all_reduce"}
+    # Of large replays the rank that ends last.
+    (short,) = replayed_graphs(runs, nodes=4)
+    assert [span.rank for span in short.spans] == [1, 1, 1]

@@ -140,7 +140,7 @@ def _offered(line: str) -> set[str]:
 
 
 def test_the_shell_is_told_commands_and_choices() -> None:
-    assert _offered("railx rep") == {"reproduce"}
+    assert _offered("railx rep") == {"replay", "reproduce"}
     assert "quick" in _offered("railx reproduce qu")
     assert "topology=torus_2d" in _offered("railx topology topology=torus_")
 

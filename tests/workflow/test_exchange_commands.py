@@ -12,10 +12,13 @@ import pytest
 import yaml
 
 from railx.exchange.formats import NETWORK_FORMATS
+from railx.exchange.graph_files import read_graphs
 from railx.families import build_topology
 from railx.io import read_json
-from railx.replay.programs import DOES, read_programs, write_programs
-from tests.exchange.drawn import job, rows
+from railx.replay.graph_table import read_graph_table
+from railx.replay.graphs import COMPUTE
+from railx.replay.programs import write_programs
+from tests.exchange.drawn import job
 from tests.exchange.networks import chosen, lane_counts
 from tests.workflow.test_cli import refused
 from workflow.cli import main
@@ -101,8 +104,17 @@ def test_a_job_goes_out_as_traces_and_comes_back(
     assert summary["ranks"] == "2"
     assert summary["operations"] == "2"
     assert summary["fidelity"] == "replay"
-    assert float(summary["slowest_iteration_ms"]) == pytest.approx((2_000 + 3_000 + 400) / 1e6)
-    assert rows(read_programs(back)) == rows(read_programs(programs))
+    assert float(summary["step_ms"]) == pytest.approx((10 + 2_000 + 3_000 + 400) / 1e6)
+    graphs, notes = read_graph_table(back)
+    assert notes == {"source": "job", "by_parallelism": False}
+    expected = read_graphs(prefix).graphs
+    for name, values in expected.columns.items():
+        assert (graphs.columns[name] == values).all()
+    assert (graphs.dependencies == expected.dependencies).all()
+    assert (graphs.groups, graphs.names) == (expected.groups, expected.names)
+    assert main(["replay", str(back), "--network", "opus_rails", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["compute_ms"] == pytest.approx((10 + 2_000 + 3_000 + 400) / 1e6)
 
 
 def test_operations_take_what_a_table_of_bandwidths_says(
@@ -114,11 +126,12 @@ def test_operations_take_what_a_table_of_bandwidths_says(
     assert main(["bandwidth", *words, "--out", str(table)]) == 0
     words = ("--bandwidth", str(table), "--out", str(back))
     assert main(["import", "chakra", str(prefix), *words]) == 0
-    found = read_programs(back).columns
-    issues = found["does"] == DOES.index("issue")
-    assert found["lasts_ns"][issues].min() > 0
-    assert (found["lasts_ns"][issues] != 2_500).all()
-    assert (found["gap_ns"] == read_programs(programs).columns["gap_ns"]).all()
+    found = read_graph_table(back)[0].columns
+    operations = found["kind"] != COMPUTE
+    assert found["duration_ns"][operations].min() > 0
+    assert (found["duration_ns"][operations] != 2_500).all()
+    expected = read_graphs(prefix).graphs.columns["duration_ns"]
+    assert (found["duration_ns"][~operations] == expected[~operations]).all()
 
 
 def test_a_schedule_and_timelines_are_written(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from workflow.commands.export import written_to
 from workflow.commands.shared import command, print_facts
 
 if TYPE_CHECKING:
-    from railx.exchange.chakra import Price
+    from railx.replay.recording import Price
 
 __all__ = ["add"]
 
@@ -62,10 +63,12 @@ def add(commands: Any) -> None:
         kinds,
         "chakra",
         "Chakra execution traces",
-        "Read the traces of all ranks as programs that can be replayed.",
+        "Read the traces of all ranks as a graph that can be replayed.",
         _EPILOG,
     )
-    trace.add_argument("prefix", type=Path, help="of the files PREFIX.0.et, PREFIX.1.et, ...")
+    trace.add_argument(
+        "prefix", type=Path, help="of the files PREFIX.0.et (or .json), PREFIX.1.et, ..."
+    )
     trace.add_argument(
         "--groups",
         type=Path,
@@ -79,7 +82,7 @@ def add(commands: Any) -> None:
         type=Path,
         help="table of railx bandwidth --out: operations take what it says",
     )
-    trace.add_argument("--out", type=Path, help="the programs to write (.parquet)")
+    trace.add_argument("--out", type=Path, help="the graph to write (.parquet)")
     trace.set_defaults(action=_chakra)
     plan = command(
         kinds,
@@ -132,34 +135,48 @@ def _network(options: argparse.Namespace) -> int:
 
 
 def _chakra(options: argparse.Namespace) -> int:
-    from railx.exchange.chakra import read_chakra
-    from railx.fabric.circuits import Layout
-    from railx.replay.programs import DOES, write_programs
-    from railx.replay.run import replay_programs
+    import numpy as np
+
+    from railx.exchange.graph_files import check_times, read_graphs
+    from railx.replay.graph_networks import TableGroups
+    from railx.replay.graph_order import in_order_of_start
+    from railx.replay.graph_pricing import COUNTS, DeviceRates, node_ns
+    from railx.replay.graph_run import prepare_graph, replay_graph
+    from railx.replay.graph_table import write_graph_table
+    from railx.replay.graphs import COMPUTE
 
     if options.tflops is not None and not options.tflops > 0:
         raise UserError(f"--tflops: got {options.tflops}; allowed: greater than 0")
     if options.out is not None and options.out.suffix != ".parquet":
         raise UserError(f"--out: got {options.out}; allowed: a file that ends in .parquet")
-    price = None if options.bandwidth is None else _price(options.bandwidth)
-    imported = read_chakra(options.prefix, options.groups, price=price, tflops=options.tflops)
-    programs = imported.programs
-    took_ns = replay_programs(programs, Layout(1), "electrical", 0).iteration_ns()
+    network = None if options.bandwidth is None else TableGroups(_price(options.bandwidth))
+    imported = read_graphs(options.prefix, options.groups)
+    graphs, lost = imported.graphs, list(imported.lost)
+    device = DeviceRates(options.tflops)
+    check_times(imported, device)
+    taken_ns = node_ns(graphs, device, network, COUNTS["published"])
+    operations = graphs.columns["kind"] != COMPUTE
+    untimed = int((operations & (graphs.columns["duration_ns"] < 0)).sum())
+    if network is None and untimed:
+        lost.append(f"{untimed} operations have no duration: they take no time")
+    if not imported.issued:
+        graphs, taken_ns = in_order_of_start(graphs, taken_ns, one_collective=False)
+    replayed = replay_graph(prepare_graph(graphs, taken_ns))
     if options.out is not None:
+        timed = replace(graphs, columns={**graphs.columns, "duration_ns": taken_ns})
+        notes = {"source": options.prefix.name, "by_parallelism": imported.by_parallelism}
         with written_to(options.out):
-            write_programs(options.out, programs, notes={"source": options.prefix.name})
-    issues = programs.columns["does"] == DOES.index("issue")
+            write_graph_table(options.out, timed, notes=notes)
     summary = {
-        "ranks": programs.ranks,
-        "steps": len(programs),
-        "operations": int(issues.sum()),
-        "groups": len(programs.configurations),
-        "iterations": len(took_ns),
-        "slowest_iteration_ms": max(took_ns.values(), default=0) / 1e6,
+        "ranks": graphs.ranks,
+        "nodes": len(graphs),
+        "operations": int(operations.sum()),
+        "groups": len(np.unique(graphs.columns["group"][graphs.columns["group"] >= 0])),
+        "step_ms": replayed.step_ns / 1e6,
         "fidelity": "replay",
     }
     print_facts(summary, 20)
-    for line in imported.lost:
+    for line in lost:
         print(f"lost: {line}", file=sys.stderr)
     if options.out is not None:
         print(f"\nwritten: {options.out}")

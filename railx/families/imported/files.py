@@ -1,6 +1,6 @@
-"""Networks from files: GraphML and lists of links.
+"""Networks from files: GraphML, lists of links, and files of simulators.
 
-Both give the same :class:`Network`: chips first, then switches, and one entry per
+All give the same :class:`Network`: chips first, then switches, and one entry per
 full-duplex link. Values that a file leaves out are None; the settings supply them.
 """
 
@@ -10,43 +10,24 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from railx.errors import UserError
+from railx.families.imported.astra import astra_network
+from railx.families.imported.infragraph import infragraph_network
+from railx.families.imported.network import FileLink, Network
 from railx.vocabulary.topology import LINK_KINDS
 
-__all__ = ["ENDINGS", "FileLink", "Network", "read_network"]
+__all__ = ["ENDINGS", "read_network"]
 
 #: Suffixes of readable files.
-ENDINGS = (".graphml", ".csv", ".txt")
+ENDINGS = (".graphml", ".csv", ".txt", ".yml", ".yaml", ".json")
 #: Attributes of a link that a column or an edge may hold.
 _LINK_KEYS = ("gbps", "lanes", "latency_ns", "kind", "rail")
 #: Prefix of the names of switches in a list of links.
 _SWITCH = "switch"
-
-
-@dataclass(frozen=True)
-class FileLink:
-    """A full-duplex link: its vertices, and its attributes in the file."""
-
-    ends: tuple[int, int]
-    gbps: float | None = None
-    latency_ns: float | None = None
-    lanes: int = 1
-    kind: str | None = None
-    rail: int = -1
-
-
-@dataclass(frozen=True)
-class Network:
-    """Vertices by name, chips first, and the links between them."""
-
-    chips: tuple[str, ...]
-    switches: tuple[str, ...]
-    links: tuple[FileLink, ...]
 
 
 def read_network(path: Path) -> Network:
@@ -54,13 +35,36 @@ def read_network(path: Path) -> Network:
     if path.suffix not in ENDINGS:
         raise UserError(f"got {path}; allowed: a file that ends in {', '.join(ENDINGS)}")
     try:
-        network = _graphml(path) if path.suffix == ".graphml" else _edge_list(path)
+        if path.suffix in (".yml", ".yaml", ".json"):
+            network = _of_simulator(path)
+        else:
+            network = _graphml(path) if path.suffix == ".graphml" else _edge_list(path)
     except OSError as error:
         raise UserError(f"got {path}: {error.strerror}; allowed: a file to read") from None
     except UnicodeDecodeError:
         raise UserError(f"got {path}, which is no text; allowed: text in UTF-8") from None
     _check(path, network)
     return network
+
+
+def _of_simulator(path: Path) -> Network:
+    """A network of ASTRA-sim or InfraGraph, by its keys."""
+    import yaml
+
+    try:
+        content = yaml.load(
+            path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+    except (yaml.YAMLError, RecursionError):
+        raise UserError(f"got {path}, which is no YAML or JSON; allowed: a whole file") from None
+    if isinstance(content, dict) and {"npus_count", "units-count"} & set(content):
+        return astra_network(path, content)
+    if isinstance(content, dict) and {"devices", "instances"} <= set(content):
+        return infragraph_network(path, content)
+    raise UserError(
+        f"got {path} without npus_count (ASTRA-sim) or devices and instances (InfraGraph);"
+        " allowed: a network of one of them"
+    )
 
 
 def _graphml(path: Path) -> Network:

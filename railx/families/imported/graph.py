@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.families.family import FamilyBase
-from railx.families.imported.files import Network, read_network
+from railx.families.imported.files import read_network
+from railx.families.imported.network import Network
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -48,8 +49,9 @@ class ImportedSettings(FamilyBase):
     family: Literal["imported"]
 
     path: Annotated[str, NotEmpty()] = "resources/topologies/petersen.graphml"
-    """The file: GraphML (.graphml), or a list of links (.csv, .txt), as described in
-    docs/exchange.md. Default: the Petersen graph, ten chips with three ports each.
+    """The file: GraphML (.graphml), a list of links (.csv, .txt), or a network of
+    ASTRA-sim or InfraGraph (.yml, .yaml, .json), as described in docs/exchange.md.
+    Default: the Petersen graph, ten chips with three ports each.
     """
 
     digest: str | None = None

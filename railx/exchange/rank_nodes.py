@@ -1,0 +1,253 @@
+"""Graphs from the nodes that a reader takes from the file of each rank.
+
+Readers of formats hand over nodes with the numbers of their files. Here numbers become
+positions, the order of issue is derived, and faults are named by file, rank and node.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.errors import UserError
+from railx.replay.graphs import COMPUTE, NODE_COLUMNS, NODE_KINDS, RankGraphs
+
+__all__ = ["ImportedGraphs", "RankNodes", "check_matches", "graphs_of"]
+
+IntArray = npt.NDArray[np.int64]
+
+_SEND, _RECV = NODE_KINDS.index("send"), NODE_KINDS.index("recv")
+#: Collectives whose members may state different bytes.
+_UNEVEN = tuple(NODE_KINDS.index(kind) for kind in ("all_to_all", "gather", "scatter", "barrier"))
+
+
+#: Columns that the other ones do not hold.
+_GIVEN = ("rank", "number")
+
+
+@dataclass
+class RankNodes:
+    """The nodes of a rank as lists of one entry per node, in any order.
+
+    ``numbers``: of the nodes in the file; ``after``: numbers of the nodes that must end
+    before; ``columns``: those of :class:`railx.replay.graphs.RankGraphs` without
+    ``rank`` and ``number``.
+    """
+
+    path: Path
+    rank: int
+    numbers: list[int] = field(default_factory=list)
+    after: list[Sequence[int]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    columns: dict[str, list[int]] = field(
+        default_factory=lambda: {name: [] for name in NODE_COLUMNS if name not in _GIVEN}
+    )
+
+    def add(self, number: int, name: str, kind: int, after: Sequence[int], **values: int) -> None:
+        """Add a node; columns without a value have their default."""
+        self.numbers.append(number)
+        self.names.append(name)
+        self.after.append(after)
+        for column, entries in self.columns.items():
+            default = NODE_COLUMNS[column][1]
+            entries.append(kind if column == "kind" else values.get(column, default or 0))
+
+    def where(self, number: int) -> str:
+        """The file, rank and node for a message."""
+        return f"got {self.path}, rank {self.rank}, node {number}"
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedGraphs:
+    """Graphs from files, the file of each rank, and the losses.
+
+    ``by_parallelism``: whether ranks are numbered by parallelism and not by server.
+    ``issued``: whether the files say in which order ranks issue nodes.
+    """
+
+    graphs: RankGraphs
+    files: tuple[Path, ...]
+    lost: tuple[str, ...] = ()
+    by_parallelism: bool = False
+    issued: bool = False
+
+
+def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> RankGraphs:
+    """The graphs of all ranks, in the order of their numbers.
+
+    The nodes of a rank are in the order of their dependencies, of several the one with
+    the lowest number first. UserError for dependencies on missing nodes and circles.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
+    offsets, dependencies, names = [np.zeros(1, np.int64)], [], []
+    orders: dict[tuple[int, bytes, bytes], IntArray] = {}
+    first = waits = 0
+    for nodes in ranks:
+        numbers = np.array(nodes.numbers, np.int64)
+        counts = np.array([len(after) for after in nodes.after], np.int64)
+        flat = np.array([number for after in nodes.after for number in after], np.int64)
+        by_number = np.argsort(numbers, kind="stable")
+        positions = _positions(nodes, numbers[by_number], flat, counts)
+        owner = np.repeat(np.argsort(by_number), counts)
+        key = len(numbers), owner.tobytes(), positions.tobytes()
+        if key not in orders:
+            orders[key] = _order(nodes, numbers[by_number], owner, positions)
+        rank_of, order = np.argsort(orders[key]), by_number[orders[key]]
+        child, parent = rank_of[owner], rank_of[positions]
+        pairs = np.unique(np.stack([child, parent], axis=1), axis=0)
+        counts = np.bincount(pairs[:, 0], minlength=len(numbers))
+        offsets.append(waits + np.cumsum(counts))
+        waits += len(pairs)
+        dependencies.append(pairs[:, 1] + first)
+        first += len(numbers)
+        columns["rank"].append(np.full(len(numbers), nodes.rank))
+        columns["number"].append(numbers[order])
+        for name, values in nodes.columns.items():
+            columns[name].append(np.array(values, np.int64)[order])
+        names += [nodes.names[position] for position in order.tolist()]
+    typed = {
+        name: np.concatenate(columns[name]).astype(kind) for name, (kind, _) in NODE_COLUMNS.items()
+    }
+    return RankGraphs(
+        typed, np.concatenate(offsets), np.concatenate(dependencies), tuple(groups), tuple(names)
+    )
+
+
+def _positions(nodes: RankNodes, numbers: IntArray, flat: IntArray, counts: IntArray) -> IntArray:
+    """The positions of dependencies among ascending numbers."""
+    twice = np.flatnonzero(np.diff(numbers) == 0)
+    if len(twice):
+        raise UserError(
+            f"{nodes.where(int(numbers[twice[0]]))}, which is there twice; allowed: a number for"
+            " each node; convert the trace again"
+        )
+    positions = np.searchsorted(numbers, flat)
+    missing = numbers[np.minimum(positions, len(numbers) - 1)] != flat
+    if missing.any():
+        row = int(np.flatnonzero(missing)[0])
+        owner = nodes.numbers[int(np.searchsorted(np.cumsum(counts), row, side="right"))]
+        raise UserError(
+            f"{nodes.where(owner)} after node {flat[row]}, which is not there; allowed: nodes of"
+            " the file; record or convert the trace again"
+        )
+    return positions
+
+
+def _order(nodes: RankNodes, numbers: IntArray, owner: IntArray, before: IntArray) -> IntArray:
+    """The order of issue: node ``owner[i]`` comes after node ``before[i]``."""
+    left = np.bincount(owner, minlength=len(numbers)).tolist()
+    by_parent = np.argsort(before, kind="stable")
+    ends = np.cumsum(np.bincount(before, minlength=len(numbers))).tolist()
+    followers = owner[by_parent].tolist()
+    ready = [node for node, count in enumerate(left) if not count]
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for follower in followers[ends[node - 1] if node else 0 : ends[node]]:
+            left[follower] -= 1
+            if not left[follower]:
+                heapq.heappush(ready, follower)
+    if len(order) < len(numbers):
+        circle = _circle(owner, before, {n for n, count in enumerate(left) if count})
+        named = ", ".join(str(numbers[node]) for node in circle[:8])
+        raise UserError(
+            f"{nodes.where(int(numbers[circle[0]]))}, which depends on itself through nodes"
+            f" {named}; allowed: no circle; record or convert the trace again"
+        )
+    return np.array(order, np.int64)
+
+
+def _circle(owner: IntArray, before: IntArray, stuck: set[int]) -> list[int]:
+    """Nodes of a circle, each after the next one."""
+    parent = {
+        child: ancestor
+        for child, ancestor in zip(owner.tolist(), before.tolist(), strict=True)
+        if child in stuck and ancestor in stuck
+    }
+    path, node = [], min(parent)
+    while node not in path:
+        path.append(node)
+        node = parent[node]
+    return path[path.index(node) :]
+
+
+def check_matches(graphs: RankGraphs, files: Sequence[Path]) -> None:
+    """UserError where members disagree on a collective, or a message has no other end.
+
+    The n-th collective of a group on a member has to be of one kind, and of the same
+    bytes, on all members.
+    """
+    columns = graphs.columns
+    collective = (columns["kind"] != COMPUTE) & (columns["group"] >= 0)
+    for group in np.unique(columns["group"][collective]).tolist():
+        _check_group(graphs, files, group, np.flatnonzero(columns["group"] == group))
+    _check_messages(graphs, files)
+
+
+def _check_group(graphs: RankGraphs, files: Sequence[Path], group: int, rows: IntArray) -> None:
+    columns, members = graphs.columns, graphs.groups[group]
+    ranks = columns["rank"][rows]
+    by_rank = {rank: rows[ranks == rank] for rank in members}
+    first, *others = members
+    for other in others:
+        ours, theirs = by_rank[first], by_rank[other]
+        shared = min(len(ours), len(theirs))
+        kinds = columns["kind"][ours[:shared]] != columns["kind"][theirs[:shared]]
+        sizes = columns["bytes"][ours[:shared]] != columns["bytes"][theirs[:shared]]
+        sizes &= ~np.isin(columns["kind"][ours[:shared]], _UNEVEN)
+        unlike = np.flatnonzero(kinds | sizes)
+        if not len(unlike) and len(ours) == len(theirs):
+            continue
+        number = int(unlike[0]) if len(unlike) else shared
+        longer = ours if number < len(ours) else theirs
+        node = int(longer[number])
+        rank = int(columns["rank"][node])
+        words = [
+            _operation(graphs, int(rows_of[number]))
+            if number < len(rows_of)
+            else f"none on rank {member}"
+            for rows_of, member in ((ours, first), (theirs, other))
+        ]
+        raise UserError(
+            f"got {files[rank]}, rank {rank}, node {columns['number'][node]}, operation {number} of"
+            f" the group of ranks {_shown(members)}: {words[0]}, {words[1]}; allowed: the same"
+            " operations on all members; check --groups, or record all ranks in one run"
+        )
+
+
+def _operation(graphs: RankGraphs, row: int) -> str:
+    kind, size_bytes, rank = (int(graphs.columns[key][row]) for key in ("kind", "bytes", "rank"))
+    return f"{NODE_KINDS[kind]} of {size_bytes} bytes on rank {rank}"
+
+
+def _check_messages(graphs: RankGraphs, files: Sequence[Path]) -> None:
+    columns = graphs.columns
+    ends: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
+    for row in np.flatnonzero(np.isin(columns["kind"], (_SEND, _RECV))).tolist():
+        rank, peer = int(columns["rank"][row]), int(columns["peer"][row])
+        sends = columns["kind"][row] == _SEND
+        key = (rank, peer) if sends else (peer, rank)
+        both = ends.setdefault((*key, int(columns["tag"][row])), ([], []))
+        both[0 if sends else 1].append(row)
+    for (source, target, tag), (sent, received) in ends.items():
+        shared = min(len(sent), len(received))
+        for row in (*sent[shared:], *received[shared:]):
+            rank = int(columns["rank"][row])
+            raise UserError(
+                f"got {files[rank]}, rank {rank}, node {columns['number'][row]}, a"
+                f" {NODE_KINDS[columns['kind'][row]]} of rank {source} to rank {target}, tag {tag},"
+                f" with {len(sent)} sends for {len(received)} receives; allowed: as many; record"
+                " all ranks in one run"
+            )
+
+
+def _shown(members: Sequence[int]) -> str:
+    named = ", ".join(map(str, members[:8]))
+    return named if len(members) <= 8 else f"{named}, ..."

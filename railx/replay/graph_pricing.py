@@ -1,0 +1,170 @@
+"""How long the nodes of graphs take: measured times, or counts over rates.
+
+A computation without a measured time takes the longer of its operations at the peak and
+its bytes at the rate of the memory (a roofline). An operation takes what a network says
+for its bytes and group. Traces state counts in units of their own, so a setting says
+what a unit means (:class:`Counts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.errors import UserError
+from railx.performance.networks import Kind
+from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
+
+__all__ = [
+    "COUNTS",
+    "TRANSFERS",
+    "Counts",
+    "DeviceRates",
+    "GroupNetwork",
+    "node_ns",
+    "unpriced_node",
+]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: The transfer that stands for each kind. A broadcast of a large tensor is a scatter
+#: and an all-gather, a reduce the same backwards; a barrier is one without bytes.
+TRANSFERS: Mapping[str, Kind] = {
+    "all_reduce": "all_reduce",
+    "broadcast": "all_reduce",
+    "reduce": "all_reduce",
+    "barrier": "all_reduce",
+    "all_gather": "all_gather",
+    "gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "scatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "send": "send",
+    "recv": "send",
+}
+#: Kinds whose bytes are those that each member gives, not those of the tensor.
+_OF_A_MEMBER = ("all_gather", "gather")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the numbers of a trace mean.
+
+    ``operations_per_multiply_add``: operations of a device's peak for each that the
+    trace counts. ``bytes_per_element``: bytes for each that it counts, in memory and on
+    links.
+    """
+
+    operations_per_multiply_add: float
+    bytes_per_element: float
+
+
+#: ``published``: numbers as they stand. The public generator
+#: astra-sim/symbolic_tensor_graph counts a multiply-add as one operation and an element
+#: as one byte (ops/einsum.py, graph/convert_chakra.py at 3a7f49c). ``hardware``: its
+#: numbers as peaks are stated, two operations and elements of two bytes.
+COUNTS: Mapping[str, Counts] = {"published": Counts(1, 1), "hardware": Counts(2, 2)}
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """Peaks of a device; None: not said."""
+
+    tflops: float | None = None
+    memory_gb_s: float | None = None
+
+
+class GroupNetwork(Protocol):
+    """The time of transfers within groups of given ranks."""
+
+    def transfer_ns(self, kind: Kind, size_bytes: FloatArray, members: tuple[int, ...]) -> Any:
+        """Nanoseconds of one transfer of each size, float[transfers].
+
+        ``members``: the ranks of the group; of a send the sender and the receiver.
+        ``size_bytes`` as in :mod:`railx.performance.networks`.
+        """
+        ...
+
+
+def node_ns(
+    graphs: RankGraphs, device: DeviceRates, network: GroupNetwork | None, counts: Counts
+) -> IntArray:
+    """How long each node takes, int[nodes].
+
+    ``network`` None: operations take their measured times, and none without one.
+    UserError naming rank and node where a computation has counts and ``device`` lacks
+    the rate.
+    """
+    result = _compute_ns(graphs, device, counts)
+    if network is None:
+        operations = graphs.columns["kind"] != COMPUTE
+        result[operations] = np.maximum(graphs.columns["duration_ns"][operations], 0)
+        return result
+    for kind, members, rows in _transfers(graphs):
+        size_bytes = graphs.columns["bytes"][rows] * float(counts.bytes_per_element)
+        if NODE_KINDS[kind] in _OF_A_MEMBER:
+            size_bytes *= len(members)
+        sizes, inverse = np.unique(size_bytes, return_inverse=True)
+        word = TRANSFERS[NODE_KINDS[kind]]
+        if len(members) > 1:
+            times = np.asarray(network.transfer_ns(word, sizes, members), float)
+            result[rows] = np.rint(times)[inverse]
+        else:
+            result[rows] = 0
+    return result
+
+
+def unpriced_node(graphs: RankGraphs, device: DeviceRates) -> int | None:
+    """The first computation with operations that has no duration and no peak."""
+    if device.tflops is not None:
+        return None
+    columns = graphs.columns
+    counted = (columns["kind"] == COMPUTE) & (columns["duration_ns"] < 0)
+    rows = np.flatnonzero(counted & (columns["operations"] > 0))
+    return int(rows[0]) if len(rows) else None
+
+
+def _compute_ns(graphs: RankGraphs, device: DeviceRates, counts: Counts) -> IntArray:
+    columns = graphs.columns
+    row = unpriced_node(graphs, device)
+    if row is not None:
+        raise UserError(
+            f"got rank {columns['rank'][row]}, node {columns['number'][row]} with"
+            f" {columns['operations'][row]} operations and no duration; allowed: a peak"
+        )
+    taken = np.zeros(len(graphs))
+    if device.tflops is not None:
+        # Operations over 10^12/s are 10^-12 s, bytes over 10^9/s nanoseconds.
+        operations = columns["operations"] * counts.operations_per_multiply_add
+        taken = operations / (device.tflops * 1e3)
+    if device.memory_gb_s is not None:
+        moved_bytes = columns["memory_bytes"] * counts.bytes_per_element
+        taken = np.maximum(taken, moved_bytes / device.memory_gb_s)
+    measured = columns["duration_ns"] >= 0
+    return np.where(measured, columns["duration_ns"], np.rint(taken)).astype(np.int64)
+
+
+def _transfers(graphs: RankGraphs) -> Any:
+    """Kind, members and nodes of the operations that are alike but for their sizes."""
+    columns = graphs.columns
+    operations = np.flatnonzero(columns["kind"] != COMPUTE)
+    kinds, group = columns["kind"][operations], columns["group"][operations]
+    rank, peer = columns["rank"][operations], columns["peer"][operations]
+    receives = kinds == NODE_KINDS.index("recv")
+    messages = receives | (kinds == NODE_KINDS.index("send"))
+    low, high = np.where(receives, peer, rank), np.where(receives, rank, peer)
+    keys = np.stack(
+        [kinds, np.where(messages, -1, group), np.where(messages, low, -1), high * messages], axis=1
+    )
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    by_key = np.argsort(inverse.ravel(), kind="stable")
+    bounds = np.searchsorted(inverse.ravel()[by_key], np.arange(len(unique) + 1))
+    for number, (kind, of_group, sender, receiver) in enumerate(unique.tolist()):
+        rows = operations[by_key[bounds[number] : bounds[number + 1]]]
+        members = graphs.groups[of_group] if of_group >= 0 else (sender, receiver)
+        yield kind, members, rows

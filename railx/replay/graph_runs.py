@@ -1,0 +1,300 @@
+"""Graphs replayed on networks, by mode and reconfiguration latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.errors import UserError
+from railx.fabric.circuits import Layout
+from railx.fabric.settings import Mode
+from railx.families import build_topology, family_of, static_routing_names
+from railx.performance.networks import TwoLevelRing
+from railx.performance.topologies import ExactLoads
+from railx.replay.graph_networks import (
+    GroupsAlone,
+    LoadedGroups,
+    OwnRings,
+    placed,
+    places_by_traffic,
+)
+from railx.replay.graph_order import in_order_of_start
+from railx.replay.graph_pricing import Counts, DeviceRates, GroupNetwork, node_ns
+from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
+from railx.replay.graphs import COMPUTE, RankGraphs
+from railx.settings import SettingsError
+from railx.vocabulary.topology import FamilySettings
+
+__all__ = ["FamilyNetwork", "GraphRow", "ReplayedNetwork", "TwoRates", "graph_rows"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class PricedNetwork(GroupNetwork, Protocol):
+    """A network that says how it counts groups that communicate at once."""
+
+    @property
+    def contention(self) -> str:
+        """In a word or two."""
+        ...
+
+
+class ReplayedNetwork(Protocol):
+    """A network by name, for graphs of any number of ranks."""
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        ...
+
+    def server(self, ranks: int) -> int:
+        """Ranks of a server."""
+        ...
+
+    def chips(self, ranks: int) -> int:
+        """Chips of the network."""
+        ...
+
+    def priced(self, graphs: RankGraphs) -> PricedNetwork:
+        """The prices of the operations of graphs whose ranks fill servers in order."""
+        ...
+
+    @property
+    def switched(self) -> bool:
+        """Whether circuits can be switched in the step."""
+        ...
+
+
+@dataclass(frozen=True)
+class TwoRates:
+    """Rings at one rate inside servers and at another between them, GB/s of a rank in
+    one direction; ``latency_ns``: of each hop of a ring.
+    """
+
+    name: str
+    ranks_per_server: int
+    scale_up_gb_s: float
+    scale_out_gb_s: float
+    latency_ns: float = 0.0
+    switched = True
+
+    def server(self, ranks: int) -> int:
+        """Ranks of a server."""
+        return self.ranks_per_server
+
+    def chips(self, ranks: int) -> int:
+        """As many as there are ranks."""
+        return ranks
+
+    def priced(self, graphs: RankGraphs) -> PricedNetwork:
+        """Groups alone."""
+        latency_s = self.latency_ns * 1e-9
+        rates = self.scale_up_gb_s, self.scale_out_gb_s
+        return GroupsAlone(
+            TwoLevelRing(self.ranks_per_server, *rates, latency_s, latency_s, 1.0, 1.0)
+        )
+
+
+@dataclass(frozen=True)
+class FamilyNetwork:
+    """A network family, with as many chips as there are ranks or more.
+
+    Where ``settings`` have fewer, the family's next larger network takes their place,
+    or the smallest of ``others`` that has enough.
+
+    Rails with one kind of line are switched in the step: every operation has circuits
+    to itself. Other networks, RailX among them, keep the circuits of the whole job.
+    """
+
+    name: str
+    settings: FamilySettings
+    others: tuple[FamilySettings, ...] = ()
+
+    @property
+    def switched(self) -> bool:
+        """Whether circuits can be switched in the step."""
+        family = family_of(self.settings)
+        return family.switched and family.lines is not None and len(family.lines.axes) == 1
+
+    def sized(self, ranks: int) -> FamilySettings:
+        """The settings, of a larger network where there are more ranks than chips."""
+        chips, family = _chips(self.settings), family_of(self.settings)
+        bill = family.bill
+        if ranks <= chips:
+            return self.settings
+        if self.switched and family.lines is not None:
+            servers = family.lines.nodes(self.settings)
+            return family.lines.alone(self.settings, -(-ranks * servers // chips), "ring")
+        if bill is not None:
+            with suppress(SettingsError):
+                return bill.resize(self.settings, ranks)
+        larger = [other for other in self.others if _chips(other) >= ranks]
+        if not larger:
+            raise UserError(
+                f"--network: got {self.name} of {chips} chips for {ranks} ranks; allowed: a network"
+                " of as many chips"
+            )
+        return min(larger, key=_chips)
+
+    def server(self, ranks: int) -> int:
+        """Chips of a node."""
+        topology = build_topology(self.sized(ranks))
+        return topology.chips // topology.nodes
+
+    def chips(self, ranks: int) -> int:
+        """Chips of the network."""
+        return _chips(self.sized(ranks))
+
+    def priced(self, graphs: RankGraphs) -> PricedNetwork:
+        """Exact loads of all groups at once; of rails those of each ring.
+
+        Of the routings that do not depend on queues, each operation takes the best.
+        """
+        settings = self.sized(graphs.ranks)
+        offered = family_of(settings).routings
+        routings = tuple(name for name in offered if name in static_routing_names())
+        if self.switched:
+            return OwnRings(settings, routings)
+        loads = ExactLoads(build_topology(settings), routings, graphs.ranks)
+        return LoadedGroups(loads, graphs)
+
+
+def _chips(settings: FamilySettings) -> int:
+    bill = family_of(settings).bill
+    return build_topology(settings).chips if bill is None else bill.ports(settings).chips
+
+
+@dataclass(frozen=True, eq=False)
+class GraphRow:
+    """One replay. ``replayed`` has ranks by their places in servers; ``rank_of``: the
+    rank of the trace at each place.
+    """
+
+    network: str
+    chips: int
+    mode: Mode
+    latency_ms: float
+    windows: int
+    contention: str
+    replayed: ReplayedGraph
+    rank_of: IntArray
+    placement: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, times in ms; ``waiting_ms``: neither computation nor exposed
+        communication.
+        """
+        rank, step_ns = self.replayed.last_rank, self.replayed.step_ns
+        compute_ns, exposed_ns = self.replayed.compute_ns(rank), self.replayed.exposed_ns(rank)
+        return {
+            "network": self.network,
+            "chips": self.chips,
+            "mode": self.mode,
+            "latency_ms": self.latency_ms,
+            "step_ms": step_ns / 1e6,
+            "compute_ms": compute_ns / 1e6,
+            "exposed_ms": {kind: ns / 1e6 for kind, ns in exposed_ns.items()},
+            "waiting_ms": (step_ns - compute_ns - sum(exposed_ns.values())) / 1e6,
+            "rank": int(self.rank_of[rank]),
+            "switches": self.replayed.commands,
+            "windows": self.windows,
+            "contention": self.contention,
+            "placement": self.placement,
+            "fidelity": "replay",
+        }
+
+
+def graph_rows(
+    graphs: RankGraphs,
+    networks: Sequence[ReplayedNetwork],
+    modes: Sequence[Mode],
+    latencies_ms: Sequence[float],
+    *,
+    device: DeviceRates,
+    counts: Counts,
+    server: int | None = None,
+    by_traffic: bool = False,
+    one_collective: bool = True,
+    issued: bool = False,
+) -> Iterator[GraphRow]:
+    """A row for each network, mode and latency.
+
+    A network whose circuits are not switched in the step has one row, in mode
+    ``electrical``; that mode has no latency. ``by_traffic``: ranks are placed so that
+    the busiest groups lie in servers; ``server``: ranks of one where a network has
+    nodes of one chip. ``one_collective``: a rank carries out one collective at a time,
+    else one of each group. ``issued``: nodes are in the order in which ranks issue
+    them; else in any that their dependencies allow.
+    """
+    for network in networks:
+        alone = network.server(graphs.ranks)
+        places = np.arange(graphs.ranks)
+        if by_traffic:
+            places = places_by_traffic(graphs, alone if alone > 1 else server or 1)
+        moved = placed(graphs, places)
+        priced = network.priced(moved)
+        layout = Layout(alone if alone > 1 else server or 1)
+        taken_ns = node_ns(moved, device, priced, counts)
+        with _explained(one_collective):
+            if not issued:
+                moved, taken_ns = in_order_of_start(moved, taken_ns, one_collective=one_collective)
+            prepared = prepare_graph(moved, taken_ns, layout, one_collective=one_collective)
+        for mode, latency_ms in _settings(network, modes, latencies_ms):
+            with _explained(one_collective):
+                replayed = replay_graph(prepared, mode, round(latency_ms * 1e6))
+            yield GraphRow(
+                network.name,
+                network.chips(graphs.ranks),
+                mode,
+                latency_ms,
+                _window_count(replayed, layout.is_scale_up),
+                priced.contention,
+                replayed,
+                np.argsort(places),
+                "traffic" if by_traffic else "consecutive",
+            )
+
+
+@contextmanager
+def _explained(one_collective: bool) -> Iterator[None]:
+    """Name the option that ranks need whose collectives wait for each other."""
+    try:
+        yield
+    except UserError as error:
+        if not one_collective:
+            raise
+        raise UserError(f"{error}, or --collectives one_of_each_group") from None
+
+
+def _settings(
+    network: ReplayedNetwork, modes: Sequence[Mode], latencies_ms: Sequence[float]
+) -> list[tuple[Mode, float]]:
+    if not network.switched:
+        return [("electrical", 0.0)]
+    pairs = product(modes, latencies_ms)
+    return list(dict.fromkeys((m, 0.0 if m == "electrical" else ms) for m, ms in pairs))
+
+
+def _window_count(replayed: ReplayedGraph, inside: Callable[[Iterable[Any]], bool]) -> int:
+    """How often the rank that ends last goes from one group or peer to another.
+
+    Operations that leave a server count (``inside``: whether ranks share one).
+    """
+    graphs, rank = replayed.graph, replayed.last_rank
+    columns = graphs.columns
+    rows = np.flatnonzero((columns["rank"] == rank) & (columns["kind"] != COMPUTE))
+    rows = rows[np.argsort(replayed.started_ns[rows], kind="stable")]
+    partners = [
+        frozenset(graphs.groups[group] if group >= 0 else (rank, peer))
+        for group, peer in zip(
+            columns["group"][rows].tolist(), columns["peer"][rows].tolist(), strict=True
+        )
+    ]
+    leaving = [members for members in partners if not inside(members)]
+    return sum(now != before for before, now in pairwise(leaving))
