@@ -1,7 +1,8 @@
 """Replays of published graphs over latencies, modes and bandwidths, at both counts.
 
-Rings take no latency but ``HOP_NS`` a step. Circuits follow the bits of stages, as the
-published controller's do, and a rank carries out one collective at a time.
+Each step of a ring takes ``HOP_NS`` beside its bytes. Circuits follow the bits of
+stages, as the published controller's do, and a rank carries out one collective at a
+time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from railx.steps.stage_bits import StageBits
 
 __all__ = ["HOP_NS", "graph_time_rows"]
 
-#: The latency of a link in the artifact's network.yml of every setting
-#: (simulation/reconfig_backend/examples/*/network.yml of opusfabric/Opus at 795ee5b).
-HOP_NS = 936.25
+#: What a step of a ring takes beside its bytes in the artifact (opusfabric/Opus,
+#: simulation/reconfig_backend): a collective is cut in 4 parts, one after the other
+#: (examples/stg-template/system.json, preferred-dataset-splits and
+#: active-chunks-per-dimension at 74885c2), and each message keeps its link for twice
+#: the latency of 936.25 ns (examples/*/network.yml, network/Link.cpp at 795ee5b).
+HOP_NS = 4 * 2 * 936.25
 _ELECTRICAL: tuple[Mode, float] = ("electrical", 0.0)
 
 

@@ -183,10 +183,15 @@ def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
 
 @called
 def begin_graph(s: EngineState, heap: Array) -> None:
-    """Begin the steps that depend on none."""
+    """Begin the steps that depend on none; ranks announce what they ask for first."""
     for step in range(len(s.steps)):
         if s.nodes[step].pending == 0:
             take_node(s, heap, step)
+    if s.n[PROVISIONED]:
+        for rank in range(len(s.ranks)):
+            following = find_following(s, rank)
+            if following >= 0:
+                announce(s, heap, s.steps[following].slot)
 
 
 @called
@@ -405,17 +410,18 @@ def find_following(s: EngineState, rank: int) -> int:
     """The step to announce when an operation has ended; -1 for none."""
     if s.ranks[rank].under_way > 0:
         return -1
-    waiting = s.waiting[rank, 0]
-    while waiting >= 0:
-        if waiting > s.ranks[rank].passed:
-            return -1
-        waiting = s.waiting_links[waiting, 0]
     step, stop = s.ranks[rank].unasked, s.ranks[rank].stop
     while step < stop:
         if s.steps[step].does == ISSUE and not s.steps[step].asked and needs_circuits(s, step):
             break
         step += 1
     s.ranks[rank].unasked = step
+    waiting = s.waiting[rank, 0]
+    while waiting >= 0:
+        # A graph posts receives at once: of those only earlier ones come first.
+        if waiting > s.ranks[rank].passed and (waiting < step or not s.n[GRAPH]):
+            return -1
+        waiting = s.waiting_links[waiting, 0]
     if step < stop and s.n[GRAPH]:
         return step
     if step < stop:
